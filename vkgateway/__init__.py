@@ -1,0 +1,1 @@
+"""A Kubernetes for every team, one pool of GPUs below."""
