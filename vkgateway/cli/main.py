@@ -1,0 +1,133 @@
+"""The command `vkgateway`: runs the command asked for; what goes wrong becomes one sentence and an exit code.
+
+Exit codes: 0 done, 1 failed, 2 bad input, 3 not found, 4 conflict (taken or busy), 5 unavailable (a program
+is missing, a server does not answer), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from vkgateway.cli.options import root_data_dir_option
+from vkgateway.model.errors import VkgatewayError
+from vkgateway.version import __version__
+
+FAILURE = 1
+INTERRUPTED = 130
+
+COMMANDS: Mapping[str, str] = {
+    "up": "vkgateway.cli.platform:up",
+    "down": "vkgateway.cli.platform:down",
+    "status": "vkgateway.cli.platform:status",
+    "logs": "vkgateway.cli.platform:logs",
+    "tenant": "vkgateway.cli.tenant:tenant",
+    "compute": "vkgateway.cli.compute:compute",
+    "binaries": "vkgateway.cli.binaries:binaries",
+    "serve": "vkgateway.cli.serve:serve",
+    "version": "vkgateway.cli.version:version",
+    "completion": "vkgateway.cli.completion:completion",
+}
+"""Command name to `module:attribute`; the module is imported only when the command is asked for."""
+
+HELP = """A Kubernetes for every team, one pool of GPUs below.
+
+\b
+Start here:
+  vkgateway up
+  vkgateway tenant create alpha --pool a100:guarantee=nvidia.com/gpu=8
+  vkgateway tenant kubeconfig alpha -f alpha.kubeconfig
+  kubectl --kubeconfig alpha.kubeconfig get nodes
+"""
+
+EPILOG = (
+    "Exit codes: 0 done, 1 failed, 2 bad input, 3 not found, 4 conflict (taken or busy), "
+    "5 unavailable (program missing, server does not answer), 130 interrupted."
+)
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports each one only when it is used."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the table, which is the order in which people need them."""
+        return [*self._lazy, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now; None if there is none."""
+        target = self._lazy.get(cmd_name)
+        if target is None:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = target.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{target} is not a click command")
+        return command
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    help=HELP,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(__version__, "--version", message="vkgateway %(version)s")
+@root_data_dir_option
+def cli() -> None:
+    """Only holds the commands; what each does is in its own file."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of the console script: run and leave with the exit code."""
+    sys.exit(run(argv))
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code; nothing but a bug in this program raises."""
+    try:
+        result = cli.main(args=argv, prog_name="vkgateway", standalone_mode=False)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except VkgatewayError as error:
+        complain(str(error), hint=error.hint)
+        return error.exit_code
+    except BrokenPipeError:
+        _silence_stdout()
+        return FAILURE
+    except OSError as error:
+        complain(_os_error_sentence(error))
+        return FAILURE
+    return result if isinstance(result, int) else 0
+
+
+def complain(message: str, *, hint: str = "") -> None:
+    """One sentence on standard error that says what is wrong, and one that says the way out."""
+    click.secho("Error: ", fg="red", bold=True, nl=False, err=True)
+    click.echo(message, err=True)
+    if hint:
+        click.echo(f"       {hint}", err=True)
+
+
+def _os_error_sentence(error: OSError) -> str:
+    what = error.strerror or str(error) or type(error).__name__
+    return f"{error.filename}: {what}" if error.filename else what
+
+
+def _silence_stdout() -> None:
+    """The reader of our output went away (`| head`): do not complain again when Python flushes at exit."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())

@@ -1,0 +1,72 @@
+"""Progress of what takes longer than a second: a spinner on a terminal, plain lines with time elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+
+class Progress:
+    """Tells on standard error what is being done, so that standard output stays for results.
+
+    Call it with a text to say what happens now; `done` says that something is finished, and its line stays.
+    """
+
+    def __init__(self, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self._quiet = quiet
+        self._clock = clock
+        self._started = clock()
+        self._text = ""
+        self._status: Status | None = None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the beginning."""
+        return self._clock() - self._started
+
+    def __enter__(self) -> Progress:
+        if not self._quiet and sys.stderr.isatty():
+            from rich.console import Console
+
+            self._status = Console(stderr=True).status("")
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def __call__(self, text: str) -> None:
+        """Say what happens now; the same text again is not repeated."""
+        if self._quiet or text == self._text:
+            return
+        self._text = text
+        if self._status is not None:
+            from rich.markup import escape
+
+            self._status.update(escape(text))
+        else:
+            self._line(text)
+
+    def done(self, text: str) -> None:
+        """Say that something is finished; the line stays."""
+        if not self._quiet:
+            self._line(text)
+
+    def _line(self, text: str) -> None:
+        line = f"[{self.elapsed:6.1f}s] {text}"
+        if self._status is not None:
+            self._status.console.print(line, markup=False, highlight=False)
+        else:
+            click.echo(line, err=True)

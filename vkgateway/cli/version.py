@@ -1,0 +1,33 @@
+"""`vkgateway version`: this program, its Python, and the Kubernetes it gives to tenants."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import click
+
+from vkgateway.cli.options import data_dir_option
+from vkgateway.cli.output import Column, output_option, print_objects
+from vkgateway.version import __version__
+
+COLUMNS: tuple[Column[dict[str, str]], ...] = (
+    Column("vkgateway", lambda row: row["vkgateway"]),
+    Column("python", lambda row: row["python"]),
+    Column("kubernetes", lambda row: row["kubernetes"]),
+)
+
+
+@click.command(epilog="Example: vkgateway version -o json")
+@output_option
+@data_dir_option
+def version(output: str, data_dir: Path) -> None:  # noqa: ARG001 - every command takes --data-dir
+    """Print the versions of this program, of Python, and of Kubernetes for tenants that name none."""
+    from vkgateway.model.api import TenantSpec
+
+    row = {
+        "vkgateway": __version__,
+        "python": platform.python_version(),
+        "kubernetes": TenantSpec().kubernetes_version,
+    }
+    print_objects([row], output=output, columns=COLUMNS, name=lambda r: r["vkgateway"], single=True)
