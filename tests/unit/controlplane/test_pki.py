@@ -1,0 +1,87 @@
+"""Certificates carry the names, groups and usages asked for, and keys stay private on disk."""
+
+import datetime
+import ssl
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from vkgateway.controlplane import pki
+
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+def test_issue_carries_user_groups_names_and_usages() -> None:
+    authority = pki.Authority.create("ca", now=NOW)
+    pair = authority.issue(
+        "alice", organizations=("a", "b"), dns=("localhost",), ips=("10.0.0.1", "::1"), client=True, now=NOW
+    )
+    certificate = x509.load_pem_x509_certificate(pair.cert_pem)
+    groups = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    usages = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert pki.common_name(pair.cert_pem) == "alice"
+    assert [group.value for group in groups] == ["a", "b"]
+    assert pki.alternative_names(pair.cert_pem) == {"localhost", "10.0.0.1", "::1"}
+    assert list(usages) == [ExtendedKeyUsageOID.CLIENT_AUTH]
+    assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+
+
+def test_signed_knows_its_own_from_anothers_of_the_same_name() -> None:
+    first, second = pki.Authority.create("ca"), pki.Authority.create("ca")
+    pair = first.issue("x", client=True)
+    assert first.signed(pair.cert_pem)
+    assert not second.signed(pair.cert_pem)
+
+
+def test_an_authority_survives_writing_and_reading(tmp_path: Path) -> None:
+    authority = pki.Authority.create("ca")
+    certificate, key = authority.write(tmp_path)
+    again = pki.Authority.load(certificate.read_bytes(), key.read_bytes())
+    assert again.cert_pem == authority.cert_pem
+    assert authority.signed(again.issue("x").cert_pem)
+
+
+def test_load_refuses_a_key_that_is_not_the_certificates() -> None:
+    with pytest.raises(ValueError, match="'one'"):
+        pki.Authority.load(pki.Authority.create("one").cert_pem, pki.Authority.create("two").key_pem)
+
+
+def test_keys_are_private_on_disk_and_in_text(tmp_path: Path) -> None:
+    pair = pki.Authority.create("ca").issue("x", server=True, dns=("x",))
+    certificate, key = pair.write(tmp_path / "deep" / "er", "x")
+    private, _ = pki.SigningKey.create().write(tmp_path)
+    assert certificate.stat().st_mode & 0o777 == 0o644
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert private.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "deep" / "er").stat().st_mode & 0o777 == 0o700
+    assert "PRIVATE" not in repr(pair)
+
+
+def test_writing_tightens_a_key_that_others_could_read(tmp_path: Path) -> None:
+    pair = pki.Authority.create("ca").issue("x")
+    _, key = pair.write(tmp_path, "x")
+    key.chmod(0o644)
+    pair.write(tmp_path, "x")
+    assert key.stat().st_mode & 0o777 == 0o600
+
+
+def test_python_tls_accepts_the_chain(tmp_path: Path) -> None:
+    authority = pki.Authority.create("ca")
+    certificate, key = authority.issue("x", server=True, dns=("x",)).write(tmp_path, "x")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=authority.cert_pem.decode())
+    context.load_cert_chain(certificate, key)
+    assert context.cert_store_stats()["x509_ca"] == 1
+
+
+@pytest.mark.parametrize(("day", "due"), [(0, False), (190, False), (200, True), (400, True)])
+def test_renewal_is_due_when_a_third_of_the_life_is_left(day: int, due: bool) -> None:
+    pair = pki.Authority.create("ca", now=NOW).issue("x", days=300, now=NOW)
+    assert pki.needs_renewal(pair.cert_pem, now=NOW + datetime.timedelta(days=day, hours=1)) == due
+    assert pki.expiry(pair.cert_pem) == NOW + datetime.timedelta(days=300)
+
+
+def test_a_signing_key_survives_writing_and_reading() -> None:
+    key = pki.SigningKey.create()
+    assert pki.SigningKey.load(key.private_pem) == key

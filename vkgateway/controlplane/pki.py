@@ -1,0 +1,265 @@
+"""Certificate authorities, the certificates they issue, and service account signing keys."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from vkgateway.controlplane.files import PUBLIC_MODE, SECRET_MODE, write_file
+
+AUTHORITY_DAYS = 3650
+CERTIFICATE_DAYS = 365
+# Clocks of machines differ a little: a certificate is valid from a moment before it was made.
+_CLOCK_SKEW = datetime.timedelta(minutes=5)
+# Renewed when less than this part of its life is left.
+_RENEW_AT = 1 / 3
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A certificate and its private key, both PEM. The key never shows in `repr`."""
+
+    cert_pem: bytes
+    key_pem: bytes
+
+    def __repr__(self) -> str:
+        return f"KeyPair({common_name(self.cert_pem)!r})"
+
+    def write(self, directory: Path, name: str) -> tuple[Path, Path]:
+        """Write `name.crt` (0644) and `name.key` (0600) into `directory`; their paths, certificate first."""
+        certificate, key = directory / f"{name}.crt", directory / f"{name}.key"
+        write_file(key, self.key_pem, mode=SECRET_MODE)
+        write_file(certificate, self.cert_pem, mode=PUBLIC_MODE)
+        return certificate, key
+
+
+class Authority:
+    """A certificate authority (ECDSA P-256): it signs leaf certificates only."""
+
+    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+        self._certificate = certificate
+        self._key = key
+
+    def __repr__(self) -> str:
+        return f"Authority({common_name(self.cert_pem)!r})"
+
+    @classmethod
+    def create(
+        cls, cn: str, *, days: int = AUTHORITY_DAYS, now: datetime.datetime | None = None
+    ) -> Authority:
+        """Make a new self-signed authority named `cn`, valid for `days`."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = _name(cn, organizations=())
+        builder = (
+            _builder(subject=name, issuer=name, public_key=key.public_key(), days=days, now=now)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_key_usage(authority=True), critical=True)
+        )
+        return cls(builder.sign(key, hashes.SHA256()), key)
+
+    @classmethod
+    def load(cls, cert_pem: bytes, key_pem: bytes) -> Authority:
+        """Read an authority back; ValueError if either PEM is broken or the two do not belong together."""
+        certificate = x509.load_pem_x509_certificate(cert_pem)
+        key = serialization.load_pem_private_key(key_pem, password=None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ValueError("the authority's key is not an elliptic curve key")
+        if key.public_key() != certificate.public_key():
+            raise ValueError(f"the key is not that of the certificate {common_name(cert_pem)!r}")
+        return cls(certificate, key)
+
+    @property
+    def cert_pem(self) -> bytes:
+        """The authority's certificate: what others trust."""
+        return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def key_pem(self) -> bytes:
+        """The authority's private key: a secret."""
+        return _private_pem(self._key)
+
+    @property
+    def key_pair(self) -> KeyPair:
+        """Both as one, to be written or kept."""
+        return KeyPair(self.cert_pem, self.key_pem)
+
+    def write(self, directory: Path, name: str = "ca") -> tuple[Path, Path]:
+        """Write `name.crt` and `name.key` (0600) into `directory`; their paths."""
+        return self.key_pair.write(directory, name)
+
+    def issue(
+        self,
+        cn: str,
+        *,
+        organizations: Sequence[str] = (),
+        dns: Sequence[str] = (),
+        ips: Sequence[str] = (),
+        client: bool = False,
+        server: bool = False,
+        days: int = CERTIFICATE_DAYS,
+        now: datetime.datetime | None = None,
+    ) -> KeyPair:
+        """Make a key and a certificate for it: user `cn`, groups `organizations`, names `dns` and `ips`.
+
+        Kubernetes reads a client's user name from the common name and its groups from the organizations
+        (https://kubernetes.io/docs/reference/access-authn-authz/authentication/#x509-client-certificates).
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = _builder(
+            subject=_name(cn, organizations=organizations),
+            issuer=self._certificate.subject,
+            public_key=key.public_key(),
+            days=days,
+            now=now,
+        )
+        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder = builder.add_extension(_key_usage(authority=False), critical=True)
+        builder = builder.add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
+        )
+        if usages := _extended_usages(client=client, server=server):
+            builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        if names := _alternative_names(dns=dns, ips=ips):
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
+        return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), _private_pem(key))
+
+    def signed(self, cert_pem: bytes) -> bool:
+        """Whether this authority signed the certificate."""
+        try:
+            x509.load_pem_x509_certificate(cert_pem).verify_directly_issued_by(self._certificate)
+        except Exception:  # noqa: BLE001 - invalid signature, other issuer, other algorithm: all mean no
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """The pair with which an API server signs service account tokens, PEM."""
+
+    private_pem: bytes
+    public_pem: bytes
+
+    def __repr__(self) -> str:
+        return "SigningKey(...)"
+
+    @classmethod
+    def create(cls) -> SigningKey:
+        """Make a new ECDSA P-256 pair (tokens are signed ES256)."""
+        return cls._of(ec.generate_private_key(ec.SECP256R1()))
+
+    @classmethod
+    def load(cls, private_pem: bytes) -> SigningKey:
+        """Read a pair back from its private key; ValueError if that is broken."""
+        key = serialization.load_pem_private_key(private_pem, password=None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ValueError("the signing key is not an elliptic curve key")
+        return cls._of(key)
+
+    @classmethod
+    def _of(cls, key: ec.EllipticCurvePrivateKey) -> SigningKey:
+        public = key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        return cls(_private_pem(key), public)
+
+    def write(self, directory: Path, name: str = "sa") -> tuple[Path, Path]:
+        """Write `name.key` (0600) and `name.pub` into `directory`; their paths, private key first."""
+        private, public = directory / f"{name}.key", directory / f"{name}.pub"
+        write_file(private, self.private_pem, mode=SECRET_MODE)
+        write_file(public, self.public_pem, mode=PUBLIC_MODE)
+        return private, public
+
+
+def common_name(cert_pem: bytes) -> str:
+    """Return the subject's common name, or "" where it has none."""
+    subject = x509.load_pem_x509_certificate(cert_pem).subject
+    names = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if names else ""
+
+
+def alternative_names(cert_pem: bytes) -> frozenset[str]:
+    """Return the certificate's DNS names and IP addresses, as text."""
+    certificate = x509.load_pem_x509_certificate(cert_pem)
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return frozenset()
+    dns = names.get_values_for_type(x509.DNSName)
+    return frozenset(dns) | {str(ip) for ip in names.get_values_for_type(x509.IPAddress)}
+
+
+def expiry(cert_pem: bytes) -> datetime.datetime:
+    """Return when the certificate ends (UTC, aware)."""
+    return x509.load_pem_x509_certificate(cert_pem).not_valid_after_utc
+
+
+def needs_renewal(cert_pem: bytes, *, now: datetime.datetime) -> bool:
+    """Whether less than a third of the certificate's life is left at `now` (aware)."""
+    certificate = x509.load_pem_x509_certificate(cert_pem)
+    life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+    return certificate.not_valid_after_utc - now < life * _RENEW_AT
+
+
+def _builder(
+    *,
+    subject: x509.Name,
+    issuer: x509.Name,
+    public_key: ec.EllipticCurvePublicKey,
+    days: int,
+    now: datetime.datetime | None,
+) -> x509.CertificateBuilder:
+    moment = now or datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(moment - _CLOCK_SKEW)
+        .not_valid_after(moment + datetime.timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+    )
+
+
+def _name(cn: str, *, organizations: Sequence[str]) -> x509.Name:
+    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, name) for name in organizations]
+    return x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, cn)])
+
+
+def _key_usage(*, authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _extended_usages(*, client: bool, server: bool) -> list[x509.ObjectIdentifier]:
+    wanted = ((client, ExtendedKeyUsageOID.CLIENT_AUTH), (server, ExtendedKeyUsageOID.SERVER_AUTH))
+    return [usage for wants, usage in wanted if wants]
+
+
+def _alternative_names(*, dns: Sequence[str], ips: Sequence[str]) -> list[x509.GeneralName]:
+    names: list[x509.GeneralName] = [x509.DNSName(name) for name in dns]
+    return names + [x509.IPAddress(ipaddress.ip_address(ip)) for ip in ips]
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
