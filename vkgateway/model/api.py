@@ -1,0 +1,152 @@
+"""The API types of vkgateway, group vkgateway.io, as the CRDs beside this file define them."""
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from vkgateway.model.names import API_VERSION
+from vkgateway.model.objects import Condition, Meta
+from vkgateway.model.quantity import Resources
+
+PodSecurity = Literal["privileged", "baseline", "restricted"]
+"""Levels of Kubernetes' Pod Security Standards (https://kubernetes.io/docs/concepts/security/pod-security-standards/)."""
+
+ACCEPTED: Final = "Accepted"
+CONTROL_PLANE_READY: Final = "ControlPlaneReady"
+VIRTUAL_NODES_READY: Final = "VirtualNodesReady"
+READY: Final = "Ready"
+CONNECTED: Final = "Connected"
+
+DEFAULT_KUBERNETES_VERSION: Final = "1.36.3"
+DEFAULT_TEMPLATE: Final = "default"
+DEFAULT_COMPUTE_CLUSTER: Final = "local"
+
+
+class TenantPool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
+    """A pool that a tenant may use. Without a limit for a resource the pool itself is the limit."""
+
+    name: str
+    compute_cluster: str = DEFAULT_COMPUTE_CLUSTER
+    guarantee: Resources = {}
+    limit: Resources = {}
+
+
+class TenantPolicy(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
+    """What a tenant's pods may do below. Lists name what is allowed; an empty list allows none."""
+
+    pod_security: PodSecurity = "baseline"
+    runtime_classes: tuple[str, ...] = ()
+    storage_classes: tuple[str, ...] = ()
+    image_pull_secrets: tuple[str, ...] = ()
+
+
+class ApiServerAccess(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
+    """How the tenant's API server is reached. Port 0 lets the platform choose one."""
+
+    port: int = 0
+    subject_alt_names: tuple[str, ...] = ()
+
+
+class TenantSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
+    """What is wanted of a tenant."""
+
+    template: str = DEFAULT_TEMPLATE
+    kubernetes_version: str = DEFAULT_KUBERNETES_VERSION
+    pools: tuple[TenantPool, ...] = ()
+    policy: TenantPolicy = TenantPolicy()
+    api_server: ApiServerAccess = ApiServerAccess()
+
+
+class ApiServerStatus(msgspec.Struct, kw_only=True, frozen=True):
+    """Where the tenant's API server listens."""
+
+    url: str = ""
+    port: int = 0
+
+
+class TenantPoolStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
+    """A tenant's virtual node for one pool, and the capacity it shows."""
+
+    name: str
+    compute_cluster: str
+    node_name: str
+    ready: bool = False
+    capacity: Resources = {}
+
+
+class TenantStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
+    """What is seen of a tenant. Encoded in full, so that a merge patch also takes fields back."""
+
+    observed_generation: int = 0
+    phase: Literal["Pending", "Provisioning", "Ready", "Degraded", "Deleting"] = "Pending"
+    conditions: tuple[Condition, ...] = ()
+    api_server: ApiServerStatus | None = None
+    pools: tuple[TenantPoolStatus, ...] = ()
+
+
+class Tenant(msgspec.Struct, kw_only=True, rename="camel"):
+    """A team with a Kubernetes of its own; cluster-scoped."""
+
+    metadata: Meta
+    spec: TenantSpec = TenantSpec()
+    status: TenantStatus = TenantStatus()
+    api_version: str = API_VERSION
+    kind: str = "Tenant"
+
+
+class KubeconfigSecret(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
+    """Where a kubeconfig is kept in the management cluster."""
+
+    namespace: str
+    name: str
+    key: str = "kubeconfig"
+
+
+class Connection(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
+    """How to reach a compute cluster; without a Secret it is the management cluster itself."""
+
+    kubeconfig_secret: KubeconfigSecret | None = None
+
+
+class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
+    """A set of compute nodes, and the tolerations that pods need to run there."""
+
+    name: str
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[dict[str, Any], ...] = ()
+
+
+class ComputeClusterSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
+    """What is wanted of a compute cluster."""
+
+    connection: Connection = Connection()
+    pools: tuple[Pool, ...] = ()
+
+
+class PoolStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
+    """What a pool holds: nodes, those of them that are Ready and schedulable, and the sums over those."""
+
+    name: str
+    nodes: int = 0
+    usable_nodes: int = 0
+    allocatable: Resources = {}
+    guaranteed: Resources = {}
+
+
+class ComputeClusterStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
+    """What is seen of a compute cluster."""
+
+    observed_generation: int = 0
+    version: str = ""
+    conditions: tuple[Condition, ...] = ()
+    pools: tuple[PoolStatus, ...] = ()
+
+
+class ComputeCluster(msgspec.Struct, kw_only=True, rename="camel"):
+    """A real cluster that runs pods; cluster-scoped."""
+
+    metadata: Meta
+    spec: ComputeClusterSpec = ComputeClusterSpec()
+    status: ComputeClusterStatus = ComputeClusterStatus()
+    api_version: str = API_VERSION
+    kind: str = "ComputeCluster"

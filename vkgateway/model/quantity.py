@@ -1,0 +1,101 @@
+"""Kubernetes resource quantities, exact, and arithmetic on resource lists."""
+
+import re
+from collections.abc import Iterable, Mapping
+from decimal import ROUND_CEILING, Context, Decimal
+from functools import lru_cache
+
+Quantity = str | int
+"""A quantity as it stands in JSON: `2`, `"500m"`, `"1Ti"`, `"1e3"`."""
+
+Resources = dict[str, Quantity]
+"""Resource names to quantities, like `{"cpu": "2", "nvidia.com/gpu": 8}`."""
+
+_FORM = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?\d+)?", re.ASCII)
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+_EXACT = Context(prec=60)
+_ZERO = Decimal(0)
+
+
+@lru_cache(maxsize=4096)
+def parse(text: Quantity) -> Decimal:
+    """Read a quantity exactly.
+
+    The forms are those of Kubernetes' `resource.Quantity`
+    (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/).
+
+    Raises:
+        ValueError: the text is no quantity; the message holds it.
+    """
+    if isinstance(text, int):
+        return Decimal(text)
+    match = _FORM.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a quantity like 2, 500m or 16Gi")
+    number, suffix = Decimal(match[1]), match[2] or ""
+    if suffix in _BINARY:
+        return _EXACT.multiply(number, Decimal(1024 ** _BINARY[suffix]))
+    exponent = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:] or 0)
+    return _EXACT.scaleb(number, exponent)
+
+
+def render(value: Decimal, *, binary: bool = False) -> str:
+    """Write a quantity; what is finer than a thousandth is rounded up, as Kubernetes does.
+
+    With `binary`, a multiple of 1024 gets the largest suffix of Ki to Ei that keeps it whole.
+    """
+    milli = int(_EXACT.scaleb(value, 3).to_integral_value(rounding=ROUND_CEILING))
+    if milli % 1000:
+        return f"{milli}m"
+    whole = milli // 1000
+    if not binary or whole == 0 or whole % 1024:
+        return str(whole)
+    power = 0
+    while whole % 1024 == 0 and power < len(_BINARY):
+        whole //= 1024
+        power += 1
+    return f"{whole}{list(_BINARY)[power - 1]}"
+
+
+def _is_binary(quantities: Iterable[Quantity]) -> bool:
+    return any(isinstance(quantity, str) and quantity.endswith("i") for quantity in quantities)
+
+
+def total(lists: Iterable[Mapping[str, Quantity]]) -> dict[str, str]:
+    """Sum resource lists; a resource is in the sum if it is in any list."""
+    sums: dict[str, Decimal] = {}
+    binary: set[str] = set()
+    for resources in lists:
+        for name, quantity in resources.items():
+            sums[name] = sums.get(name, _ZERO) + parse(quantity)
+            if _is_binary((quantity,)):
+                binary.add(name)
+    return {name: render(value, binary=name in binary) for name, value in sums.items()}
+
+
+def least(resources: Mapping[str, Quantity], caps: Mapping[str, Quantity]) -> dict[str, str]:
+    """Cap a resource list: each resource is the lesser of the two, or as it is if `caps` lacks it."""
+    return {
+        name: render(min(parse(quantity), parse(caps[name])), binary=_is_binary((quantity, caps[name])))
+        if name in caps
+        else str(quantity)
+        for name, quantity in resources.items()
+    }
+
+
+def subtract(resources: Mapping[str, Quantity], taken: Mapping[str, Quantity]) -> dict[str, str]:
+    """Take a resource list from another, never below zero; the keys stay those of `resources`."""
+    return {
+        name: render(
+            max(_ZERO, parse(quantity) - parse(taken[name])), binary=_is_binary((quantity, taken[name]))
+        )
+        if name in taken
+        else str(quantity)
+        for name, quantity in resources.items()
+    }
+
+
+def exceeding(wanted: Mapping[str, Quantity], available: Mapping[str, Quantity]) -> list[str]:
+    """Name the resources, in order, of which more is wanted than available; not listed is none."""
+    return [name for name, quantity in wanted.items() if parse(quantity) > parse(available.get(name, 0))]

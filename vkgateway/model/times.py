@@ -1,0 +1,25 @@
+"""Kubernetes timestamps (RFC 3339, UTC) from and to datetimes that the caller brings along."""
+
+from datetime import UTC, datetime
+
+
+def parse(text: str) -> datetime:
+    """Read a Kubernetes timestamp (`metav1.Time` or `MicroTime`) as an aware datetime in UTC.
+
+    Raises:
+        ValueError: the text is no RFC 3339 time.
+    """
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"time {text!r} has no zone")
+    return moment.astimezone(UTC)
+
+
+def render(moment: datetime) -> str:
+    """Write an aware datetime as `metav1.Time`: whole seconds, UTC, `Z`."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def render_micro(moment: datetime) -> str:
+    """Write an aware datetime as `metav1.MicroTime`: microseconds, UTC, `Z` (Leases, events.k8s.io)."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,1 @@
+"""Tenant objects to compute objects, compute status to tenant status, and policy. Pure."""
