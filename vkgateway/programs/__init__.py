@@ -1,0 +1,1 @@
+"""The programs that the platform runs: where they come from and who keeps them alive."""

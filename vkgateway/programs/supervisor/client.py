@@ -1,0 +1,170 @@
+"""Talking to the supervisor: ask for processes, list them, stop them; and starting it."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+
+from vkgateway.model.errors import NotFoundError, UnavailableError, VkgatewayError
+from vkgateway.programs.supervisor import protocol
+from vkgateway.programs.supervisor.leftovers import stop_leftovers
+from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, SupervisorPaths
+
+__all__ = [
+    "ProcessSpec",
+    "ProcessState",
+    "SupervisorClient",
+    "SupervisorError",
+    "SupervisorUnavailable",
+    "start_supervisor",
+    "stop_leftovers",
+]
+
+ProcessStates = list[ProcessState]  # the client's own `list` hides the builtin inside the class
+
+_START_SECONDS = 15.0
+_POLL_SECONDS = 0.05
+
+
+class SupervisorUnavailable(UnavailableError):  # noqa: N818 - named by the reason, as its siblings are
+    """No supervisor answers at the socket."""
+
+
+class SupervisorError(VkgatewayError):
+    """The supervisor refused a request."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class SupervisorClient:
+    """Requests to one supervisor; each has a connection of its own, so many tasks may share one client.
+
+    Every method raises SupervisorUnavailable when nothing answers, SupervisorError when it is refused.
+    """
+
+    def __init__(self, socket_path: Path, *, timeout: float = 120.0) -> None:
+        self._socket_path = socket_path
+        self._timeout = timeout
+
+    @classmethod
+    def for_data_dir(cls, data_dir: Path, *, timeout: float = 120.0) -> "SupervisorClient":
+        """The client of the supervisor that keeps the platform in `data_dir`."""
+        return cls(SupervisorPaths(data_dir).socket, timeout=timeout)
+
+    async def ensure(self, spec: ProcessSpec) -> ProcessState:
+        """Keep `spec` running.
+
+        The same spec again changes nothing, except that a process waiting to be restarted starts at once.
+        A changed spec stops the old process first. Returns as soon as the program was started; whether it
+        serves is the caller's to probe. A program that cannot be started is no error here: its state is
+        `backoff` with the reason.
+        """
+        return (await self._ask(protocol.Ensure(spec)))[0]
+
+    async def remove(self, name: str) -> None:
+        """Stop the process and all it started, and forget it; nothing happens if there is none."""
+        await self._ask(protocol.Remove(name))
+
+    async def remove_group(self, prefix: str) -> None:
+        """Stop and forget every process at or below `prefix`, in the order of their stop ranks."""
+        await self._ask(protocol.Remove(prefix, group=True))
+
+    async def restart(self, name: str) -> ProcessState:
+        """Stop the process and start it again at once.
+
+        Raises:
+            NotFoundError: no process has that name.
+        """
+        return (await self._ask(protocol.Restart(name)))[0]
+
+    async def list(self, prefix: str = "") -> ProcessStates:
+        """The processes at or below `prefix`, by name."""
+        return await self._ask(protocol.ListProcesses(prefix))
+
+    async def shutdown(self) -> None:
+        """Stop every process in order of stop rank, then the supervisor; returns when all that is done."""
+        await self._ask(protocol.Shutdown())
+
+    async def _ask(self, request: protocol.Request) -> ProcessStates:
+        try:
+            async with asyncio.timeout(self._timeout):
+                line = await self._exchange(msgspec.json.encode(request) + b"\n")
+        except (OSError, TimeoutError) as error:
+            raise self._unavailable(error) from error
+        if not line:
+            raise self._unavailable(EOFError("it hung up"))
+        answer = msgspec.json.decode(line, type=protocol.Answer)
+        if answer.missing:
+            raise NotFoundError(answer.error)
+        if answer.error:
+            raise SupervisorError(answer.error)
+        return answer.processes
+
+    async def _exchange(self, request: bytes) -> bytes:
+        with protocol.short_socket_path(self._socket_path) as path:
+            reader, writer = await asyncio.open_unix_connection(path, limit=protocol.LINE_LIMIT)
+        try:
+            writer.write(request)
+            await writer.drain()
+            return await reader.readline()
+        finally:
+            writer.close()
+
+    def _unavailable(self, error: BaseException) -> SupervisorUnavailable:
+        why = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+        return SupervisorUnavailable(
+            f"no supervisor answers at {self._socket_path}: {why}",
+            hint="start the platform with 'vkgateway up'",
+        )
+
+
+async def start_supervisor(data_dir: Path) -> SupervisorClient:
+    """The client of a running supervisor for `data_dir`, which is started, detached, if there is none.
+
+    Raises:
+        SupervisorUnavailable: it did not come up; the message holds the end of its log.
+    """
+    client = SupervisorClient.for_data_dir(data_dir)
+    try:
+        await client.list()
+    except SupervisorUnavailable:
+        await _launch(data_dir, client)
+    return client
+
+
+async def _launch(data_dir: Path, client: SupervisorClient) -> None:
+    paths = SupervisorPaths(Path(os.path.abspath(data_dir)))  # noqa: ASYNC240 - once, at start
+    paths.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    paths.log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    log = paths.log("supervisor")
+    daemon = subprocess.Popen(  # noqa: ASYNC220 - forks at once; the daemon outlives us
+        supervisor_command(paths.data_dir),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600),
+        start_new_session=True,
+        cwd=paths.data_dir,
+    )
+    deadline = asyncio.get_running_loop().time() + _START_SECONDS
+    while asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(_POLL_SECONDS)
+        try:
+            await client.list()
+        except SupervisorUnavailable:
+            continue
+        daemon.returncode = (
+            daemon.returncode or 0
+        )  # it goes on living: nothing to wait for, nothing to warn about
+        return
+    raise SupervisorUnavailable(
+        f"the supervisor did not answer within {_START_SECONDS:.0f} s", hint=f"see {log}"
+    )
+
+
+def supervisor_command(data_dir: Path) -> list[str]:
+    """The command line of the supervisor of `data_dir`."""
+    return [sys.executable, "-m", "vkgateway.programs.supervisor", "--data-dir", str(data_dir)]
