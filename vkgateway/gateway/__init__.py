@@ -1,0 +1,1 @@
+"""The daemon: Tenant and ComputeCluster controllers, wired to control planes, virtual nodes and sync."""

@@ -1,0 +1,254 @@
+"""The daemon's settings: every key with a default and a description, from a YAML file and the environment."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from vkgateway.model.errors import InputError
+
+PREFIX = "VKGATEWAY"
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0)]
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Settings that belong together."""
+
+
+class ManagementCluster(_Section, frozen=True):
+    """The cluster in which Tenant and ComputeCluster objects live."""
+
+    kubeconfig: Annotated[
+        str, Meta(description="Kubeconfig file; empty: the service account of the pod.")
+    ] = ""
+    context: Annotated[str, Meta(description="Context in it; empty: its current one.")] = ""
+
+
+class Kubelet(_Section, frozen=True):
+    """The endpoint that tenants' API servers call for logs and exec."""
+
+    port: Annotated[Port, Meta(description="HTTPS port; 0: any free one.")] = 10352
+    streams_per_tenant: Annotated[
+        Count, Meta(description="Log, exec, attach and port-forward streams a tenant may hold open at once.")
+    ] = 100
+    idle_seconds: Annotated[
+        Seconds, Meta(description="A stream without a byte for so long is closed, in seconds.")
+    ] = 4 * 3600.0
+
+
+class Datastore(_Section, frozen=True):
+    """The etcd that holds the tenants' keys; the client certificate is that of its root user."""
+
+    endpoints: Annotated[
+        tuple[str, ...], Meta(description="Addresses, as https://HOST:PORT; empty: tenants cannot be made.")
+    ] = ()
+    ca: Annotated[str, Meta(description="File of the authority that signed etcd's certificate.")] = ""
+    cert: Annotated[str, Meta(description="Client certificate file of the user root.")] = ""
+    key: Annotated[str, Meta(description="Private key file of that certificate.")] = ""
+
+
+class ControlPlanes(_Section, frozen=True):
+    """Where and from what the tenants' control planes run."""
+
+    driver: Annotated[
+        Literal["process"], Meta(description="How they run: as processes under the supervisor.")
+    ] = "process"
+    templates_dir: Annotated[str, Meta(description="Folder of tenant templates; empty: those shipped.")] = ""
+    program_dirs: Annotated[
+        tuple[str, ...], Meta(description="Folders in which programs are looked for first.")
+    ] = ()
+    cache_dir: Annotated[
+        str, Meta(description="Program cache; empty: $XDG_CACHE_HOME/vkgateway (~/.cache/vkgateway).")
+    ] = ""
+    supervisor_socket: Annotated[
+        str, Meta(description="Socket of the supervisor; empty: run/supervisor.sock in the data directory.")
+    ] = ""
+    concurrency: Annotated[Count, Meta(description="Control planes made or removed at the same time.")] = 8
+
+
+class Sync(_Section, frozen=True):
+    """The work between tenants and compute clusters."""
+
+    workers: Annotated[Count, Meta(description="Objects worked on at the same time, over all tenants.")] = 32
+    connections: Annotated[Count, Meta(description="Connections kept to one API server at most.")] = 64
+
+
+class Nodes(_Section, frozen=True):
+    """The virtual nodes."""
+
+    lease_seconds: Annotated[Count, Meta(description="A node's Lease is valid so long, in seconds.")] = 40
+    renew_seconds: Annotated[Seconds, Meta(description="It is renewed this often, in seconds.")] = 10.0
+
+
+class Observability(_Section, frozen=True):
+    """Health and metrics, over plain HTTP."""
+
+    address: Annotated[str, Meta(description="Address of /healthz, /readyz and /metrics.")] = "127.0.0.1"
+    port: Annotated[Port, Meta(description="Their port; 0: any free one.")] = 9631
+
+
+class Logging(_Section, frozen=True):
+    """The daemon's log, on standard error."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="From which level on.")
+    ] = "info"
+    format: Annotated[Literal["text", "json"], Meta(description="For people (text) or programs (json).")] = (
+        "text"
+    )
+
+
+class Config(_Section, frozen=True):
+    """All settings of `vkgateway serve`."""
+
+    data_dir: Annotated[
+        str, Meta(description="Folder for files that can be rebuilt; empty: ~/.local/share/vkgateway.")
+    ] = ""
+    address: Annotated[
+        str,
+        Meta(
+            description="Address at which tenants' API servers and the kubelet endpoint listen; not "
+            "loopback, which API servers refuse to call; empty: the machine's primary address."
+        ),
+    ] = ""
+    management_cluster: ManagementCluster = ManagementCluster()
+    kubelet: Kubelet = Kubelet()
+    datastore: Datastore = Datastore()
+    control_planes: ControlPlanes = ControlPlanes()
+    sync: Sync = Sync()
+    nodes: Nodes = Nodes()
+    observability: Observability = Observability()
+    logging: Logging = Logging()
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key: its path in the file, its environment variable, default and description."""
+
+    path: tuple[str, ...]
+    type: Any
+    default: Any
+    description: str
+
+    @property
+    def key(self) -> str:
+        """The path as people write it: `kubelet.port`."""
+        return ".".join(self.path)
+
+    @property
+    def variable(self) -> str:
+        """The environment variable: `VKGATEWAY_KUBELET_PORT`."""
+        words = (re.sub(r"(?<!^)(?=[A-Z])", "_", part) for part in self.path)
+        return "_".join((PREFIX, *words)).upper()
+
+
+def settings(section: type[_Section] = Config, *, path: tuple[str, ...] = ()) -> Iterator[Setting]:
+    """Every key there is, in the order of the file."""
+    hints = get_type_hints(section, include_extras=True)
+    for field in msgspec.structs.fields(section):
+        hint = hints[field.name]
+        here = (*path, field.encode_name)
+        if isinstance(hint, type) and issubclass(hint, _Section):
+            yield from settings(hint, path=here)
+        else:
+            yield Setting(here, _bare(hint), field.default, _description(hint))
+
+
+def load(file: Path | None = None, *, environment: Mapping[str, str] | None = None) -> Config:
+    """Read settings: defaults, over them `file` (YAML), over them the environment.
+
+    Raises InputError with the path of the offending key.
+    """
+    data = _read(file) if file is not None else {}
+    environment = os.environ if environment is None else environment
+    try:
+        msgspec.convert(data, Config)
+        _overlay(data, environment)
+        return msgspec.convert(data, Config, strict=False)
+    except msgspec.ValidationError as error:
+        raise InputError(
+            _complaint(str(error), source=str(file) if file else "environment"),
+            hint="`vkgateway serve --print-config` prints every key with its default and description.",
+        ) from error
+
+
+def render(config: Config | None = None) -> str:
+    """Return the settings as a YAML file in which every key is described."""
+    import yaml
+
+    plain = msgspec.to_builtins(config or Config())
+    lines: list[str] = []
+    open_sections: tuple[str, ...] = ()
+    for setting in settings():
+        parents = setting.path[:-1]
+        if parents != open_sections:
+            lines += ["", *(f"{parent}:" for parent in parents)]
+            open_sections = parents
+        indent = "  " * len(parents)
+        value = plain
+        for part in setting.path:
+            value = value[part]
+        shown = yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
+        lines += [
+            f"{indent}# {setting.description} [{setting.variable}]",
+            f"{indent}{setting.path[-1]}: {shown}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _read(file: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        data = yaml.safe_load(file.read_text())
+    except FileNotFoundError as error:
+        raise InputError(
+            f"settings file {file} does not exist", hint="Leave out --config to run with the defaults."
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"settings file {file} is not YAML: {error}") from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise InputError(f"settings file {file} holds a {type(data).__name__}, not keys and values")
+    return data
+
+
+def _overlay(data: dict[str, Any], environment: Mapping[str, str]) -> None:
+    for setting in settings():
+        text = environment.get(setting.variable)
+        if text is None:
+            continue
+        section = data
+        for part in setting.path[:-1]:
+            section = section.setdefault(part, {})
+        is_list = get_origin(setting.type) is tuple
+        section[setting.path[-1]] = [item for item in text.split(",") if item] if is_list else text
+
+
+def _complaint(message: str, *, source: str) -> str:
+    """`Expected int - at $.kubelet.port` becomes `SOURCE: kubelet.port: expected int`."""
+    what, _, where = message.partition(" - at ")
+    path = where.strip("`").removeprefix("$").lstrip(".")
+    what = what[:1].lower() + what[1:]
+    return f"{source}: {path}: {what}" if path else f"{source}: {what}"
+
+
+def _bare(hint: Any) -> Any:
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+def _description(hint: Any) -> str:
+    """Of nested annotations the outermost description counts."""
+    metas = [meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)]
+    return next((meta.description for meta in reversed(metas) if meta.description), "")
