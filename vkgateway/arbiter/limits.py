@@ -1,0 +1,101 @@
+"""Limits of tenants on virtual nodes: pods bound past their tenant's limit are held until others end.
+
+A tenant's scheduler keeps to what a virtual node offers, and what it offers is never more than the tenant's limit. A pod
+whose `nodeName` was set by hand has passed no scheduler, and a limit may shrink under running pods; so the same rule is
+kept here again, in the order of asking, as a kubelet would (it fails such pods; here they wait).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from vkgateway.model.requests import Milli, render_milli
+
+WAITING_FOR_QUOTA = "WaitingForQuota"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What the arbiter says of one pod; `code` and `message` say why a held pod waits."""
+
+    verdict: Literal["free", "held", "admitted", "evicting"]
+    code: str = ""
+    message: str = ""
+    deadline: float | None = None
+    """Unix seconds at which an evicting pod is deleted."""
+
+
+ADMITTED = Admission("admitted")
+
+
+@dataclass(slots=True)
+class _Node:
+    """What one tenant may use of one virtual node, and who uses it."""
+
+    limit: Milli = field(default_factory=dict)
+    used: Milli = field(default_factory=dict)
+    pods: dict[str, Milli] = field(default_factory=dict)
+    waiting: dict[str, Milli] = field(default_factory=dict)
+
+
+class Limits:
+    """The bookkeeping of one tenant, over all its virtual nodes."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, _Node] = defaultdict(_Node)
+        self._where: dict[str, str] = {}
+
+    def set_limit(self, node: str, limit: Mapping[str, int]) -> None:
+        """Set what may be used of a virtual node; a resource that is not named cannot be had there."""
+        self._nodes[node].limit = dict(limit)
+
+    def running(self, uid: str, node: str, requests: Milli) -> None:
+        """Note a pod that runs already: it counts, whatever the limit says now."""
+        if uid not in self._where:
+            self._take(uid, node, requests)
+
+    def ask(self, uid: str, node: str, requests: Milli) -> Admission:
+        """Admit the pod if it fits below its tenant's limit on that node, and hold it otherwise."""
+        if uid in self._where:
+            return ADMITTED
+        room = self._nodes[node]
+        over = [name for name, value in requests.items() if room.used.get(name, 0) + value > room.limit.get(name, 0)]
+        if not over:
+            room.waiting.pop(uid, None)
+            self._take(uid, node, requests)
+            return ADMITTED
+        room.waiting[uid] = requests
+        return Admission("held", WAITING_FOR_QUOTA, _sentence(node, over, requests, room))
+
+    def release(self, uid: str) -> list[str]:
+        """Forget a pod that has ended or gone; returns the pods that were held on its node, in the order of asking."""
+        for room in self._nodes.values():
+            room.waiting.pop(uid, None)
+        node = self._where.pop(uid, None)
+        if node is None:
+            return []
+        room = self._nodes[node]
+        for name, value in room.pods.pop(uid).items():
+            room.used[name] -= value
+        return list(room.waiting)
+
+    def waiting(self, node: str) -> list[str]:
+        """The pods held on a node, in the order of asking."""
+        return list(self._nodes[node].waiting)
+
+    def _take(self, uid: str, node: str, requests: Milli) -> None:
+        room = self._nodes[node]
+        for name, value in requests.items():
+            room.used[name] = room.used.get(name, 0) + value
+        room.pods[uid] = requests
+        self._where[uid] = node
+
+
+def _sentence(node: str, over: list[str], requests: Milli, room: _Node) -> str:
+    wanted, used, limit = (
+        render_milli({name: amounts.get(name, 0) for name in over}) for amounts in (requests, room.used, room.limit)
+    )
+    return f"needs {wanted} on {node}; in use: {used}; limit: {limit}"

@@ -1,0 +1,70 @@
+"""What a pod asks of a node, summed as the Kubernetes scheduler sums it, in whole thousandths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+from vkgateway.model.quantity import Quantity, parse, render
+
+Milli = dict[str, int]
+"""Resource names to thousandths of a unit: `{"cpu": 500, "nvidia.com/gpu": 8000}`."""
+
+_THOUSAND = Decimal(1000)
+
+
+def milli(resources: Mapping[str, Quantity]) -> Milli:
+    """A resource list in thousandths, rounded up."""
+    return {name: _milli(quantity) for name, quantity in resources.items()}
+
+
+def render_milli(resources: Mapping[str, int]) -> str:
+    """A resource list for people: `cpu 500m, nvidia.com/gpu 8`."""
+    return ", ".join(f"{name} {render(Decimal(value) / _THOUSAND)}" for name, value in resources.items())
+
+
+def pod_requests(pod: Mapping[str, Any]) -> Milli:
+    """What a pod asks for: the larger of its containers together and each init container, overhead, and one pod.
+
+    Sidecars (init containers that restart always) count beside the containers and beside the init containers that
+    start after them (KEP-753). Requests of the whole pod, where given, replace the sum (KEP-2837).
+    """
+    spec = pod.get("spec") or {}
+    running = _sum(_requests(container) for container in spec.get("containers") or ())
+    sidecars: Milli = {}
+    starting: Milli = {}
+    for container in spec.get("initContainers") or ():
+        wanted = _requests(container)
+        if container.get("restartPolicy") == "Always":
+            sidecars = _sum((sidecars, wanted))
+            wanted = sidecars
+        else:
+            wanted = _sum((sidecars, wanted))
+        starting = _largest(starting, wanted)
+    total = _largest(_sum((running, sidecars)), starting)
+    total |= milli((spec.get("resources") or {}).get("requests") or {})
+    total = _sum((total, milli(spec.get("overhead") or {})))
+    total["pods"] = 1000
+    return total
+
+
+def _requests(container: Mapping[str, Any]) -> Milli:
+    resources = container.get("resources") or {}
+    return milli(resources.get("requests") or resources.get("limits") or {})
+
+
+def _milli(quantity: Quantity) -> int:
+    return int((parse(quantity) * _THOUSAND).to_integral_value(rounding=ROUND_CEILING))
+
+
+def _sum(lists: Iterable[Mapping[str, int]]) -> Milli:
+    total: Milli = {}
+    for resources in lists:
+        for name, value in resources.items():
+            total[name] = total.get(name, 0) + value
+    return total
+
+
+def _largest(one: Milli, other: Milli) -> Milli:
+    return {name: max(one.get(name, 0), other.get(name, 0)) for name in one.keys() | other.keys()}

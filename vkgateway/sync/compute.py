@@ -1,0 +1,250 @@
+"""A compute cluster as the reconcilers see it: one watch a kind for all tenants, sorted by whose the objects are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Literal, Protocol
+
+import msgspec
+import structlog
+
+from vkgateway.kube import resources
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.kube.resources import Resource
+from vkgateway.model.names import (
+    NAME_ANNOTATION,
+    NAMESPACE_ANNOTATION,
+    TENANT_LABEL,
+    compute_namespace,
+)
+from vkgateway.model.objects import Meta, NamespaceView, NodeView, ObjectView
+from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod
+
+log = structlog.get_logger(__name__)
+
+Key = tuple[str, str]
+"""Namespace and name in the tenant."""
+
+CopyKind = Literal["configmaps", "secrets"]
+COPY_RESOURCES: dict[CopyKind, Resource] = {"configmaps": resources.CONFIG_MAPS, "secrets": resources.SECRETS}
+
+_decode_object = msgspec.json.Decoder(ObjectView).decode
+_decode_node = msgspec.json.Decoder(NodeView).decode
+_decode_namespace = msgspec.json.Decoder(NamespaceView).decode
+
+
+class Listener(Protocol):
+    """What a tenant's reconcilers want to hear from a compute cluster; each call only marks work to be done."""
+
+    def compute_pod_changed(self, key: Key) -> None:
+        """The compute pod that stands for a tenant pod appeared, changed or went."""
+
+    def compute_copy_changed(self, kind: CopyKind, key: Key) -> None:
+        """A copy of a ConfigMap or Secret appeared, changed or went."""
+
+    def compute_namespace_changed(self, namespace: str) -> None:
+        """The compute namespace of a tenant namespace appeared, changed or went."""
+
+    def compute_reachable(self) -> None:
+        """The cluster became reachable or unreachable, or a list became complete: look at everything again."""
+
+
+class ComputeLink:
+    """One compute cluster: its client, what it holds of ours, and whether that knowledge can be trusted now.
+
+    Objects count as a tenant's only where label, annotations and the namespace's name agree; anything else that
+    merely wears our label is nobody's, and is never touched.
+    """
+
+    def __init__(self, name: str, client: Client) -> None:
+        self.name = name
+        self.client = client
+        self.reachable = False
+        self.why_unreachable = "not connected yet"
+        self.on_nodes_changed: list[Callable[[], None]] = []
+        self.on_reachable_changed: list[Callable[[], None]] = []
+        self._listeners: dict[str, Listener] = {}
+        self._pods: dict[str, dict[Key, ComputePodView]] = defaultdict(dict)
+        ours = TENANT_LABEL
+        self.pods: Reflector[ComputePodView] = Reflector(
+            client,
+            resources.PODS,
+            decode=decode_compute_pod,
+            on_change=self._pod_changed,
+            label_selector=ours,
+            on_reachable=self._reachable,
+        )
+        self.nodes: Reflector[NodeView] = Reflector(
+            client, resources.NODES, decode=_decode_node, on_change=self._node_changed
+        )
+        self.namespaces: Reflector[NamespaceView] = Reflector(
+            client,
+            resources.NAMESPACES,
+            decode=_decode_namespace,
+            on_change=self._namespace_changed,
+            label_selector=ours,
+        )
+        self.copies: dict[CopyKind, Reflector[ObjectView]] = {
+            kind: Reflector(
+                client,
+                resource,
+                decode=_decode_object,
+                on_change=self._copy_listener(kind),
+                label_selector=ours,
+            )
+            for kind, resource in COPY_RESOURCES.items()
+        }
+
+    @property
+    def trusted(self) -> bool:
+        """Whether what is known of pods and namespaces may be acted upon: reachable, and the lists complete."""
+        return (
+            self.reachable
+            and self.pods.complete
+            and self.namespaces.complete
+            and all(copies.complete for copies in self.copies.values())
+        )
+
+    def listen(self, tenant: str, listener: Listener) -> None:
+        """Send a tenant's changes to its reconcilers from now on."""
+        self._listeners[tenant] = listener
+
+    def unlisten(self, tenant: str) -> None:
+        """Stop telling a tenant's reconcilers."""
+        self._listeners.pop(tenant, None)
+
+    def pod(self, tenant: str, key: Key) -> ComputePodView | None:
+        """The compute pod that stands for a tenant's pod."""
+        return self._pods[tenant].get(key)
+
+    def pod_keys(self, tenant: str) -> list[Key]:
+        """All tenant pods that something stands for here."""
+        return list(self._pods[tenant])
+
+    def copies_of(self, tenant: str, kind: CopyKind) -> Iterator[Key]:
+        """Compute namespace and name of every copy that belongs to a tenant."""
+        for key, view in list(self.copies[kind].items.items()):
+            if view.metadata.labels.get(TENANT_LABEL) == tenant and owned_by(tenant, view.metadata):
+                yield key
+
+    def namespaces_of(self, tenant: str) -> list[NamespaceView]:
+        """The compute namespaces that belong to a tenant."""
+        return [view for view in self.namespaces.items.values() if _namespace_owner(view) == tenant]
+
+    async def run(self) -> None:
+        """Watch for ever; ends only when cancelled or when a watcher fails for a reason that is a defect."""
+        async with asyncio.TaskGroup() as group:
+            for kind, reflector in self._reflectors():
+                group.create_task(reflector.run(), name=f"compute/{self.name}/watch-{kind}")
+            group.create_task(self._announce_complete(), name=f"compute/{self.name}/complete")
+
+    def _reflectors(
+        self,
+    ) -> Iterator[
+        tuple[
+            str,
+            Reflector[ComputePodView] | Reflector[NodeView] | Reflector[NamespaceView] | Reflector[ObjectView],
+        ]
+    ]:
+        yield "pods", self.pods
+        yield "nodes", self.nodes
+        yield "namespaces", self.namespaces
+        yield from self.copies.items()
+
+    async def _announce_complete(self) -> None:
+        for _, reflector in self._reflectors():
+            await reflector.wait_complete()
+        self._tell_everybody()
+
+    def _reachable(self, reachable: bool, why: str) -> None:
+        if reachable == self.reachable:
+            return
+        self.reachable, self.why_unreachable = reachable, why
+        log.info(
+            "compute cluster reachable" if reachable else "compute cluster unreachable",
+            compute=self.name,
+            why=why,
+        )
+        self._tell_everybody()
+
+    def _tell_everybody(self) -> None:
+        for listener in list(self._listeners.values()):
+            listener.compute_reachable()
+        for callback in self.on_reachable_changed:
+            callback()
+
+    def _pod_changed(self, old: ComputePodView | None, new: ComputePodView | None) -> None:
+        view = new or old
+        if view is None or not owned_by(view.tenant, view.metadata):
+            return
+        tenant, key = view.tenant, view.tenant_key
+        if new is not None:
+            self._pods[tenant][key] = new
+        elif (known := self._pods[tenant].get(key)) is not None and known.metadata.uid == view.metadata.uid:
+            del self._pods[tenant][key]
+        listener = self._listeners.get(tenant)
+        if listener is not None:
+            listener.compute_pod_changed(key)
+
+    def _node_changed(self, old: NodeView | None, new: NodeView | None) -> None:
+        if old is not None and new is not None and same_for_us(old, new):
+            return
+        for callback in self.on_nodes_changed:
+            callback()
+
+    def _namespace_changed(self, old: NamespaceView | None, new: NamespaceView | None) -> None:
+        view = new or old
+        if view is None:
+            return
+        tenant = _namespace_owner(view)
+        listener = self._listeners.get(tenant)
+        if listener is not None:
+            listener.compute_namespace_changed(view.metadata.annotations.get(NAME_ANNOTATION, ""))
+
+    def _copy_listener(self, kind: CopyKind) -> Callable[[ObjectView | None, ObjectView | None], None]:
+        def changed(old: ObjectView | None, new: ObjectView | None) -> None:
+            view = new or old
+            if view is None:
+                return
+            tenant = view.metadata.labels.get(TENANT_LABEL, "")
+            listener = self._listeners.get(tenant)
+            if listener is not None and owned_by(tenant, view.metadata):
+                listener.compute_copy_changed(kind, source_key(view.metadata))
+
+        return changed
+
+
+def owned_by(tenant: str, metadata: Meta) -> bool:
+    """Whether a namespaced compute object is a tenant's: its label, annotations and namespace must agree."""
+    namespace = metadata.annotations.get(NAMESPACE_ANNOTATION, "")
+    return (
+        bool(tenant)
+        and metadata.labels.get(TENANT_LABEL) == tenant
+        and metadata.namespace == compute_namespace(tenant, namespace)
+    )
+
+
+def source_key(metadata: Meta) -> Key:
+    """Namespace and name of the tenant object that a compute object stands for."""
+    return metadata.annotations.get(NAMESPACE_ANNOTATION, ""), metadata.annotations.get(NAME_ANNOTATION, "")
+
+
+def same_for_us(old: NodeView, new: NodeView) -> bool:
+    """Whether two states of a node differ in nothing that a virtual node shows; heartbeats are no news."""
+    return (
+        old.usable == new.usable
+        and old.status.allocatable == new.status.allocatable
+        and old.status.capacity == new.status.capacity
+        and old.spec == new.spec
+        and old.metadata.labels == new.metadata.labels
+    )
+
+
+def _namespace_owner(view: NamespaceView) -> str:
+    """The tenant whose namespace it is, or nothing where label, annotation and name do not agree."""
+    tenant = view.metadata.labels.get(TENANT_LABEL, "")
+    original = view.metadata.annotations.get(NAME_ANNOTATION, "")
+    return tenant if view.metadata.name == compute_namespace(tenant, original) else ""

@@ -1,0 +1,92 @@
+"""One pod's whole situation, reduced to what the table needs to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class TenantPod(StrEnum):
+    """What the tenant's API server holds under the pod's name."""
+
+    ABSENT = "absent"
+    GATED = "gated"
+    UNBOUND = "unbound"
+    BOUND = "bound"
+    DELETING = "deleting"
+    TERMINAL = "terminal"
+    TERMINAL_DELETING = "terminal and deleting"
+
+
+class ComputePod(StrEnum):
+    """What the compute cluster holds for that tenant pod."""
+
+    UNKNOWN = "unknown"
+    """The cluster cannot be reached, or its list is not complete yet."""
+    ABSENT = "absent"
+    LIVE = "live"
+    DELETING = "deleting"
+    TERMINAL = "terminal"
+    TERMINAL_DELETING = "terminal and deleting"
+    STALE = "stale"
+    """It belongs to an earlier tenant pod of the same name."""
+    FOREIGN = "foreign"
+    """The name is taken by something that is not ours."""
+
+
+class Dependencies(StrEnum):
+    """What the tenant pod refers to, and whether policy lets it run at all."""
+
+    READY = "ready"
+    MISSING = "missing"
+    REFUSED = "refused"
+
+
+class Admission(StrEnum):
+    """What the arbiter says of the pod."""
+
+    FREE = "free"
+    HELD = "held"
+    ADMITTED = "admitted"
+    EVICTING = "evicting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One tenant pod as the world stands; the table's whole input.
+
+    `ran` says that the tenant pod's status already tells of containers: such a pod whose compute pod is gone without
+    a trace (somebody took its finalizer off by hand) has lived, and must not be started a second time.
+    `list_complete` says that the tenant's list of pods is known to be whole, so that absence is a fact.
+    """
+
+    tenant: TenantPod
+    compute: ComputePod
+    dependencies: Dependencies = Dependencies.READY
+    admission: Admission = Admission.FREE
+    ran: bool = False
+    list_complete: bool = True
+
+
+class Instruction(StrEnum):
+    """What the table may ask of the hands; each is idempotent and repeats nothing that is already so."""
+
+    FORGET = "forget"
+    WAIT = "wait"
+    DELETE_COMPUTE = "delete the compute pod with its own grace"
+    DELETE_COMPUTE_LIKE_TENANT = "delete the compute pod with the tenant's remaining grace"
+    DELETE_AT_DEADLINE = "delete the compute pod once the notice has run out"
+    DELETE_STALE = "delete the stale compute pod; its end concerns nobody"
+    RELEASE = "take the finalizer off the compute pod"
+    NOTICE = "tell of the coming eviction, once"
+    REPORT_TAKEN = "tell that the name is taken below, and back off"
+    REPORT_MISSING = "tell what is missing"
+    REPORT_HELD = "tell why it is held"
+    REPORT_UNDO = "log that the end cannot be undone above"
+    REFUSE = "fail the tenant pod with the rule it breaks"
+    LOSE = "fail the tenant pod: it ran, and nothing of it is left below"
+    CREATE = "create namespace, copies, token and compute pod, in this order"
+    STATUS_UP = "write the status up if it differs"
+    SPEC_DOWN = "write mutable fields and refreshed copies down if they differ"
+    FINISH = "write the final status up"
+    REMOVE_TENANT = "remove the tenant pod (grace 0, its uid)"

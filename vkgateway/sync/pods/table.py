@@ -1,0 +1,133 @@
+"""The table of a pod's life: from a record to the next instructions. Pure; first match wins; a gap is an error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vkgateway.sync.pods.record import Admission as A
+from vkgateway.sync.pods.record import ComputePod as C
+from vkgateway.sync.pods.record import Dependencies as D
+from vkgateway.sync.pods.record import Instruction as I
+from vkgateway.sync.pods.record import Record
+from vkgateway.sync.pods.record import TenantPod as T
+
+
+class UncoveredRecordError(Exception):
+    """No row of the table covers a record: a defect of the table or of the observer, never a shrug."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(f"no row of the pod table covers {record}")
+        self.record = record
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table; `None` in a column matches anything."""
+
+    tenant: frozenset[T] | None
+    compute: frozenset[C] | None
+    instructions: tuple[I, ...]
+    dependencies: frozenset[D] | None = None
+    admission: frozenset[A] | None = None
+    ran: bool | None = None
+    list_complete: bool | None = None
+
+    def matches(self, record: Record) -> bool:
+        """Whether every column of this row allows the record's value."""
+        return (
+            (self.tenant is None or record.tenant in self.tenant)
+            and (self.compute is None or record.compute in self.compute)
+            and (self.dependencies is None or record.dependencies in self.dependencies)
+            and (self.admission is None or record.admission in self.admission)
+            and (self.ran is None or record.ran is self.ran)
+            and (self.list_complete is None or record.list_complete is self.list_complete)
+        )
+
+
+_NOT_BOUND = frozenset({T.ABSENT, T.GATED, T.UNBOUND})
+_TERMINAL_ABOVE = frozenset({T.TERMINAL, T.TERMINAL_DELETING})
+_DELETING_ABOVE = frozenset({T.DELETING, T.TERMINAL_DELETING})
+_ENDED_BELOW = frozenset({C.TERMINAL, C.TERMINAL_DELETING})
+
+
+def _only(*values: T) -> frozenset[T]:
+    return frozenset(values)
+
+
+def _below(*values: C) -> frozenset[C]:
+    return frozenset(values)
+
+
+ROWS: tuple[Row, ...] = (
+    # Nothing is failed, deleted or created on what cannot be seen.
+    Row(None, _below(C.UNKNOWN), (I.WAIT,)),
+    # Nothing of this pod runs below, and nothing should.
+    Row(_NOT_BOUND, _below(C.ABSENT, C.FOREIGN), (I.FORGET,)),
+    # Left over from a tenant pod that is gone: only once the tenant's list proves that it is gone.
+    Row(_only(T.ABSENT), None, (I.WAIT,), list_complete=False),
+    Row(_only(T.ABSENT), _below(C.LIVE, C.STALE), (I.DELETE_COMPUTE,)),
+    Row(_only(T.ABSENT), _below(C.DELETING), (I.WAIT,)),
+    Row(_only(T.ABSENT), _below(C.TERMINAL, C.TERMINAL_DELETING), (I.RELEASE, I.DELETE_COMPUTE)),
+    # An earlier pod of the same name, removed above by force: out of the way first, whatever the new one is.
+    Row(None, _below(C.STALE), (I.DELETE_STALE,)),
+    # The name below belongs to somebody else: never touched.
+    Row(_only(T.BOUND), _below(C.FOREIGN), (I.REPORT_TAKEN,)),
+    Row(_DELETING_ABOVE, _below(C.FOREIGN), (I.REMOVE_TENANT,)),
+    Row(_only(T.TERMINAL), _below(C.FOREIGN), (I.WAIT,)),
+    # Bound, and not below yet.
+    Row(_only(T.BOUND), _below(C.ABSENT), (I.LOSE,), ran=True),
+    Row(_only(T.BOUND), _below(C.ABSENT), (I.REFUSE,), dependencies=frozenset({D.REFUSED})),
+    Row(_only(T.BOUND), _below(C.ABSENT), (I.REPORT_MISSING,), dependencies=frozenset({D.MISSING})),
+    Row(_only(T.BOUND), _below(C.ABSENT), (I.REPORT_HELD,), admission=frozenset({A.HELD, A.EVICTING})),
+    Row(_only(T.BOUND), _below(C.ABSENT), (I.CREATE,)),
+    # Bound and running below.
+    Row(
+        _only(T.BOUND),
+        _below(C.LIVE),
+        (I.STATUS_UP, I.NOTICE, I.DELETE_AT_DEADLINE),
+        admission=frozenset({A.EVICTING}),
+    ),
+    Row(_only(T.BOUND), _below(C.LIVE), (I.STATUS_UP, I.SPEC_DOWN)),
+    Row(_only(T.BOUND), _below(C.DELETING), (I.STATUS_UP,)),
+    Row(_only(T.BOUND), _below(C.TERMINAL_DELETING), (I.FINISH, I.RELEASE)),
+    Row(_only(T.BOUND), _below(C.TERMINAL), (I.FINISH,)),
+    # Final above: what still runs below cannot be undone above. This holds for a final pod being deleted, too.
+    Row(_TERMINAL_ABOVE, _below(C.LIVE), (I.REPORT_UNDO, I.DELETE_COMPUTE)),
+    Row(_TERMINAL_ABOVE, _below(C.DELETING), (I.WAIT,)),
+    Row(_only(T.TERMINAL), _below(C.TERMINAL_DELETING), (I.RELEASE,)),
+    Row(_only(T.TERMINAL), _below(C.ABSENT, C.TERMINAL), (I.WAIT,)),
+    # Deleted above: gone above only when it is gone below.
+    Row(_DELETING_ABOVE, _below(C.ABSENT), (I.REMOVE_TENANT,)),
+    Row(_only(T.DELETING), _below(C.LIVE), (I.DELETE_COMPUTE_LIKE_TENANT,)),
+    Row(_only(T.DELETING), _below(C.DELETING), (I.DELETE_COMPUTE_LIKE_TENANT, I.STATUS_UP)),
+    Row(_DELETING_ABOVE, _ENDED_BELOW, (I.FINISH, I.RELEASE, I.DELETE_COMPUTE, I.REMOVE_TENANT)),
+)
+"""`DELETE_COMPUTE` and its kin do nothing where the compute pod is already being deleted with no longer a grace, and
+`FINISH` nothing where the final status already stands above; so rows may name them without a second look."""
+
+IMPOSSIBLE: tuple[Row, ...] = (
+    # A pod that is not bound was never sent below, and binding cannot be undone.
+    Row(_only(T.GATED, T.UNBOUND), _below(C.LIVE, C.DELETING, C.TERMINAL, C.TERMINAL_DELETING), ()),
+)
+"""Records that no order of events can bring about; they are errors when they come all the same."""
+
+_MEMO: dict[Record, tuple[I, ...]] = {}
+
+
+def decide(record: Record) -> tuple[I, ...]:
+    """The instructions for a record, in the order in which they must be carried out.
+
+    Raises:
+        UncoveredRecordError: no row covers the record.
+    """
+    found = _MEMO.get(record)
+    if found is None:
+        found = _MEMO[record] = _look_up(record)
+    return found
+
+
+def _look_up(record: Record) -> tuple[I, ...]:
+    for row in ROWS:
+        if row.matches(record):
+            return row.instructions
+    raise UncoveredRecordError(record)

@@ -1,0 +1,148 @@
+"""Pods as the reconciler keeps them by the thousand: narrow, with the bytes of what is forwarded or compared."""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+
+from vkgateway.model.names import (
+    MIRROR_FINALIZER,
+    NAME_ANNOTATION,
+    NAMESPACE_ANNOTATION,
+    TENANT_LABEL,
+    UID_ANNOTATION,
+)
+from vkgateway.model.objects import Meta
+
+TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
+
+FORWARDED_ANNOTATION = "vkgateway.io/forwarded"
+"""On a compute pod: fingerprint of the tenant's mutable fields that it was last made equal to."""
+EVICTED_ANNOTATION = "vkgateway.io/evicted"
+"""On a compute pod: why the gateway itself takes it away (`reason: message`)."""
+
+
+class _Gate(msgspec.Struct, gc=False):
+    name: str = ""
+
+
+class PodSpecFields(msgspec.Struct, rename="camel", gc=False):
+    """The part of a pod's spec that the table looks at."""
+
+    node_name: str = ""
+    scheduling_gates: tuple[_Gate, ...] = ()
+    termination_grace_period_seconds: int | None = None
+
+
+class PodStatusFields(msgspec.Struct, rename="camel", gc=False):
+    """The part of a pod's status that the table looks at."""
+
+    phase: str = "Pending"
+    container_statuses: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+
+
+class _Parts(msgspec.Struct, gc=False):
+    """One pass over a pod: metadata decoded, spec and status left as bytes."""
+
+    metadata: Meta
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+    status: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_parts = msgspec.json.Decoder(_Parts)
+_spec = msgspec.json.Decoder(PodSpecFields)
+_status = msgspec.json.Decoder(PodStatusFields)
+
+
+class TenantPodView(msgspec.Struct, gc=False):
+    """A tenant's pod. `raw` is the whole object, kept until it stands below; `fingerprint` covers what may change."""
+
+    metadata: Meta
+    spec: PodSpecFields
+    phase: str
+    ran: bool
+    status: bytes
+    fingerprint: str
+    raw: bytes | None
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the pod's phase is final."""
+        return self.phase in TERMINAL_PHASES
+
+
+class ComputePodView(msgspec.Struct, gc=False):
+    """A compute cluster's pod that belongs to some tenant."""
+
+    metadata: Meta
+    spec: PodSpecFields
+    phase: str
+    status: bytes
+
+    @property
+    def tenant(self) -> str:
+        """The tenant it says to belong to."""
+        return self.metadata.labels.get(TENANT_LABEL, "")
+
+    @property
+    def tenant_key(self) -> tuple[str, str]:
+        """Namespace and name of the tenant pod that it says to stand for."""
+        annotations = self.metadata.annotations
+        return annotations.get(NAMESPACE_ANNOTATION, ""), annotations.get(NAME_ANNOTATION, "")
+
+    @property
+    def tenant_uid(self) -> str:
+        """UID of the tenant pod that it says to stand for."""
+        return self.metadata.annotations.get(UID_ANNOTATION, "")
+
+    @property
+    def held(self) -> bool:
+        """Whether our finalizer keeps it until its end is written above."""
+        return MIRROR_FINALIZER in self.metadata.finalizers
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it runs any more.
+
+        A pod that was deleted before it had a node is never ended by a kubelet: it has run nowhere, so its
+        deletion is its end.
+        """
+        if self.phase in TERMINAL_PHASES:
+            return True
+        return self.metadata.deletion_timestamp is not None and not self.spec.node_name
+
+
+def decode_tenant_pod(data: bytes) -> TenantPodView:
+    """Decode a tenant pod from the bytes of its JSON object."""
+    parts = _parts.decode(data)
+    status = bytes(parts.status)
+    fields = _status.decode(status)
+    spec = bytes(parts.spec)
+    return TenantPodView(
+        parts.metadata,
+        _spec.decode(spec),
+        fields.phase,
+        bool(bytes(fields.container_statuses).strip(b"[] \n")),
+        status,
+        fingerprint(parts.metadata, spec),
+        bytes(data),
+    )
+
+
+def decode_compute_pod(data: bytes) -> ComputePodView:
+    """Decode a compute pod from the bytes of its JSON object."""
+    parts = _parts.decode(data)
+    status = bytes(parts.status)
+    return ComputePodView(parts.metadata, _spec.decode(parts.spec), _status.decode(status).phase, status)
+
+
+def fingerprint(metadata: Meta, spec: bytes) -> str:
+    """Short mark of a tenant pod's labels, annotations and spec; equal marks mean nothing to write down.
+
+    It is a hint that saves work, not a proof: where marks differ, the fields themselves are compared.
+    """
+    mark = zlib.crc32(spec)
+    for part in (metadata.labels, metadata.annotations):
+        mark = zlib.crc32(repr(sorted(part.items())).encode(), mark)
+    return f"{mark:08x}"
