@@ -1,0 +1,473 @@
+"""A thin client of one API server: bytes out, bytes in, over connections that are kept alive.
+
+Objects are not typed here and answers are not decoded: callers that look at an answer decode the few fields
+they need.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Literal, Self
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from vkgateway.kube import errors, tls
+from vkgateway.kube.resources import Resource
+from vkgateway.model.errors import InputError
+from vkgateway.version import __version__
+
+if TYPE_CHECKING:
+    import ssl as ssl_module
+
+Params = Mapping[str, str | int | bool]
+PatchKind = Literal["merge", "strategic", "json", "apply"]
+
+FIELD_MANAGER: Final = "vkgateway"
+JSON: Final = "application/json"
+_PATCH_TYPES: Final[dict[PatchKind, str]] = {
+    "merge": "application/merge-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+    "json": "application/json-patch+json",
+    "apply": "application/apply-patch+yaml",
+}
+_HEADERS: Final = {
+    "User-Agent": f"{FIELD_MANAGER}/{__version__}",
+    "Accept": JSON,
+    # API servers would otherwise spend CPU on compressing lists for us to spend CPU on inflating them.
+    "Accept-Encoding": "identity",
+}
+_CONNECT_TIMEOUT: Final = 10.0
+_KEEPALIVE: Final = (
+    ("TCP_KEEPIDLE", 15),
+    ("TCP_KEEPINTVL", 5),
+    ("TCP_KEEPCNT", 3),
+    ("TCP_USER_TIMEOUT", 30_000),
+)
+_READ_BUFFER: Final = 256 * 1024
+_encode = msgspec.json.Encoder().encode
+
+
+class ListMeta(msgspec.Struct, rename="camel"):
+    """`metadata` of a list answer."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+    remaining_item_count: int = 0
+
+
+class Page(msgspec.Struct):
+    """One page of a list; each item is the raw JSON of one object (its kind and apiVersion are left out by
+    servers).
+    """
+
+    metadata: ListMeta
+    items: list[msgspec.Raw] = []
+
+
+_decode_page = msgspec.json.Decoder(Page).decode
+
+
+def encode(body: object) -> bytes:
+    """JSON bytes of a msgspec struct or plain object; bytes are taken as already encoded."""
+    return body if isinstance(body, bytes) else _encode(body)
+
+
+class Client:
+    """Speaks to one API server; safe to share between tasks of one event loop.
+
+    `server` is its base URL (a path prefix is kept), `ssl` the TLS identity of both sides, `token` is awaited
+    before each request and gives a bearer token, `name` is how errors call the server. Every method raises
+    `errors.ApiError`.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        ssl: ssl_module.SSLContext | None = None,
+        token: Callable[[], Awaitable[str]] | None = None,
+        name: str = "",
+        max_connections: int = 64,
+        server_hostname: str | None = None,
+    ) -> None:
+        self.server: Final = server.rstrip("/")
+        self.ssl: Final = ssl
+        base = URL(self.server)
+        if base.scheme not in ("http", "https") or not base.host:
+            raise InputError(f"{server!r} is no URL of an API server", hint="https://host:port is one")
+        self._base = base.scheme, base.raw_host or "", base.explicit_port, base.raw_path.rstrip("/")
+        self.name: Final = name or self.server
+        self.server_hostname: Final = server_hostname
+        self._token = token
+        self._max_connections = max_connections
+        self._requests: aiohttp.ClientSession | None = None
+        self._streams: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    @classmethod
+    def from_kubeconfig(
+        cls, path: Path | str, *, context: str | None = None, name: str = "", max_connections: int = 64
+    ) -> Self:
+        """A client as a kubeconfig file describes it (its current context unless another is named).
+
+        Raises InputError where the file is missing, malformed or lacks what it refers to.
+        """
+        from vkgateway.kube import kubeconfig
+
+        connection = kubeconfig.load(path).connection(context)
+        return cls(
+            connection.server,
+            ssl=connection.ssl_context(),
+            token=connection.token_source(),
+            name=name or connection.context,
+            max_connections=max_connections,
+            server_hostname=connection.tls_server_name or None,
+        )
+
+    @classmethod
+    def in_cluster(cls, *, name: str = "", max_connections: int = 64) -> Self:
+        """A client for the cluster whose pod this process runs in, by the mounted service account."""
+        from vkgateway.kube import kubeconfig
+
+        connection = kubeconfig.in_cluster()
+        return cls(
+            connection.server,
+            ssl=connection.ssl_context(),
+            token=connection.token_source(),
+            name=name or connection.context,
+            max_connections=max_connections,
+        )
+
+    @classmethod
+    def from_pem(
+        cls,
+        server: str,
+        *,
+        ca: bytes | str,
+        cert: bytes | str,
+        key: bytes | str,
+        name: str = "",
+        max_connections: int = 64,
+    ) -> Self:
+        """A client that proves itself by a certificate; all three are PEM texts, none is ever written to a
+        disk.
+        """
+        context = tls.client_context(ca=ca, cert=cert, key=key)
+        return cls(server, ssl=context, name=name, max_connections=max_connections)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        timeout: float = 30,
+    ) -> bytes:
+        """Send one request and return the whole answer; `path` is absolute and percent-encoded already."""
+        session = self._requests or self._open_requests()
+        headers = {"Content-Type": content_type} if body is not None else {}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {await self._token()}"
+        try:
+            async with session.request(
+                method,
+                self._url(path, params),
+                data=body,
+                headers=headers,
+                timeout=_total(timeout),
+                allow_redirects=False,
+                server_hostname=self.server_hostname,
+            ) as response:
+                answer = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unreachable(method, path, error) from error
+        if response.status < 300:
+            return answer
+        raise self._refused(method, path, response, answer)
+
+    async def get(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        timeout: float = 30,
+    ) -> bytes:
+        """The JSON of one object."""
+        return await self.request("GET", resource.path(namespace, name, subresource), timeout=timeout)
+
+    async def create(
+        self,
+        resource: Resource,
+        body: object,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
+        timeout: float = 30,
+    ) -> bytes:
+        """Create an object (`name` only with a subresource, as for `token` and `eviction`); returns it as
+        stored.
+        """
+        path = resource.path(namespace, name, subresource)
+        return await self.request("POST", path, body=encode(body), timeout=timeout)
+
+    async def replace(
+        self,
+        resource: Resource,
+        name: str,
+        body: object,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        timeout: float = 30,
+    ) -> bytes:
+        """Replace an object; a `metadata.resourceVersion` in it must still be the current one."""
+        path = resource.path(namespace, name, subresource)
+        return await self.request("PUT", path, body=encode(body), timeout=timeout)
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        body: object,
+        *,
+        kind: PatchKind = "merge",
+        namespace: str | None = None,
+        subresource: str | None = None,
+        field_manager: str = FIELD_MANAGER,
+        force: bool = True,
+        timeout: float = 30,
+    ) -> bytes:
+        """Patch an object; `apply` is server-side apply, where `force` takes over fields that others own."""
+        params: dict[str, str | int | bool] = {"fieldManager": field_manager}
+        if kind == "apply":
+            params["force"] = force
+        return await self.request(
+            "PATCH",
+            resource.path(namespace, name, subresource),
+            params=params,
+            body=encode(body),
+            content_type=_PATCH_TYPES[kind],
+            timeout=timeout,
+        )
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_period_seconds: int | None = None,
+        propagation_policy: Literal["Background", "Foreground", "Orphan"] | None = None,
+        timeout: float = 30,
+    ) -> bytes:
+        """Delete an object, only if it still has that UID and resource version where they are given."""
+        options: dict[str, object] = {}
+        if uid is not None or resource_version is not None:
+            wanted = {"uid": uid, "resourceVersion": resource_version}
+            options["preconditions"] = {key: value for key, value in wanted.items() if value is not None}
+        if grace_period_seconds is not None:
+            options["gracePeriodSeconds"] = grace_period_seconds
+        if propagation_policy is not None:
+            options["propagationPolicy"] = propagation_policy
+        body = _encode({"kind": "DeleteOptions", "apiVersion": "v1"} | options) if options else None
+        return await self.request("DELETE", resource.path(namespace, name), body=body, timeout=timeout)
+
+    async def pages(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 500,
+        timeout: float = 60,
+    ) -> AsyncIterator[Page]:
+        """A consistent list, page by page (`limit` objects each, 0 for all at once).
+
+        Raises `errors.Gone` where the continue token has expired meanwhile: begin again.
+        """
+        path = resource.path(namespace)
+        params = _selectors(label_selector, field_selector)
+        if limit:
+            params["limit"] = limit
+        while True:
+            page = _decode_page(await self.request("GET", path, params=params, timeout=timeout))
+            yield page
+            if not page.metadata.continue_:
+                return
+            params["continue"] = page.metadata.continue_
+
+    async def list_all(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        timeout: float = 60,
+    ) -> Page:
+        """All objects in one answer, for what is known to be few."""
+        params = _selectors(label_selector, field_selector)
+        return _decode_page(await self.request("GET", resource.path(namespace), params=params, timeout=timeout))
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        path: str,
+        params: Params | None = None,
+        *,
+        inactivity: float | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer that goes on: watches, logs that are followed.
+
+        There is no limit in time but `inactivity`, the seconds without a byte. Errors while reading the body
+        come as aiohttp raises them; `unreachable` turns them into ours.
+        """
+        session = self._streams or self._open_streams()
+        headers = {"Authorization": f"Bearer {await self._token()}"} if self._token is not None else {}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=inactivity)
+        try:
+            response = await session.request(
+                method,
+                self._url(path, params),
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
+                read_bufsize=_READ_BUFFER,
+                server_hostname=self.server_hostname,
+            )
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unreachable(method, path, error) from error
+        async with response:
+            if response.status >= 300:
+                raise self._refused(method, path, response, await response.read())
+            yield response
+
+    @contextlib.contextmanager
+    def unreachable(self, method: str, path: str) -> Iterator[None]:
+        """Turn what aiohttp raises while a stream is read into `errors.Unreachable`."""
+        try:
+            yield
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unreachable(method, path, error) from error
+
+    async def authorization(self) -> dict[str, str]:
+        """The headers by which this client proves itself, for those who speak to the server on their own."""
+        return {"Authorization": f"Bearer {await self._token()}"} if self._token is not None else {}
+
+    async def close(self) -> None:
+        """Close all connections; requests under way fail, later ones are refused."""
+        self._closed = True
+        sessions = self._requests, self._streams
+        self._requests = self._streams = None
+        for session in sessions:
+            if session is not None:
+                await session.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _url(self, path: str, params: Params | None) -> URL:
+        """Built from what is encoded already, so that nothing is parsed and quoted again."""
+        scheme, host, port, prefix = self._base
+        query = _query(params) if params else ""
+        return URL.build(scheme=scheme, host=host, port=port, path=prefix + path, query_string=query, encoded=True)
+
+    def _open_requests(self) -> aiohttp.ClientSession:
+        self._requests = self._session(limit=self._max_connections)
+        return self._requests
+
+    def _open_streams(self) -> aiohttp.ClientSession:
+        # Watches and followed logs live long: they must not eat up the connections that requests wait for.
+        self._streams = self._session(limit=0)
+        return self._streams
+
+    def _session(self, *, limit: int) -> aiohttp.ClientSession:
+        if self._closed:
+            raise errors.Unreachable(f"the client of {self.name} is closed")
+        connector = aiohttp.TCPConnector(
+            limit=limit,
+            ssl=self.ssl if self.ssl is not None else True,
+            keepalive_timeout=60,
+            socket_factory=_socket,
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            headers=_HEADERS,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+        )
+
+    def _refused(self, method: str, path: str, response: aiohttp.ClientResponse, answer: bytes) -> errors.ApiError:
+        return errors.from_response(
+            response.status,
+            answer,
+            what=f"{method} {path} at {self.name}",
+            retry_after=response.headers.get("Retry-After"),
+        )
+
+    def _unreachable(self, method: str, path: str, error: Exception) -> errors.Unreachable:
+        why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+        return errors.Unreachable(f"{method} {path} at {self.name}: {why}", reason="Unreachable")
+
+
+def _selectors(label_selector: str, field_selector: str) -> dict[str, str | int | bool]:
+    params: dict[str, str | int | bool] = {}
+    if label_selector:
+        params["labelSelector"] = label_selector
+    if field_selector:
+        params["fieldSelector"] = field_selector
+    return params
+
+
+def _query(params: Params) -> str:
+    return urlencode(
+        {key: str(value).lower() if isinstance(value, bool) else value for key, value in params.items()},
+        quote_via=quote,
+    )
+
+
+_TIMEOUTS: dict[float, aiohttp.ClientTimeout] = {}
+
+
+def _total(seconds: float) -> aiohttp.ClientTimeout:
+    """A request's whole time; the objects are kept, as callers use very few different values."""
+    timeout = _TIMEOUTS.get(seconds)
+    if timeout is None:
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, _CONNECT_TIMEOUT))
+        if len(_TIMEOUTS) < 64:
+            _TIMEOUTS[seconds] = timeout
+    return timeout
+
+
+def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket that notices within half a minute that its peer's machine is gone, even while it only
+    listens.
+    """
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family=family, type=kind, proto=protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        if hasattr(socket, option):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return made

@@ -1,0 +1,325 @@
+"""Kubeconfig files: reading them, writing them and merging into the user's own."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import os
+import ssl
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vkgateway.kube import tls
+from vkgateway.model.errors import InputError
+
+Document = dict[str, Any]
+TokenSource = Callable[[], Awaitable[str]]
+
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_TOKEN_LIFE = 60.0
+"""Seconds after which a token that came from a file or a plugin is asked for again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """What one context says: where the server is, how to trust it and how to prove oneself. PEM texts as
+    bytes.
+    """
+
+    context: str
+    server: str
+    ca: bytes | None = None
+    cert: bytes | None = None
+    key: bytes | None = None
+    token: str = field(default="", repr=False)
+    token_file: Path | None = None
+    namespace: str = "default"
+    tls_server_name: str = ""
+    insecure: bool = False
+    plugin: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """The TLS identity; None where the server is reached by plain HTTP."""
+        if self.server.startswith("http://"):
+            return None
+        return tls.client_context(ca=self.ca, cert=self.cert, key=self.key, insecure=self.insecure)
+
+    def token_source(self) -> TokenSource | None:
+        """What to await for a bearer token before each request; None where none is used."""
+        if self.plugin is not None:
+            return _Renewed(self._from_plugin)
+        if self.token_file is not None:
+            return _Renewed(self._from_file)
+        if self.token:
+            return self._constant
+        return None
+
+    async def _constant(self) -> str:
+        return self.token
+
+    async def _from_file(self) -> str:
+        assert self.token_file is not None
+        try:
+            return self.token_file.read_text().strip()
+        except OSError as error:
+            raise InputError(f"token file {self.token_file} cannot be read: {error.strerror}") from error
+
+    async def _from_plugin(self) -> str:
+        # Imported here: the library takes most of a second to load, and few kubeconfigs use plugins.
+        from kubernetes_asyncio.config import ConfigException
+        from kubernetes_asyncio.config.exec_provider import ExecProvider
+        from kubernetes_asyncio.config.kube_config import ConfigNode
+
+        try:
+            status = await ExecProvider(ConfigNode("exec", dict(self.plugin or {}))).run()
+        except (ConfigException, OSError) as error:
+            raise InputError(f"the exec plugin of context {self.context!r} failed: {error}") from error
+        token = status.get("token")
+        if not isinstance(token, str):
+            raise InputError(f"the exec plugin of context {self.context!r} gave no token")
+        return token
+
+
+class _Renewed:
+    """Keeps a token for a minute and lets one caller at a time fetch the next."""
+
+    def __init__(self, fetch: TokenSource, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._fetch = fetch
+        self._clock = clock
+        self._token = ""
+        self._until = 0.0
+        self._lock = asyncio.Lock()
+
+    async def __call__(self) -> str:
+        if self._token and self._clock() < self._until:
+            return self._token
+        async with self._lock:
+            if not self._token or self._clock() >= self._until:
+                self._token = await self._fetch()
+                self._until = self._clock() + _TOKEN_LIFE
+        return self._token
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kubeconfig:
+    """A kubeconfig document and the file it came from, which relative paths in it start from."""
+
+    document: Document = field(repr=False)
+    path: Path
+
+    @property
+    def current_context(self) -> str:
+        """The context that commands use unless told otherwise; empty if there is none."""
+        return str(self.document.get("current-context") or "")
+
+    def connection(self, context: str | None = None) -> Connection:
+        """What a context says, files read. Raises InputError that names what is missing and where."""
+        name = context or self.current_context
+        if not name:
+            raise InputError(f"kubeconfig {self.path} has no current-context", hint="name a context")
+        chosen = self._entry("contexts", name)
+        cluster = self._entry("clusters", str(chosen.get("cluster", "")))
+        user = self._entry("users", str(chosen["user"])) if chosen.get("user") else {}
+        if not cluster.get("server"):
+            raise InputError(f"kubeconfig {self.path}: cluster {chosen.get('cluster')!r} has no server")
+        if "auth-provider" in user:
+            raise InputError(
+                f"kubeconfig {self.path}: user {chosen['user']!r} has an auth-provider, which Kubernetes has removed",
+                hint="use an exec plugin, a token or a client certificate",
+            )
+        return Connection(
+            context=name,
+            server=str(cluster["server"]).rstrip("/"),
+            ca=self._data(cluster, "certificate-authority"),
+            cert=self._data(user, "client-certificate"),
+            key=self._data(user, "client-key"),
+            token=str(user.get("token") or ""),
+            token_file=self._file(user["tokenFile"]) if user.get("tokenFile") else None,
+            namespace=str(chosen.get("namespace") or "default"),
+            tls_server_name=str(cluster.get("tls-server-name") or ""),
+            insecure=bool(cluster.get("insecure-skip-tls-verify")),
+            plugin=user.get("exec"),
+        )
+
+    def _entry(self, section: str, name: str) -> Document:
+        kind = section.removesuffix("s")
+        for entry in self.document.get(section) or []:
+            if entry.get("name") == name:
+                return dict(entry.get(kind) or {})
+        known = ", ".join(sorted(str(entry.get("name")) for entry in self.document.get(section) or [])) or "none"
+        raise InputError(f"kubeconfig {self.path} has no {kind} {name!r}; it has: {known}")
+
+    def _data(self, entry: Document, key: str) -> bytes | None:
+        if entry.get(f"{key}-data"):
+            try:
+                return base64.b64decode(entry[f"{key}-data"], validate=True)
+            except (binascii.Error, ValueError) as error:
+                raise InputError(f"kubeconfig {self.path}: {key}-data is not base64") from error
+        if entry.get(key):
+            path = self._file(entry[key])
+            try:
+                return path.read_bytes()
+            except OSError as error:
+                raise InputError(f"kubeconfig {self.path}: {key} {path} cannot be read: {error.strerror}") from error
+        return None
+
+    def _file(self, named: object) -> Path:
+        return self.path.parent / Path(str(named)).expanduser()
+
+
+def default_path() -> Path:
+    """Where kubectl looks: the first file of KUBECONFIG, else ~/.kube/config."""
+    named = next(filter(None, os.environ.get("KUBECONFIG", "").split(os.pathsep)), None)
+    return Path(named) if named else Path.home() / ".kube" / "config"
+
+
+def load(path: Path | str) -> Kubeconfig:
+    """Read a kubeconfig file. Raises InputError where it is missing or no kubeconfig."""
+    path = Path(path).expanduser()
+    try:
+        return Kubeconfig(document=parse(path.read_text(), where=str(path)), path=path.absolute())
+    except OSError as error:
+        raise InputError(f"kubeconfig {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"kubeconfig {path} is not a text file") from error
+
+
+def parse(text: str, *, where: str = "text") -> Document:
+    """A kubeconfig document from YAML or JSON; `where` names it in errors. Raises InputError."""
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"kubeconfig {where} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(document, dict) or not all(
+        isinstance(document.get(section) or [], list) for section in ("clusters", "users", "contexts")
+    ):
+        raise InputError(f"{where} is not a kubeconfig: clusters, users and contexts are lists there")
+    return document
+
+
+def in_cluster(directory: Path = _SERVICE_ACCOUNT) -> Connection:
+    """The connection that Kubernetes gives to every pod with a service account. Raises InputError outside a
+    pod.
+    """
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host or not (directory / "token").exists():
+        raise InputError(
+            "this process does not run in a Kubernetes pod with a service account", hint="name a kubeconfig file"
+        )
+    return Connection(
+        context="in-cluster",
+        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        ca=(directory / "ca.crt").read_bytes(),
+        token_file=directory / "token",
+    )
+
+
+def build(
+    name: str,
+    *,
+    server: str,
+    ca: bytes | str,
+    cert: bytes | str | None = None,
+    key: bytes | str | None = None,
+    token: str = "",
+    user: str = "",
+    namespace: str = "",
+) -> Document:
+    """A kubeconfig with one cluster, user and context, all inline; PEM texts go in as they are.
+
+    The cluster and context are called `name`, the user `user` or else the same.
+    """
+    credentials: Document = {}
+    if cert is not None and key is not None:
+        credentials = {"client-certificate-data": _base64(cert), "client-key-data": _base64(key)}
+    if token:
+        credentials["token"] = token
+    context = {"cluster": name, "user": user or name}
+    if namespace:
+        context["namespace"] = namespace
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": {"server": server, "certificate-authority-data": _base64(ca)}}],
+        "users": [{"name": user or name, "user": credentials}],
+        "contexts": [{"name": name, "context": context}],
+        "current-context": name,
+    }
+
+
+def dump(document: Document) -> str:
+    """The YAML text of a kubeconfig."""
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def write(path: Path | str, document: Document) -> None:
+    """Write a kubeconfig, readable by its owner alone, at once or not at all. Raises InputError."""
+    path = Path(path).expanduser()
+    # A link (to a file kept elsewhere) stays a link: what it points to is replaced.
+    path = Path(os.path.realpath(path))
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(dump(document))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise InputError(f"kubeconfig {path} cannot be written: {error.strerror}") from error
+
+
+def merged(into: Document, added: Document, *, switch: bool = True) -> Document:
+    """The document with the added clusters, users and contexts; those of the same name are replaced.
+
+    With `switch` the added document's current context becomes the current one. Nothing else of `into`
+    changes.
+    """
+    result: Document = {"apiVersion": "v1", "kind": "Config"} | into
+    for section in ("clusters", "users", "contexts"):
+        new = {entry["name"]: entry for entry in added.get(section) or []}
+        kept = [new.pop(entry.get("name"), entry) for entry in into.get(section) or []]
+        result[section] = kept + list(new.values())
+    if switch or not into.get("current-context"):
+        result["current-context"] = added.get("current-context", "")
+    return result
+
+
+def merge(path: Path | str, added: Document, *, switch: bool = True) -> None:
+    """Add a context to a kubeconfig file, which is made if it is not there. Raises InputError, file
+    untouched.
+    """
+    path = Path(path).expanduser()
+    into = load(path).document if path.exists() else {}
+    write(path, merged(into, added, switch=switch))
+
+
+def without(document: Document, context: str) -> Document:
+    """The document without a context and without the cluster and user that only this context used."""
+    result = dict(document)
+    gone = [entry for entry in document.get("contexts") or [] if entry.get("name") == context]
+    kept = [entry for entry in document.get("contexts") or [] if entry.get("name") != context]
+    result["contexts"] = kept
+    for section, kind in (("clusters", "cluster"), ("users", "user")):
+        lost = {entry["context"].get(kind) for entry in gone} - {entry["context"].get(kind) for entry in kept}
+        result[section] = [entry for entry in document.get(section) or [] if entry.get("name") not in lost]
+    if document.get("current-context") == context:
+        result["current-context"] = ""
+    return result
+
+
+def _base64(pem: bytes | str) -> str:
+    return base64.b64encode(pem.encode() if isinstance(pem, str) else pem).decode()

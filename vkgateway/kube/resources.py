@@ -1,0 +1,101 @@
+"""The kinds of objects vkgateway speaks about and the URL path each of them lives under."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+_SAFE = "-._~:"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind of an API: where it is found and whether it lives in namespaces.
+
+    `prefix` is `api/v1` or `apis/<group>/<version>`, without slashes at its ends.
+    """
+
+    prefix: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """What stands in an object's `apiVersion`: `v1` or `<group>/<version>`."""
+        return self.prefix.partition("/")[2]
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """The absolute, percent-encoded URL path; without a namespace it is the list over all of them."""
+        path = f"/{self.prefix}"
+        if namespace and self.namespaced:
+            path += f"/namespaces/{quote(namespace, safe=_SAFE)}"
+        path += f"/{self.plural}"
+        if name:
+            path += f"/{quote(name, safe=_SAFE)}"
+        if subresource:
+            path += f"/{subresource}"
+        return path
+
+
+PODS = Resource("api/v1", "pods", "Pod")
+NODES = Resource("api/v1", "nodes", "Node", namespaced=False)
+NAMESPACES = Resource("api/v1", "namespaces", "Namespace", namespaced=False)
+CONFIG_MAPS = Resource("api/v1", "configmaps", "ConfigMap")
+SECRETS = Resource("api/v1", "secrets", "Secret")
+SERVICE_ACCOUNTS = Resource("api/v1", "serviceaccounts", "ServiceAccount")
+SERVICES = Resource("api/v1", "services", "Service")
+EVENTS = Resource("api/v1", "events", "Event")
+RESOURCE_QUOTAS = Resource("api/v1", "resourcequotas", "ResourceQuota")
+LIMIT_RANGES = Resource("api/v1", "limitranges", "LimitRange")
+LEASES = Resource("apis/coordination.k8s.io/v1", "leases", "Lease")
+NETWORK_POLICIES = Resource("apis/networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
+PRIORITY_CLASSES = Resource("apis/scheduling.k8s.io/v1", "priorityclasses", "PriorityClass", namespaced=False)
+RUNTIME_CLASSES = Resource("apis/node.k8s.io/v1", "runtimeclasses", "RuntimeClass", namespaced=False)
+STORAGE_CLASSES = Resource("apis/storage.k8s.io/v1", "storageclasses", "StorageClass", namespaced=False)
+DEPLOYMENTS = Resource("apis/apps/v1", "deployments", "Deployment")
+DAEMON_SETS = Resource("apis/apps/v1", "daemonsets", "DaemonSet")
+JOBS = Resource("apis/batch/v1", "jobs", "Job")
+ROLES = Resource("apis/rbac.authorization.k8s.io/v1", "roles", "Role")
+ROLE_BINDINGS = Resource("apis/rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding")
+CLUSTER_ROLES = Resource("apis/rbac.authorization.k8s.io/v1", "clusterroles", "ClusterRole", namespaced=False)
+CLUSTER_ROLE_BINDINGS = Resource(
+    "apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
+)
+CRDS = Resource(
+    "apis/apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)
+TENANTS = Resource("apis/vkgateway.io/v1alpha1", "tenants", "Tenant", namespaced=False)
+COMPUTE_CLUSTERS = Resource("apis/vkgateway.io/v1alpha1", "computeclusters", "ComputeCluster", namespaced=False)
+
+KNOWN: dict[tuple[str, str], Resource] = {
+    (resource.api_version, resource.kind): resource
+    for resource in (
+        PODS,
+        NODES,
+        NAMESPACES,
+        CONFIG_MAPS,
+        SECRETS,
+        SERVICE_ACCOUNTS,
+        SERVICES,
+        EVENTS,
+        RESOURCE_QUOTAS,
+        LIMIT_RANGES,
+        LEASES,
+        NETWORK_POLICIES,
+        PRIORITY_CLASSES,
+        RUNTIME_CLASSES,
+        STORAGE_CLASSES,
+        DEPLOYMENTS,
+        DAEMON_SETS,
+        JOBS,
+        ROLES,
+        ROLE_BINDINGS,
+        CLUSTER_ROLES,
+        CLUSTER_ROLE_BINDINGS,
+        CRDS,
+        TENANTS,
+        COMPUTE_CLUSTERS,
+    )
+}
+"""By `apiVersion` and `kind`, for those who start from an object and would rather not ask the server."""

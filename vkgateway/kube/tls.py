@@ -1,0 +1,73 @@
+"""TLS identities from PEM texts, without a private key ever touching a disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+import tempfile
+from collections.abc import Iterator
+
+from vkgateway.model.errors import InputError
+
+
+def client_context(
+    *,
+    ca: bytes | str | None = None,
+    cert: bytes | str | None = None,
+    key: bytes | str | None = None,
+    insecure: bool = False,
+) -> ssl.SSLContext:
+    """How a client verifies the server (`ca`, else the system's authorities) and proves itself (`cert` with
+    `key`).
+
+    Raises InputError where a text is no PEM or key and certificate do not belong together.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif ca is None:
+        context.load_default_certs()
+    else:
+        try:
+            context.load_verify_locations(cadata=_text(ca))
+        except (ssl.SSLError, ValueError) as error:
+            raise InputError(f"the certificate authority is not a PEM certificate: {error}") from error
+    if cert is not None and key is not None:
+        load_identity(context, cert=cert, key=key)
+    return context
+
+
+def load_identity(context: ssl.SSLContext, *, cert: bytes | str, key: bytes | str) -> None:
+    """Give a context, of a client or a server, its own certificate chain and key. Raises InputError."""
+    with _file(_bytes(cert) + b"\n" + _bytes(key)) as path:
+        try:
+            context.load_cert_chain(path)
+        except ssl.SSLError as error:
+            raise InputError(f"certificate and key are no PEM pair that belongs together: {error}") from error
+
+
+@contextlib.contextmanager
+def _file(content: bytes) -> Iterator[str]:
+    """A path that OpenSSL can read the content from: memory where the system has such files (Linux)."""
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        descriptor = os.memfd_create("vkgateway-identity", os.MFD_CLOEXEC)
+        try:
+            os.write(descriptor, content)
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+    else:
+        with tempfile.NamedTemporaryFile(prefix="vkgateway-") as file:
+            file.write(content)
+            file.flush()
+            yield file.name
+
+
+def _bytes(text: bytes | str) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _text(text: bytes | str) -> str:
+    return text.decode() if isinstance(text, bytes) else text

@@ -1,0 +1,256 @@
+"""Connections of their own to an API server: upgraded to SPDY or WebSocket, or left to stream one body, and tunnelled.
+
+The head of a request and its answer go through h11; what follows is passed on byte by byte, undecoded, so that every
+protocol version that client and server agree on works, frames, channels and exit codes included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+from urllib.parse import urlencode, urlsplit
+
+import h11
+
+from vkgateway.kube.errors import Unreachable
+from vkgateway.kube.wire import Tls, Wire
+
+Headers = tuple[tuple[str, str], ...]
+"""Names in lower case, in the order they came."""
+Params = Iterable[tuple[str, str]]
+
+_LONGEST_HEAD = 64 * 1024
+_LONGEST_BODY = 64 * 1024
+_LINGER = 30.0
+"""Seconds in which a slow side may take what was left when the other side ended."""
+
+
+class Dialable(Protocol):
+    """What a connection needs to know of a client: `vkgateway.kube.client.Client` is one."""
+
+    @property
+    def name(self) -> str:
+        """Which server it is, for messages."""
+
+    @property
+    def server(self) -> str:
+        """Base URL, as `https://host:port`."""
+
+    @property
+    def ssl(self) -> ssl.SSLContext | None:
+        """TLS settings with the client's certificate; None for plain HTTP."""
+
+    @property
+    def token(self) -> Callable[[], Awaitable[str]] | None:
+        """Where a bearer token comes from, if one is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The server went along: 101 for an upgrade, 200 for a stream; `wire` now carries what follows the head."""
+
+    status: int
+    headers: Headers
+    wire: Wire
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The server answered with an ordinary response; the connection is closed. `body` is cut at 64 KiB."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+class Ended(Enum):
+    """Why a tunnel ended."""
+
+    NEAR = "near"
+    FAR = "far"
+    IDLE = "idle"
+
+
+async def open_upgrade(
+    client: Dialable, method: str, path: str, *, params: Params = (), headers: Headers, timeout: float = 30.0
+) -> Opened | Refused:
+    """Ask for a connection upgrade; `headers` hold `upgrade` and what goes with it.
+
+    Raises Unreachable where there is no answer within `timeout` seconds.
+    """
+    head = (*headers, ("connection", "Upgrade"))
+    return await _open(client, method, path, params=params, headers=head, accept=101, timeout=timeout)
+
+
+async def open_stream(
+    client: Dialable, path: str, *, params: Params = (), timeout: float | None = 30.0
+) -> Opened | Refused:
+    """GET a body of unknown length, left in the wire exactly as it is framed by `headers`.
+
+    `timeout` seconds are allowed for the answer's head, None is for ever: a kubelet sends none before the first log
+    line. The server is told to close the connection at the body's end. Raises Unreachable.
+    """
+    return await _open(
+        client, "GET", path, params=params, headers=(("connection", "close"),), accept=200, timeout=timeout
+    )
+
+
+async def dial(client: Dialable, *, timeout: float = 10.0) -> Wire:
+    """Open a connection to the client's server, TLS handshake included. Raises Unreachable."""
+    url = urlsplit(client.server)
+    host = url.hostname or ""
+    port = url.port or (443 if url.scheme == "https" else 80)
+    tls = Tls(client.ssl, server_side=False, server_name=host) if client.ssl is not None else None
+    wire = Wire(tls=tls)
+    try:
+        async with asyncio.timeout(timeout):
+            await asyncio.get_running_loop().create_connection(lambda: wire, host, port)
+            await wire.opened()
+    except TimeoutError as error:
+        wire.abort()
+        raise Unreachable(f"{client.name} ({client.server}) did not answer in {timeout:g} s") from error
+    except OSError as error:
+        wire.abort()
+        raise Unreachable(f"{client.name} ({client.server}) cannot be reached: {error}") from error
+    except BaseException:
+        wire.abort()
+        raise
+    return wire
+
+
+async def _open(
+    client: Dialable,
+    method: str,
+    path: str,
+    *,
+    params: Params,
+    headers: Headers,
+    accept: int,
+    timeout: float | None,
+) -> Opened | Refused:
+    url = urlsplit(client.server)
+    target = url.path.rstrip("/") + path
+    query = urlencode(list(params))
+    head: list[tuple[str, str]] = [("host", url.netloc), ("user-agent", "vkgateway"), *headers]
+    if client.token is not None:
+        head.append(("authorization", f"Bearer {await client.token()}"))
+    request = h11.Request(method=method, target=f"{target}?{query}" if query else target, headers=head)
+    wire = await dial(client)
+    try:
+        async with asyncio.timeout(timeout):
+            answer = await _exchange(wire, request, accept=accept)
+    except TimeoutError as error:
+        wire.abort()
+        raise Unreachable(f"{client.name} gave no answer to {method} {path} in {timeout} s") from error
+    except (OSError, h11.RemoteProtocolError) as error:
+        wire.abort()
+        raise Unreachable(f"{client.name} broke off {method} {path}: {error}") from error
+    except BaseException:
+        wire.abort()
+        raise
+    if isinstance(answer, Refused):
+        await wire.closed(linger=1.0)
+    return answer
+
+
+async def _exchange(wire: Wire, request: h11.Request, *, accept: int) -> Opened | Refused:
+    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_LONGEST_HEAD)
+    for event in (request, h11.EndOfMessage()):
+        wire.write(http.send(event) or b"")
+    while True:
+        event = await _next_event(wire, http)
+        if isinstance(event, h11.InformationalResponse) and event.status_code != 101:
+            continue
+        if not isinstance(event, h11.InformationalResponse | h11.Response):
+            raise ConnectionResetError("the connection was closed without an answer")
+        headers = tuple((name.decode(), value.decode("latin-1")) for name, value in event.headers)
+        if event.status_code == accept:
+            wire.unread(http.trailing_data[0])
+            return Opened(event.status_code, headers, wire)
+        return Refused(event.status_code, headers, await _body(wire, http))
+
+
+async def _body(wire: Wire, http: h11.Connection) -> bytes:
+    body = bytearray()
+    while len(body) < _LONGEST_BODY:
+        event = await _next_event(wire, http)
+        if not isinstance(event, h11.Data):
+            break
+        body += event.data
+    return bytes(body[:_LONGEST_BODY])
+
+
+async def _next_event(wire: Wire, http: h11.Connection) -> object:
+    while (event := http.next_event()) is h11.NEED_DATA:
+        http.receive_data(await wire.read())
+    return event
+
+
+class _Joint:
+    """Two wires joined: what one receives the other sends, no faster than it takes it."""
+
+    def __init__(self, near: Wire, far: Wire, *, one_way: bool) -> None:
+        self._near = near
+        self._far = far
+        self._one_way = one_way
+        self._loop = asyncio.get_running_loop()
+        self._end: asyncio.Future[Ended] = self._loop.create_future()
+        self._last = self._loop.time()
+
+    def start(self) -> None:
+        for source, sink in ((self._near, self._far), (self._far, self._near)):
+            source.join(self)
+            if sink.congested:
+                self.throttle(sink, on=True)
+
+    def carry(self, source: Wire, data: bytes) -> None:
+        self._last = self._loop.time()
+        if source is self._far:
+            self._near.write(data)
+        elif not self._one_way:
+            self._far.write(data)
+
+    def finish(self, source: Wire) -> None:
+        if not self._end.done():
+            self._end.set_result(Ended.NEAR if source is self._near else Ended.FAR)
+
+    def throttle(self, sink: Wire, *, on: bool) -> None:
+        source = self._far if sink is self._near else self._near
+        if on:
+            source.pause()
+        else:
+            source.resume()
+
+    async def wait(self, idle_timeout: float | None) -> Ended:
+        """Wait for the end of either side, or until nothing moved for so many seconds."""
+        while not self._end.done():
+            left = None if idle_timeout is None else self._last + idle_timeout - self._loop.time()
+            if left is not None and left <= 0:
+                return Ended.IDLE
+            await asyncio.wait((self._end,), timeout=left)
+        return self._end.result()
+
+
+async def tunnel(
+    near: Wire, far: Wire, *, idle_timeout: float | None = None, one_way: bool = False, linger: float = _LINGER
+) -> Ended:
+    """Pass bytes between two wires until either ends, then close both; says who ended it.
+
+    What arrived before the end is still delivered, for `linger` seconds at most. Neither side is half closed: TLS
+    under Kubernetes' own proxies has no such thing, SPDY and WebSocket end their streams themselves. Nothing moving
+    for `idle_timeout` seconds ends it too (None: never). With `one_way` what `near` sends is dropped, and only its
+    end counts. On cancellation both are cut off.
+    """
+    joint = _Joint(near, far, one_way=one_way)
+    try:
+        joint.start()
+        ended = await joint.wait(idle_timeout)
+        await asyncio.gather(near.closed(linger=linger), far.closed(linger=linger))
+    finally:
+        near.abort()
+        far.abort()
+    return ended

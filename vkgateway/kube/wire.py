@@ -1,0 +1,342 @@
+"""One TCP connection, plain or TLS, whose bytes are awaited first and later joined to another's.
+
+TLS is done here over the plain TCP transport, not by the event loop. uvloop (0.23) loses up to 256 KiB when a peer
+closes while a TLS transport is paused: what it has taken from the socket and not yet handed on is dropped. A tunnel
+pauses whenever one side is slower than the other, so the end of a large `kubectl exec` or `kubectl logs` would be cut
+off. A paused plain transport leaves everything, the end included, in the kernel. It also saves the event loop's
+256 KiB of buffer for each TLS connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+_INBOX = 64 * 1024
+"""Bytes that wait for `read` before the peer is asked to stop, roughly."""
+_RECORD = 64 * 1024
+
+
+class Joint(Protocol):
+    """What takes over a wire's bytes once it is joined to another."""
+
+    def carry(self, source: Wire, data: bytes) -> None:
+        """Pass on what `source` received."""
+
+    def finish(self, source: Wire) -> None:
+        """Hear that `source` will receive nothing more."""
+
+    def throttle(self, sink: Wire, *, on: bool) -> None:
+        """Hear that `sink` cannot take more for now, or can again."""
+
+
+class Tls:
+    """A TLS connection without a socket: bytes of the network in and out, bytes of the application out and in."""
+
+    def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_name: str | None = None) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._session = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_side, server_hostname=server_name
+        )
+        self.established = False
+        self.ended = False
+
+    def receive(self, data: bytes) -> bytes:
+        """Take bytes from the network; returns those meant for the application. Raises ssl.SSLError."""
+        self._incoming.write(data)
+        if not self.established and not self._shake_hands():
+            return b""
+        chunks = []
+        try:
+            while chunk := self._session.read(_RECORD):
+                chunks.append(chunk)
+            self.ended = True
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            self.ended = True
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _shake_hands(self) -> bool:
+        try:
+            self._session.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        self.established = True
+        return True
+
+    def start(self) -> None:
+        """Say hello, where we are the client; the bytes are in `pending`."""
+        self._shake_hands()
+
+    def seal(self, data: bytes) -> None:
+        """Encrypt application bytes into `pending`."""
+        view = memoryview(data)
+        while view:
+            view = view[self._session.write(view) :]
+
+    def seal_end(self) -> None:
+        """Put the notice that we send nothing more into `pending`."""
+        try:
+            self._session.unwrap()
+        except ssl.SSLError:
+            pass  # the peer's own notice need not be waited for, nor need the session be sound
+
+    def pending(self) -> bytes:
+        """Bytes to put on the network."""
+        return self._outgoing.read()
+
+    def peer_certificate(self) -> bytes | None:
+        """The verified certificate of the peer, DER."""
+        return self._session.getpeercert(binary_form=True)
+
+    def peer_names(self) -> dict[str, Any]:
+        """The verified certificate of the peer as the ssl module tells it; empty without one."""
+        return cast("dict[str, Any]", self._session.getpeercert() or {})
+
+
+class Wire(asyncio.Protocol):
+    """One connection. Whoever opened it closes it: the end of the peer's bytes alone does not."""
+
+    def __init__(self, *, tls: Tls | None = None, on_open: Callable[[Wire], None] | None = None) -> None:
+        self.tls = tls
+        self.ended = False
+        """No more bytes will come."""
+        self.congested = False
+        """The peer is slow to take what was written."""
+        self.on_end: Callable[[], None] | None = None
+        """Called once when the peer ends while the wire is not joined."""
+        self.error: Exception | None = None
+        self._on_open = on_open
+        self._transport: asyncio.Transport | None = None
+        self._opened = False
+        self._lost = False
+        self._closing = False
+        self._paused = False
+        self._inbox = bytearray()
+        self._joint: Joint | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start: greet by TLS where we are the client."""
+        self._transport = cast("asyncio.Transport", transport)
+        _keep_alive(transport)
+        if self.tls is None:
+            self._open()
+            return
+        self.tls.start()
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Decrypt, and hand on or keep."""
+        tls = self.tls
+        if tls is not None:
+            fresh = not tls.established
+            try:
+                data = tls.receive(data)
+            except ssl.SSLError as error:
+                self._fail(error)
+                return
+            self._flush()
+            if fresh and tls.established:
+                self._open()
+        if data:
+            self._deliver(data)
+        if tls is not None and tls.ended:
+            self._end()
+
+    def eof_received(self) -> bool:
+        """Keep the other direction open until the owner closes it."""
+        self._end()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wake everybody who waits."""
+        self.error = self.error or exc
+        self._lost = True
+        self._end()
+        self._wake()
+
+    def pause_writing(self) -> None:
+        """Hear that the socket takes no more for now."""
+        self.congested = True
+        if self._joint is not None:
+            self._joint.throttle(self, on=True)
+
+    def resume_writing(self) -> None:
+        """Hear that the socket takes more again."""
+        self.congested = False
+        if self._joint is not None:
+            self._joint.throttle(self, on=False)
+        self._wake()
+
+    # What owners call.
+
+    async def opened(self) -> None:
+        """Wait until bytes can be exchanged. Raises OSError (ssl.SSLError among them) where they never can."""
+        while not self._opened:
+            if self.ended:
+                raise self.error or ConnectionResetError("the connection was closed during the handshake")
+            await self._change()
+
+    async def read(self) -> bytes:
+        """Return the next bytes there are; none at the end. Raises what broke the connection."""
+        while not self._inbox:
+            if self.ended:
+                if self.error is not None:
+                    raise self.error
+                return b""
+            await self._change()
+        data = bytes(self._inbox)
+        self._inbox.clear()
+        self.resume()
+        return data
+
+    def write(self, data: bytes) -> None:
+        """Send bytes as the socket takes them; without effect once closed. See `drain`."""
+        if self._transport is None or self._closing or self._transport.is_closing():
+            return
+        if self.tls is None:
+            self._transport.write(data)
+            return
+        try:
+            self.tls.seal(data)
+        except ssl.SSLError as error:
+            self._fail(error)
+            return
+        self._flush()
+
+    async def drain(self) -> None:
+        """Wait until the peer has taken most of what was written, or is gone."""
+        while self.congested and not self._lost:
+            await self._change()
+
+    def pause(self) -> None:
+        """Take no more bytes from the network for now."""
+        if not self._paused and self._transport is not None and not self.ended:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Take bytes again."""
+        if self._paused and self._transport is not None:
+            self._paused = False
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def join(self, joint: Joint) -> None:
+        """Hand everything received, and to be received, to `joint`."""
+        self._joint = joint
+        if self._inbox:
+            data = bytes(self._inbox)
+            self._inbox.clear()
+            joint.carry(self, data)
+        self.resume()
+        if self.ended:
+            joint.finish(self)
+
+    def unread(self, data: bytes) -> None:
+        """Put bytes back in front of those to come."""
+        self._inbox[:0] = data
+
+    def close(self) -> None:
+        """Send what is left, then close; see `closed`."""
+        if self._closing or self._transport is None:
+            return
+        if self.tls is not None and not self._transport.is_closing():
+            self.tls.seal_end()
+            self._flush()
+        self._closing = True
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; what was not sent is lost."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def closed(self, *, linger: float) -> None:
+        """Close, and wait until the peer has taken what is left, at most `linger` seconds."""
+        self.close()
+        try:
+            async with asyncio.timeout(linger):
+                while not self._lost and self._transport is not None:
+                    await self._change()
+        except TimeoutError:
+            self.abort()
+
+    @property
+    def peer(self) -> str:
+        """Address of the other side, for the log."""
+        name = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return f"{name[0]}:{name[1]}" if name else "unknown"
+
+    def _open(self) -> None:
+        self._opened = True
+        self._wake()
+        if self._on_open is not None:
+            self._on_open(self)
+
+    def _deliver(self, data: bytes) -> None:
+        if self._joint is not None:
+            self._joint.carry(self, data)
+            return
+        self._inbox += data
+        if len(self._inbox) > _INBOX:
+            self.pause()
+        self._wake()
+
+    def _end(self) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        self._wake()
+        if self._joint is not None:
+            self._joint.finish(self)
+        elif self.on_end is not None:
+            self.on_end()
+
+    def _fail(self, error: Exception) -> None:
+        """End on a TLS error, after the alert that tells the peer why."""
+        self.error = self.error or error
+        self._flush()
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
+        self._end()
+
+    def _flush(self) -> None:
+        if self.tls is not None and self._transport is not None:
+            data = self.tls.pending()
+            if data and not self._transport.is_closing():
+                self._transport.write(data)
+
+    async def _change(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def _keep_alive(transport: asyncio.BaseTransport) -> None:
+    """Find peers that vanished without a word within two minutes, on wires that may be silent for hours."""
+    connection = transport.get_extra_info("socket")
+    if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
