@@ -52,9 +52,7 @@ class Authority:
         return f"Authority({common_name(self.cert_pem)!r})"
 
     @classmethod
-    def create(
-        cls, cn: str, *, days: int = AUTHORITY_DAYS, now: datetime.datetime | None = None
-    ) -> Authority:
+    def create(cls, cn: str, *, days: int = AUTHORITY_DAYS, now: datetime.datetime | None = None) -> Authority:
         """Make a new self-signed authority named `cn`, valid for `days`."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name(cn, organizations=())

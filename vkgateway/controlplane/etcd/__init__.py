@@ -1,0 +1,1 @@
+"""The shared datastore: an etcd client, and who may read what in it."""

@@ -1,0 +1,235 @@
+"""A small etcd v3 client over gRPC with TLS: keys, users, roles, compaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import grpc
+
+from vkgateway.controlplane.etcd.errors import EtcdStale, EtcdUnavailable, error_for
+from vkgateway.controlplane.etcd.pb import etcd_pb2 as pb
+from vkgateway.model.errors import InputError
+
+_TIMEOUT = 10.0
+# How often a call is made that meets changes of users or roles on its way: each attempt takes milliseconds.
+_STALE_ATTEMPTS = 10
+_OPTIONS = (
+    # Back within seconds once etcd is: gRPC's own default waits up to two minutes between attempts.
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_receive_message_length", 64 << 20),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """What a client needs to be known to etcd: PEM of the server's authority, and its own pair."""
+
+    ca: bytes
+    cert: bytes
+    key: bytes
+
+    def __repr__(self) -> str:
+        return "Tls(...)"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class KeyRange:
+    """The keys from `start` up to, not with, `end`."""
+
+    start: bytes
+    end: bytes
+
+    @classmethod
+    def below(cls, prefix: str) -> KeyRange:
+        """Every key under `prefix/` and no other: `/a` takes in `/a/x`, but not `/a` nor `/ab`."""
+        return cls(f"{prefix}/".encode(), f"{prefix}0".encode())  # "0" follows "/" in ASCII
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How an etcd member is: its version, the size of its file and what of it is in use (bytes), alarms."""
+
+    version: str
+    size: int
+    size_in_use: int
+    revision: int
+    alarms: tuple[str, ...]
+
+
+class EtcdClient:
+    """Talks to the first of `endpoints` that answers; every call raises an `EtcdError` where it fails.
+
+    Calls are tried once at each endpoint. All of them may be repeated: adding twice raises `EtcdExists`.
+    """
+
+    def __init__(self, endpoints: Sequence[str], *, tls: Tls, timeout: float = _TIMEOUT) -> None:
+        if not endpoints:
+            raise InputError("no etcd endpoint is given", hint="give at least one, as https://HOST:PORT")
+        credentials = grpc.ssl_channel_credentials(
+            root_certificates=tls.ca, private_key=tls.key, certificate_chain=tls.cert
+        )
+        self._timeout = timeout
+        self._channels = {
+            target: grpc.aio.secure_channel(target, credentials, options=_OPTIONS) for target in map(_target, endpoints)
+        }
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for channel in self._channels.values():
+            await channel.close(grace=None)
+
+    async def get(self, key: str) -> bytes | None:
+        """Return the key's value, None where it does not exist."""
+        answer = await self._call("KV/Range", pb.RangeRequest(key=key.encode()), pb.RangeResponse)
+        return bytes(answer.kvs[0].value) if answer.kvs else None
+
+    async def keys(self, keys: KeyRange, *, limit: int = 0) -> list[str]:
+        """List the keys in a range; at most `limit` of them, 0 for all."""
+        request = pb.RangeRequest(key=keys.start, range_end=keys.end, limit=limit, keys_only=True)
+        answer = await self._call("KV/Range", request, pb.RangeResponse)
+        return [pair.key.decode(errors="replace") for pair in answer.kvs]
+
+    async def count(self, keys: KeyRange) -> int:
+        """Count the keys in a range."""
+        request = pb.RangeRequest(key=keys.start, range_end=keys.end, count_only=True)
+        return int((await self._call("KV/Range", request, pb.RangeResponse)).count)
+
+    async def put(self, key: str, value: bytes) -> None:
+        """Write one key."""
+        await self._call("KV/Put", pb.PutRequest(key=key.encode(), value=value), pb.PutResponse)
+
+    async def delete(self, keys: KeyRange) -> int:
+        """Delete every key in a range; how many there were."""
+        request = pb.DeleteRangeRequest(key=keys.start, range_end=keys.end)
+        return int((await self._call("KV/DeleteRange", request, pb.DeleteRangeResponse)).deleted)
+
+    async def compact(self, revision: int) -> None:
+        """Forget what keys were before `revision`."""
+        request = pb.CompactionRequest(revision=revision)
+        await self._call("KV/Compact", request, pb.CompactionResponse)
+
+    async def status(self) -> Status:
+        """Return how the member that answers is."""
+        answer = await self._call("Maintenance/Status", pb.StatusRequest(), pb.StatusResponse)
+        return Status(
+            version=answer.version,
+            size=answer.db_size,
+            size_in_use=answer.db_size_in_use,
+            revision=answer.header.revision,
+            alarms=tuple(answer.errors),
+        )
+
+    async def auth_enabled(self) -> bool:
+        """Tell whether users and roles are enforced."""
+        answer = await self._call("Auth/AuthStatus", pb.AuthStatusRequest(), pb.AuthStatusResponse)
+        return bool(answer.enabled)
+
+    async def enable_auth(self) -> None:
+        """Enforce users and roles from now on; wants a user `root` with the role `root`."""
+        await self._do("Auth/AuthEnable", pb.AuthEnableRequest())
+
+    async def users(self) -> list[str]:
+        """List the users' names."""
+        return list((await self._call("Auth/UserList", pb.Empty(), pb.AuthUserListResponse)).users)
+
+    async def add_user(self, name: str) -> None:
+        """Add a user without a password, known by the common name of its certificate alone."""
+        options = pb.UserAddOptions(no_password=True)
+        await self._do("Auth/UserAdd", pb.AuthUserAddRequest(name=name, options=options))
+
+    async def delete_user(self, name: str) -> None:
+        """Delete a user."""
+        await self._do("Auth/UserDelete", pb.AuthUserDeleteRequest(name=name))
+
+    async def roles_of(self, user: str) -> list[str]:
+        """List the roles that a user has."""
+        request = pb.AuthUserGetRequest(name=user)
+        return list((await self._call("Auth/UserGet", request, pb.AuthUserGetResponse)).roles)
+
+    async def grant_role(self, user: str, *, role: str) -> None:
+        """Give a role to a user; nothing happens where it has it."""
+        await self._do("Auth/UserGrantRole", pb.AuthUserGrantRoleRequest(user=user, role=role))
+
+    async def revoke_role(self, user: str, *, role: str) -> None:
+        """Take a role from a user."""
+        await self._do("Auth/UserRevokeRole", pb.AuthUserRevokeRoleRequest(name=user, role=role))
+
+    async def roles(self) -> list[str]:
+        """List the roles' names."""
+        return list((await self._call("Auth/RoleList", pb.Empty(), pb.AuthRoleListResponse)).roles)
+
+    async def add_role(self, name: str) -> None:
+        """Add a role that may do nothing yet."""
+        await self._do("Auth/RoleAdd", pb.AuthRoleAddRequest(name=name))
+
+    async def delete_role(self, name: str) -> None:
+        """Delete a role, and take it from all users."""
+        await self._do("Auth/RoleDelete", pb.AuthRoleDeleteRequest(role=name))
+
+    async def ranges_of(self, role: str) -> list[KeyRange]:
+        """List the ranges that a role may read and write."""
+        request = pb.AuthRoleGetRequest(role=role)
+        answer = await self._call("Auth/RoleGet", request, pb.AuthRoleGetResponse)
+        return [KeyRange(bytes(permission.key), bytes(permission.range_end)) for permission in answer.perm]
+
+    async def grant_range(self, role: str, *, keys: KeyRange) -> None:
+        """Let a role read and write a range."""
+        permission = pb.Permission(perm_type=pb.Permission.READWRITE, key=keys.start, range_end=keys.end)
+        request = pb.AuthRoleGrantPermissionRequest(name=role, perm=permission)
+        await self._do("Auth/RoleGrantPermission", request)
+
+    async def revoke_range(self, role: str, *, keys: KeyRange) -> None:
+        """Take a range from a role."""
+        request = pb.AuthRoleRevokePermissionRequest(role=role, key=keys.start, range_end=keys.end)
+        await self._do("Auth/RoleRevokePermission", request)
+
+    async def _do(self, method: str, request: Any) -> None:
+        await self._call(method, request, pb.Empty)
+
+    async def _call(self, method: str, request: Any, answer: Any) -> Any:
+        """Make one call at the first endpoint that can be reached, and decode what comes as `answer`."""
+        failure: EtcdUnavailable | None = None
+        for target in self._channels:
+            try:
+                return await self._call_at(target, method, request, answer)
+            except EtcdUnavailable as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    async def _call_at(self, target: str, method: str, request: Any, answer: Any) -> Any:
+        call = self._channels[target].unary_unary(
+            f"/etcdserverpb.{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=answer.FromString,
+        )
+        what = f"{method.partition('/')[2]} at {target}"
+        for attempt in range(1, _STALE_ATTEMPTS + 1):
+            try:
+                return await call(request, timeout=self._timeout)
+            except grpc.aio.AioRpcError as error:
+                failed = error_for(error.code().name, error.details() or "", what=what)
+                if not isinstance(failed, EtcdStale) or attempt == _STALE_ATTEMPTS:
+                    raise failed from error
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _target(endpoint: str) -> str:
+    parts = urlsplit(endpoint)
+    if parts.scheme != "https" or not parts.netloc:
+        raise InputError(f"etcd endpoint {endpoint!r} is not an https address", hint="write https://HOST:PORT")
+    return parts.netloc

@@ -1,0 +1,1 @@
+"""Generated from etcd.proto by generate.py; not edited by hand."""

@@ -1,0 +1,106 @@
+"""Who may read which keys of the shared etcd: one user, role and closed key range for each cluster in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import structlog
+
+from vkgateway.controlplane.etcd.client import EtcdClient, KeyRange
+from vkgateway.controlplane.etcd.errors import EtcdError, EtcdExists, EtcdMissing
+from vkgateway.model.names import tenant_etcd_prefix
+
+ROOT = "root"
+COMPUTE_USER = "compute"
+COMPUTE_PREFIX = "/compute"
+
+_log = structlog.get_logger(__name__)
+
+
+def tenant_user(tenant: str) -> str:
+    """Name of a tenant's user and role, and the common name of its API server's etcd certificate."""
+    return f"tenant-{tenant}"
+
+
+class Tenancy:
+    """Gives each cluster its part of etcd and takes it back; every step may be repeated.
+
+    A change to users or roles makes etcd refuse calls of others that are on their way at that moment, so what
+    already is as it should be is not written again, and changes are made one at a time.
+    """
+
+    def __init__(self, client: EtcdClient) -> None:
+        self._client = client
+        self._changing = asyncio.Lock()
+
+    async def ensure_auth(self) -> None:
+        """Make the root user, the compute cluster's user and range, and enforce them.
+
+        The caller's certificate must be that of `root`. Until this has run, any certificate of etcd's
+        authority can read everything, so nothing else may be issued one before.
+        """
+        if not await self._client.auth_enabled():
+            async with self._changing:
+                await _unless(EtcdExists, self._client.add_user(ROOT))
+                await _unless(EtcdExists, self._client.add_role(ROOT))
+                await self._client.grant_role(ROOT, role=ROOT)
+                await self._client.enable_auth()
+            _log.info("etcd now enforces users and roles")
+        await self._ensure(COMPUTE_USER, prefix=COMPUTE_PREFIX)
+
+    async def ensure_tenant(self, tenant: str) -> None:
+        """Give a tenant its user, role and key range; nothing happens where it has them."""
+        await self._ensure(tenant_user(tenant), prefix=tenant_etcd_prefix(tenant))
+
+    async def remove_tenant(self, tenant: str) -> int:
+        """Take a tenant's user and role, then its keys; how many keys there were.
+
+        The user goes first, so that an API server that still runs cannot write after its keys are gone.
+        """
+        user = tenant_user(tenant)
+        async with self._changing:
+            await _unless(EtcdMissing, self._client.delete_user(user))
+            await _unless(EtcdMissing, self._client.delete_role(user))
+        return await self._client.delete(KeyRange.below(tenant_etcd_prefix(tenant)))
+
+    async def tenants(self) -> list[str]:
+        """List the tenants that have a user here, by name."""
+        start = tenant_user("")
+        return sorted(user.removeprefix(start) for user in await self._client.users() if user.startswith(start))
+
+    async def _ensure(self, user: str, *, prefix: str) -> None:
+        keys = KeyRange.below(prefix)
+        async with self._changing:
+            await self._ensure_role(user, keys=keys)
+            await self._ensure_user(user)
+
+    async def _ensure_role(self, role: str, *, keys: KeyRange) -> None:
+        try:
+            ranges = await self._client.ranges_of(role)
+        except EtcdMissing:
+            await self._client.add_role(role)
+            ranges = []
+        for other in (other for other in ranges if other != keys):
+            await self._client.revoke_range(role, keys=other)
+        if keys not in ranges:
+            await self._client.grant_range(role, keys=keys)
+
+    async def _ensure_user(self, user: str) -> None:
+        try:
+            roles = await self._client.roles_of(user)
+        except EtcdMissing:
+            await self._client.add_user(user)
+            roles = []
+        for other in (other for other in roles if other != user):
+            await self._client.revoke_role(user, role=other)
+        if user not in roles:
+            await self._client.grant_role(user, role=user)
+
+
+async def _unless(expected: type[EtcdError], call: Awaitable[None]) -> None:
+    """Make the call; `expected` says that it was so already."""
+    try:
+        await call
+    except expected:
+        return
