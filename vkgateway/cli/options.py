@@ -16,9 +16,7 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 DATA_DIR_VARIABLE = "VKGATEWAY_DATA_DIR"
-DATA_DIR_HELP = (
-    f"Where the platform keeps its files. [env: {DATA_DIR_VARIABLE}; default: ~/.local/share/vkgateway]"
-)
+DATA_DIR_HELP = f"Where the platform keeps its files. [env: {DATA_DIR_VARIABLE}; default: ~/.local/share/vkgateway]"
 _ROOT_KEY = "vkgateway.data_dir"
 
 
@@ -34,11 +32,16 @@ def _remember_root(ctx: click.Context, _param: click.Parameter, value: Path | No
 
 def _choose_data_dir(ctx: click.Context, _param: click.Parameter, value: Path | None) -> Path:
     """On the command itself, else before the command, else the environment, else the default."""
-    chosen = value or ctx.meta.get(_ROOT_KEY)
+    ctx.meta[_ROOT_KEY] = chosen = value or ctx.meta.get(_ROOT_KEY)
     if chosen is None:
         from_environment = os.environ.get(DATA_DIR_VARIABLE, "")
         chosen = Path(from_environment) if from_environment else default_data_dir()
     return Path(chosen).expanduser().absolute()
+
+
+def data_dir_given(ctx: click.Context) -> bool:
+    """Whether `--data-dir` stands on the command line, before the command or after it."""
+    return ctx.meta.get(_ROOT_KEY) is not None
 
 
 def root_data_dir_option(command: F) -> F:
@@ -69,8 +72,7 @@ def cluster_options(command: F) -> F:
         type=click.Path(path_type=Path, dir_okay=False),
         envvar="VKGATEWAY_KUBECONFIG",
         show_envvar=True,
-        help="Kubeconfig of the management cluster, where Tenants live. "
-        "[default: DATA_DIR/compute.kubeconfig]",
+        help="Kubeconfig of the management cluster, where Tenants live. [default: DATA_DIR/compute.kubeconfig]",
     )(command)
     return data_dir_option(with_kubeconfig)
 

@@ -28,9 +28,7 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
 class ManagementCluster(_Section, frozen=True):
     """The cluster in which Tenant and ComputeCluster objects live."""
 
-    kubeconfig: Annotated[
-        str, Meta(description="Kubeconfig file; empty: the service account of the pod.")
-    ] = ""
+    kubeconfig: Annotated[str, Meta(description="Kubeconfig file; empty: the service account of the pod.")] = ""
     context: Annotated[str, Meta(description="Context in it; empty: its current one.")] = ""
 
 
@@ -41,9 +39,9 @@ class Kubelet(_Section, frozen=True):
     streams_per_tenant: Annotated[
         Count, Meta(description="Log, exec, attach and port-forward streams a tenant may hold open at once.")
     ] = 100
-    idle_seconds: Annotated[
-        Seconds, Meta(description="A stream without a byte for so long is closed, in seconds.")
-    ] = 4 * 3600.0
+    idle_seconds: Annotated[Seconds, Meta(description="A stream without a byte for so long is closed, in seconds.")] = (
+        4 * 3600.0
+    )
 
 
 class Datastore(_Section, frozen=True):
@@ -60,13 +58,11 @@ class Datastore(_Section, frozen=True):
 class ControlPlanes(_Section, frozen=True):
     """Where and from what the tenants' control planes run."""
 
-    driver: Annotated[
-        Literal["process"], Meta(description="How they run: as processes under the supervisor.")
-    ] = "process"
+    driver: Annotated[Literal["process"], Meta(description="How they run: as processes under the supervisor.")] = (
+        "process"
+    )
     templates_dir: Annotated[str, Meta(description="Folder of tenant templates; empty: those shipped.")] = ""
-    program_dirs: Annotated[
-        tuple[str, ...], Meta(description="Folders in which programs are looked for first.")
-    ] = ()
+    program_dirs: Annotated[tuple[str, ...], Meta(description="Folders in which programs are looked for first.")] = ()
     cache_dir: Annotated[
         str, Meta(description="Program cache; empty: $XDG_CACHE_HOME/vkgateway (~/.cache/vkgateway).")
     ] = ""
@@ -100,12 +96,8 @@ class Observability(_Section, frozen=True):
 class Logging(_Section, frozen=True):
     """The daemon's log, on standard error."""
 
-    level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="From which level on.")
-    ] = "info"
-    format: Annotated[Literal["text", "json"], Meta(description="For people (text) or programs (json).")] = (
-        "text"
-    )
+    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="From which level on.")] = "info"
+    format: Annotated[Literal["text", "json"], Meta(description="For people (text) or programs (json).")] = "text"
 
 
 class Config(_Section, frozen=True):

@@ -1,0 +1,106 @@
+"""`vkgateway compute`: the compute clusters that are attached, and their pools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vkgateway.cli.age import age
+from vkgateway.cli.options import asynchronous, cluster_options
+from vkgateway.cli.output import Column, output_option, print_objects
+from vkgateway.cli.sections import condition_lines, event_lines, resource_list, section, table
+
+if TYPE_CHECKING:
+    from vkgateway.cli.cluster import Event
+    from vkgateway.model.api import ComputeCluster, Pool
+
+
+def _condition(compute: ComputeCluster, kind: str) -> str:
+    return next((one.status for one in compute.status.conditions if one.type == kind), "Unknown")
+
+
+COLUMNS: tuple[Column[ComputeCluster], ...] = (
+    Column("name", lambda compute: compute.metadata.name),
+    Column("connected", lambda compute: _condition(compute, "Connected")),
+    Column("ready", lambda compute: _condition(compute, "Ready")),
+    Column("version", lambda compute: compute.status.version),
+    Column("pools", lambda compute: ",".join(pool.name for pool in compute.spec.pools)),
+    Column("age", lambda compute: age(compute.metadata.creation_timestamp)),
+)
+
+
+@click.group(epilog="Example: vkgateway compute list")
+def compute() -> None:
+    """See the compute clusters that run the tenants' pods."""
+
+
+@compute.command("list", epilog="Example: vkgateway compute list -o json")
+@output_option
+@cluster_options
+@asynchronous
+async def list_compute(*, output: str, data_dir: Path, kubeconfig: Path | None) -> None:
+    """List all compute clusters."""
+    from vkgateway.cli import cluster
+
+    async with cluster.management_cluster(data_dir, kubeconfig) as client:
+        found = await cluster.compute_clusters(client)
+    print_objects(
+        found,
+        output=output,
+        columns=COLUMNS,
+        name=lambda compute: compute.metadata.name,
+        empty="There are no compute clusters yet; apply a ComputeCluster object.",
+    )
+
+
+@compute.command(epilog="Example: vkgateway compute describe local")
+@click.argument("name")
+@output_option
+@cluster_options
+@asynchronous
+async def describe(*, name: str, output: str, data_dir: Path, kubeconfig: Path | None) -> None:
+    """Show compute cluster NAME: its conditions, and each pool's nodes, size and guarantees."""
+    from vkgateway.cli import cluster
+
+    async with cluster.management_cluster(data_dir, kubeconfig) as client:
+        found = await cluster.compute_cluster(client, name)
+        events = await cluster.events(client, kind="ComputeCluster", name=name) if output == "table" else []
+    if output == "table":
+        for line in lines(found, events):
+            click.echo(line)
+    else:
+        print_objects([found], output=output, columns=COLUMNS, name=lambda one: one.metadata.name, single=True)
+
+
+def lines(compute: ComputeCluster, events: list[Event]) -> Iterator[str]:
+    """Give the whole text, line by line."""
+    secret = compute.spec.connection.kubeconfig_secret
+    facts = {
+        "Name": compute.metadata.name,
+        "Age": age(compute.metadata.creation_timestamp),
+        "Kubernetes": compute.status.version,
+        "Connection": f"Secret {secret.namespace}/{secret.name}" if secret else "the management cluster itself",
+    }
+    for title, value in facts.items():
+        yield f"{title + ':':<20}{value or '-'}"
+    yield from section("Pools", table(_POOL_TITLES, (_pool_row(pool, compute) for pool in compute.spec.pools)))
+    yield from section("Conditions", condition_lines(compute.status.conditions))
+    yield from section("Events", event_lines(events))
+
+
+_POOL_TITLES = ("pool", "nodes", "usable", "allocatable", "guaranteed", "selector")
+
+
+def _pool_row(pool: Pool, compute: ComputeCluster) -> tuple[str, ...]:
+    seen = next((one for one in compute.status.pools if one.name == pool.name), None)
+    return (
+        pool.name,
+        str(seen.nodes) if seen else "-",
+        str(seen.usable_nodes) if seen else "-",
+        resource_list(seen.allocatable) if seen else "-",
+        resource_list(seen.guaranteed) if seen else "-",
+        resource_list(pool.node_selector),
+    )

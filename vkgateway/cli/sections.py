@@ -1,0 +1,67 @@
+"""The parts from which `describe` builds its text: headed sections, small tables, conditions, events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from vkgateway.cli.age import age
+
+if TYPE_CHECKING:
+    from vkgateway.cli.cluster import Event
+    from vkgateway.model.objects import Condition
+
+
+def section(title: str, body: Iterable[str]) -> Iterator[str]:
+    """Give a headed, indented section; it says `none` where it would be empty."""
+    yield ""
+    yield f"{title}:"
+    empty = True
+    for line in body:
+        empty = False
+        yield f"  {line}"
+    if empty:
+        yield "  none"
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Align rows under their titles; nothing at all where there are no rows."""
+    body = list(rows)
+    if not body:
+        return
+    all_rows = [tuple(title.upper() for title in titles), *body]
+    widths = [max(len(row[column]) for row in all_rows) for column in range(len(titles))]
+    for row in all_rows:
+        yield "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def condition_lines(conditions: Iterable[Condition]) -> Iterator[str]:
+    """Give conditions as a table, in the order of the object."""
+    return table(
+        ("type", "status", "since", "reason", "message"),
+        (
+            (one.type, one.status, age(one.last_transition_time) or "-", one.reason or "-", one.message or "-")
+            for one in conditions
+        ),
+    )
+
+
+def event_lines(events: Iterable[Event]) -> Iterator[str]:
+    """Give events as a table, oldest first."""
+    return table(
+        ("age", "type", "reason", "message"),
+        (
+            (
+                age(event.when) + (f" (x{event.count})" if event.count and event.count > 1 else ""),
+                event.type,
+                event.reason,
+                event.message,
+            )
+            for event in events
+        ),
+    )
+
+
+def resource_list(resources: Mapping[str, object]) -> str:
+    """`cpu=4, nvidia.com/gpu=8`; a dash for nothing."""
+    return ", ".join(f"{name}={amount}" for name, amount in sorted(resources.items())) or "-"

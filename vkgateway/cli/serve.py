@@ -1,0 +1,45 @@
+"""`vkgateway serve`: run the daemon in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from vkgateway.cli.options import data_dir_given, data_dir_option
+
+
+@click.command(epilog="Example: vkgateway serve --config gateway.yaml; vkgateway serve --print-config > gateway.yaml")
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="VKGATEWAY_CONFIG",
+    show_envvar=True,
+    help="YAML file of settings; without one all have their defaults.",
+)
+@click.option("--print-config", is_flag=True, help="Print all settings, described, as they would be used; run nothing.")
+@data_dir_option
+@click.pass_context
+def serve(ctx: click.Context, *, file: Path | None, print_config: bool, data_dir: Path) -> None:
+    """Run the gateway: it serves tenants until it is told to stop (SIGTERM, SIGINT).
+
+    Each setting may also come from the environment, which goes over the file.
+    """
+    import msgspec
+
+    from vkgateway.gateway import config
+
+    settings = config.load(file)
+    if data_dir_given(ctx) or not settings.data_dir:
+        settings = msgspec.structs.replace(settings, data_dir=str(data_dir))
+    if print_config:
+        click.echo(config.render(settings), nl=False)
+        return
+    import uvloop
+
+    from vkgateway.gateway.daemon import serve as serve_gateway
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve_gateway(settings))

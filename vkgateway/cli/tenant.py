@@ -1,0 +1,59 @@
+"""`vkgateway tenant`: make, see, reach and remove tenants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vkgateway.cli.age import age
+from vkgateway.cli.lazy import LazyGroup
+from vkgateway.cli.options import asynchronous, cluster_options
+from vkgateway.cli.output import Column, output_option, print_objects
+
+if TYPE_CHECKING:
+    from vkgateway.model.api import Tenant
+
+COLUMNS: tuple[Column[Tenant], ...] = (
+    Column("name", lambda tenant: tenant.metadata.name),
+    Column("phase", lambda tenant: tenant.status.phase),
+    Column("version", lambda tenant: tenant.spec.kubernetes_version),
+    Column("pools", lambda tenant: ",".join(f"{pool.name}.{pool.compute_cluster}" for pool in tenant.spec.pools)),
+    Column("server", lambda tenant: tenant.status.api_server.url if tenant.status.api_server else ""),
+    Column("age", lambda tenant: age(tenant.metadata.creation_timestamp)),
+)
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "create": "vkgateway.cli.tenant_create:create",
+        "list": "vkgateway.cli.tenant:list_tenants",
+        "describe": "vkgateway.cli.tenant_describe:describe",
+        "kubeconfig": "vkgateway.cli.tenant_kubeconfig:kubeconfig",
+        "delete": "vkgateway.cli.tenant_delete:delete",
+    },
+    epilog="Example: vkgateway tenant create alpha --pool a100:guarantee=nvidia.com/gpu=8",
+)
+def tenant() -> None:
+    """Make, see, reach and remove tenants, each with a Kubernetes of its own."""
+
+
+@click.command("list", epilog="Example: vkgateway tenant list -o json")
+@output_option
+@cluster_options
+@asynchronous
+async def list_tenants(output: str, data_dir: Path, kubeconfig: Path | None) -> None:
+    """List all tenants."""
+    from vkgateway.cli import cluster
+
+    async with cluster.management_cluster(data_dir, kubeconfig) as client:
+        found = await cluster.tenants(client)
+    print_objects(
+        found,
+        output=output,
+        columns=COLUMNS,
+        name=lambda tenant: tenant.metadata.name,
+        empty="There are no tenants yet; make one with `vkgateway tenant create NAME`.",
+    )

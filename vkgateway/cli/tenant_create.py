@@ -1,0 +1,198 @@
+"""`vkgateway tenant create`: make the Tenant object, then follow its conditions until it is ready."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vkgateway.cli.options import asynchronous, cluster_options
+from vkgateway.cli.output import FORMATS, serialise
+from vkgateway.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from vkgateway.kube.client import Client
+    from vkgateway.model.api import Tenant
+
+POLL_SECONDS = 0.2
+
+EPILOG = """\b
+Examples:
+  vkgateway tenant create alpha --pool a100:guarantee=nvidia.com/gpu=8,limit=nvidia.com/gpu=16
+  vkgateway tenant create beta --pool a100 --pool v100.local --no-wait
+  vkgateway tenant create -f beta.yaml
+  vkgateway tenant create alpha --pool a100 --dry-run > alpha.yaml; kubectl apply -f alpha.yaml
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("name", required=False)
+@click.option("-f", "--file", type=click.Path(path_type=Path), help="Manifest of a Tenant; options go over it.")
+@click.option(
+    "--pool",
+    "pools",
+    multiple=True,
+    metavar="POOL[.CLUSTER][:guarantee=RES=QTY,...,limit=RES=QTY,...]",
+    help="A pool it may use; again for more. Cluster: local unless said.",
+)
+@click.option("--template", help="Tenant template. [default: default]")
+@click.option("--kubernetes-version", metavar="X.Y.Z", help="Its Kubernetes. [default: that of `vkgateway version`]")
+@click.option(
+    "--pod-security",
+    type=click.Choice(["privileged", "baseline", "restricted"]),
+    help="What its pods may do. [default: baseline]",
+)
+@click.option("--port", type=click.IntRange(0, 65535), help="Port of its API server. [default: a free one]")
+@click.option("--subject-alt-name", "names", multiple=True, help="Another name its API server is reached by.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is ready.")
+@click.option("--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, help="Seconds to wait.")
+@click.option("--dry-run", is_flag=True, help="Check it and print the object; make nothing.")
+@click.option("-o", "--output", type=click.Choice(FORMATS[1:]), help="Print the object when done.")
+@cluster_options
+@asynchronous
+async def create(
+    *,
+    name: str | None,
+    file: Path | None,
+    pools: tuple[str, ...],
+    template: str | None,
+    kubernetes_version: str | None,
+    pod_security: str | None,
+    port: int | None,
+    names: tuple[str, ...],
+    wait: bool,
+    timeout: float,
+    dry_run: bool,
+    output: str | None,
+    data_dir: Path,
+    kubeconfig: Path | None,
+) -> None:
+    """Make tenant NAME: the same as `kubectl apply` of its Tenant object, and then wait for it.
+
+    The name is a DNS label of at most 32 characters that starts with a letter and holds no double dash.
+    """
+    from vkgateway.cli import cluster, tenant_spec
+
+    given = tenant_spec.read_manifest(file) if file else None
+    wanted = tenant_spec.overlay(
+        tenant_spec.named(given, name),
+        template=template,
+        kubernetes_version=kubernetes_version,
+        pools=pools,
+        pod_security=pod_security,
+        port=port,
+        subject_alt_names=names,
+    )
+    async with cluster.management_cluster(data_dir, kubeconfig) as client:
+        await check(client, wanted)
+        if dry_run:
+            click.echo(serialise(tenant_spec.manifest(wanted), output=output or "yaml"), nl=False)
+            return
+        made = await submit(client, wanted)
+        if wait:
+            made = await follow(client, made, timeout=timeout)
+        _report(made, output=output, waited=wait)
+
+
+def _report(made: Tenant, *, output: str | None, waited: bool) -> None:
+    import msgspec
+
+    name = made.metadata.name
+    if output == "name":
+        click.echo(name)
+    elif output:
+        click.echo(serialise(msgspec.to_builtins(made), output=output), nl=False)
+    elif waited:
+        click.echo(f"Go on with: vkgateway tenant kubeconfig {name} -f {name}.kubeconfig", err=True)
+    else:
+        click.echo(f"Tenant {name} is being made; see: vkgateway tenant describe {name}", err=True)
+
+
+async def check(client: Client, wanted: Tenant) -> None:
+    """Refuse before anything is made what the gateway would refuse.
+
+    Raises InputError with the field, its value and the way out; ConflictError where the name is taken.
+    """
+    from vkgateway.cli import cluster
+    from vkgateway.gateway.acceptance import objections, offers
+    from vkgateway.model.errors import ConflictError, InputError
+
+    there = await cluster.tenants(client)
+    name = wanted.metadata.name
+    if any(tenant.metadata.name == name for tenant in there):
+        raise ConflictError(
+            f"tenant {name!r} is there already",
+            hint=f"Take another name, or see `vkgateway tenant describe {name}`.",
+        )
+    computes = await cluster.compute_clusters(client)
+    # Templates are the daemon's own: it alone knows which there are.
+    found = objections(wanted, offers=offers(computes, others=there))
+    if found:
+        raise InputError(
+            f"tenant {name!r} cannot be had: {found[0]}", hint="\n       ".join(str(rest) for rest in found[1:])
+        )
+
+
+async def submit(client: Client, wanted: Tenant) -> Tenant:
+    """Create the object. Raises ConflictError where somebody else was quicker with the name."""
+    import msgspec
+
+    from vkgateway.cli import tenant_spec
+    from vkgateway.kube import errors
+    from vkgateway.kube.resources import TENANTS
+    from vkgateway.model.api import Tenant
+    from vkgateway.model.errors import ConflictError
+
+    try:
+        answer = await client.create(TENANTS, tenant_spec.manifest(wanted))
+    except errors.AlreadyExists as error:
+        raise ConflictError(f"tenant {wanted.metadata.name!r} is there already") from error
+    return msgspec.json.decode(answer, type=Tenant)
+
+
+async def follow(client: Client, made: Tenant, *, timeout: float) -> Tenant:
+    """Tell each condition as it comes true, until the tenant is ready.
+
+    A tenant that the gateway does not accept is taken back. Raises InputError then, UnavailableError after `timeout`
+    seconds.
+    """
+    from vkgateway.cli.tenant_progress import Milestones
+    from vkgateway.model.errors import UnavailableError
+
+    name = made.metadata.name
+    milestones = Milestones()
+    with Progress() as progress:
+        progress(f"tenant {name}: waiting for the gateway")
+        while True:
+            now = await _look(client, made)
+            for line in milestones.reached(now):
+                progress.done(line)
+            if milestones.complete:
+                progress.done(f"tenant {name} is ready")
+                return now
+            if progress.elapsed > timeout:
+                raise UnavailableError(
+                    f"tenant {name!r} is not ready after {timeout:.0f} s: {milestones.pending(now)}",
+                    hint=f"It is still being made; see `vkgateway tenant describe {name}`.",
+                )
+            progress(f"tenant {name}: {milestones.pending(now)}")
+            await asyncio.sleep(POLL_SECONDS)
+
+
+async def _look(client: Client, made: Tenant) -> Tenant:
+    """Return the tenant as it is now; one that was refused is taken back first."""
+    from vkgateway.cli import cluster
+    from vkgateway.kube.resources import TENANTS
+    from vkgateway.model.api import ACCEPTED
+    from vkgateway.model.errors import InputError
+    from vkgateway.model.objects import condition
+
+    name = made.metadata.name
+    now = await cluster.tenant(client, name)
+    accepted = condition(now.status.conditions, ACCEPTED)
+    if accepted is None or accepted.status != "False":
+        return now
+    await client.delete(TENANTS, name, uid=made.metadata.uid)
+    raise InputError(f"tenant {name!r} cannot be had: {accepted.message}", hint="Nothing of it was kept.")

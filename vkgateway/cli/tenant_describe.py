@@ -1,0 +1,79 @@
+"""`vkgateway tenant describe`: all that is known of one tenant, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vkgateway.cli.age import age
+from vkgateway.cli.options import asynchronous, cluster_options
+from vkgateway.cli.output import Column, output_option, print_objects
+from vkgateway.cli.sections import condition_lines, event_lines, resource_list, section, table
+
+if TYPE_CHECKING:
+    from vkgateway.cli.cluster import Event
+    from vkgateway.model.api import Tenant, TenantPool
+
+
+@click.command(epilog="Example: vkgateway tenant describe alpha")
+@click.argument("name")
+@output_option
+@cluster_options
+@asynchronous
+async def describe(*, name: str, output: str, data_dir: Path, kubeconfig: Path | None) -> None:
+    """Show tenant NAME: its conditions, pools, guarantees and events."""
+    from vkgateway.cli import cluster
+
+    async with cluster.management_cluster(data_dir, kubeconfig) as client:
+        found = await cluster.tenant(client, name)
+        events = await cluster.events(client, kind="Tenant", name=name) if output == "table" else []
+    if output == "table":
+        for line in lines(found, events):
+            click.echo(line)
+    else:
+        none: tuple[Column[Tenant], ...] = ()
+        print_objects([found], output=output, columns=none, name=lambda one: one.metadata.name, single=True)
+
+
+def lines(tenant: Tenant, events: list[Event]) -> Iterator[str]:
+    """Give the whole text, line by line."""
+    spec, status = tenant.spec, tenant.status
+    policy = spec.policy
+    facts = {
+        "Name": tenant.metadata.name,
+        "Phase": status.phase,
+        "Age": age(tenant.metadata.creation_timestamp),
+        "Template": spec.template,
+        "Kubernetes": spec.kubernetes_version,
+        "API server": status.api_server.url if status.api_server else "",
+        "Pod security": policy.pod_security,
+        "Runtime classes": ", ".join(policy.runtime_classes),
+        "Storage classes": ", ".join(policy.storage_classes),
+        "Image pull secrets": ", ".join(policy.image_pull_secrets),
+    }
+    for title, value in facts.items():
+        yield f"{title + ':':<20}{value or '-'}"
+    yield from section("Pools", table(_POOL_TITLES, (_pool_row(pool, tenant) for pool in spec.pools)))
+    yield from section("Conditions", condition_lines(status.conditions))
+    yield from section("Events", event_lines(events))
+
+
+_POOL_TITLES = ("pool", "virtual node", "ready", "guarantee", "limit", "capacity")
+
+
+def _pool_row(pool: TenantPool, tenant: Tenant) -> tuple[str, ...]:
+    seen = next(
+        (one for one in tenant.status.pools if (one.name, one.compute_cluster) == (pool.name, pool.compute_cluster)),
+        None,
+    )
+    return (
+        f"{pool.name} of {pool.compute_cluster}",
+        seen.node_name if seen else "-",
+        "yes" if seen and seen.ready else "no",
+        resource_list(pool.guarantee),
+        resource_list(pool.limit),
+        resource_list(seen.capacity) if seen else "-",
+    )

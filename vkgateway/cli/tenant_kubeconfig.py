@@ -1,0 +1,86 @@
+"""`vkgateway tenant kubeconfig`: the way into a tenant's Kubernetes, printed, written or merged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vkgateway.cli.options import asynchronous, cluster_options
+
+if TYPE_CHECKING:
+    from vkgateway.kube.client import Client
+    from vkgateway.kube.kubeconfig import Document
+
+EPILOG = """\b
+Examples:
+  vkgateway tenant kubeconfig alpha -f alpha.kubeconfig
+  vkgateway tenant kubeconfig alpha --merge && kubectl --context alpha get nodes
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("name")
+@click.option("-f", "--file", type=click.Path(path_type=Path, dir_okay=False), help="Write it there, mode 0600.")
+@click.option("--merge", is_flag=True, help="Add it as a context to FILE, or to your own kubeconfig.")
+@click.option(
+    "--switch/--no-switch", default=True, show_default=True, help="With --merge: make it the current context."
+)
+@cluster_options
+@asynchronous
+async def kubeconfig(
+    *,
+    name: str,
+    file: Path | None,
+    merge: bool,
+    switch: bool,
+    data_dir: Path,
+    kubeconfig: Path | None,
+) -> None:
+    """Print the admin kubeconfig of tenant NAME, write it to a file, or merge it into yours."""
+    from vkgateway.cli import cluster
+    from vkgateway.kube import kubeconfig as files
+
+    async with cluster.management_cluster(data_dir, kubeconfig) as client:
+        document = await fetch(client, name)
+    if merge:
+        target = file or files.default_path()
+        files.merge(target, document, switch=switch)
+        click.echo(f"Context {document['current-context']} is in {target}.", err=True)
+    elif file:
+        files.write(file, document)
+        click.echo(f"Go on with: kubectl --kubeconfig {file} get nodes", err=True)
+    else:
+        click.echo(files.dump(document), nl=False)
+
+
+async def fetch(client: Client, name: str) -> Document:
+    """Return the tenant's kubeconfig from its Secret.
+
+    Raises NotFoundError for an unknown tenant, UnavailableError while it has none yet.
+    """
+    import base64
+
+    import msgspec
+
+    from vkgateway.cli import cluster
+    from vkgateway.kube import errors
+    from vkgateway.kube import kubeconfig as files
+    from vkgateway.kube.resources import SECRETS
+    from vkgateway.model.errors import UnavailableError
+    from vkgateway.model.names import SYSTEM_NAMESPACE, tenant_secret_name
+
+    await cluster.tenant(client, name)
+    not_yet = UnavailableError(
+        f"tenant {name!r} has no kubeconfig yet: its control plane is still being made",
+        hint=f"See `vkgateway tenant describe {name}`.",
+    )
+    try:
+        answer = await client.get(SECRETS, tenant_secret_name(name), namespace=SYSTEM_NAMESPACE)
+    except errors.NotFound as error:
+        raise not_yet from error
+    data = msgspec.json.decode(answer).get("data") or {}
+    if "kubeconfig" not in data:
+        raise not_yet
+    return files.parse(base64.b64decode(data["kubeconfig"]).decode(), where=f"of tenant {name}")

@@ -1,0 +1,142 @@
+"""What `tenant create` was asked for, from options or a manifest, as a Tenant object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from vkgateway.model import quantity
+from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER, Tenant, TenantPool
+from vkgateway.model.errors import InputError
+from vkgateway.model.names import API_VERSION, validate_dns_label, validate_tenant_name
+from vkgateway.model.objects import Meta
+from vkgateway.model.quantity import Resources
+
+POOL_HINT = (
+    "Write POOL[.CLUSTER][:guarantee=RESOURCE=QUANTITY,...,limit=RESOURCE=QUANTITY,...], "
+    "for example a100:guarantee=nvidia.com/gpu=8,limit=nvidia.com/gpu=16,cpu=64"
+)
+
+
+def parse_pool(text: str) -> TenantPool:
+    """Read `a100.local:guarantee=nvidia.com/gpu=8,cpu=4,limit=nvidia.com/gpu=16`.
+
+    The compute cluster may be left out (then it is `local`), and so may everything past the colon.
+    Raises InputError that quotes the part which cannot be read.
+    """
+    place, _, rest = text.partition(":")
+    name, _, cluster = place.partition(".")
+    validate_dns_label(name, what=f"--pool {text!r}: the pool's name")
+    if cluster:
+        validate_dns_label(cluster, what=f"--pool {text!r}: the compute cluster's name")
+    amounts: dict[str, Resources] = {"guarantee": {}, "limit": {}}
+    section = ""
+    for item in rest.split(",") if rest else ():
+        head, _, tail = item.partition("=")
+        if head in amounts:
+            section, item = head, tail  # noqa: PLW2901 - the rest of the item is what is left to read
+        resource, amount = _resource(item, pool=text, section=section)
+        amounts[section][resource] = amount
+    return TenantPool(name=name, compute_cluster=cluster or DEFAULT_COMPUTE_CLUSTER, **amounts)
+
+
+def _resource(item: str, *, pool: str, section: str) -> tuple[str, str]:
+    resource, equals, amount = item.partition("=")
+    if not section or not equals or not resource:
+        raise InputError(f"--pool {pool!r}: cannot read {item!r}", hint=POOL_HINT)
+    try:
+        negative = quantity.parse(amount) < 0
+    except ValueError as error:
+        raise InputError(f"--pool {pool!r}: {section} of {resource}: {error}", hint=POOL_HINT) from error
+    if negative:
+        raise InputError(f"--pool {pool!r}: {section} of {resource}: {amount} is less than nothing")
+    return resource, amount
+
+
+def read_manifest(file: Path) -> Tenant:
+    """Read a Tenant object from a YAML or JSON file; InputError with the path of the field that is wrong."""
+    import yaml
+
+    try:
+        data = yaml.safe_load(file.read_text())
+    except FileNotFoundError as error:
+        raise InputError(f"manifest {file} does not exist") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"manifest {file} is not YAML: {error}") from error
+    if not isinstance(data, dict) or (data.get("apiVersion"), data.get("kind")) != (API_VERSION, "Tenant"):
+        found = (data.get("apiVersion"), data.get("kind")) if isinstance(data, dict) else type(data).__name__
+        raise InputError(f"manifest {file} holds no Tenant of {API_VERSION} but {found}")
+    return _to_tenant(data, source=str(file))
+
+
+def _to_tenant(data: dict[str, Any], *, source: str) -> Tenant:
+    try:
+        return msgspec.convert(data, Tenant)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at ")
+        path = where.strip("`").removeprefix("$.")
+        raise InputError(f"{source}: {path}: {what}" if path else f"{source}: {what}") from error
+
+
+def named(tenant: Tenant | None, name: str | None) -> Tenant:
+    """Return the tenant under the name given on the command line, which a manifest may already have.
+
+    Raises InputError where there is no name, two different ones, or one that cannot be.
+    """
+    inside = tenant.metadata.name if tenant is not None else ""
+    if name and inside and name != inside:
+        raise InputError(f"the command names tenant {name!r}, its manifest {inside!r}", hint="Leave out one of them.")
+    chosen = name or inside
+    if not chosen:
+        raise InputError("no tenant named", hint="Give a name: vkgateway tenant create NAME")
+    validate_tenant_name(chosen)
+    if tenant is None:
+        return Tenant(metadata=Meta(name=chosen))
+    tenant.metadata = msgspec.structs.replace(tenant.metadata, name=chosen)
+    return tenant
+
+
+def overlay(
+    tenant: Tenant,
+    *,
+    template: str | None = None,
+    kubernetes_version: str | None = None,
+    pools: Sequence[str] = (),
+    pod_security: str | None = None,
+    port: int | None = None,
+    subject_alt_names: Sequence[str] = (),
+) -> Tenant:
+    """Return the tenant with what the options say put over it; what they do not say stays."""
+    spec = tenant.spec
+    changes: dict[str, Any] = {
+        "template": template or spec.template,
+        "kubernetes_version": (kubernetes_version or spec.kubernetes_version).removeprefix("v"),
+        "pools": tuple(parse_pool(pool) for pool in pools) or spec.pools,
+    }
+    if pod_security:
+        changes["policy"] = msgspec.structs.replace(spec.policy, pod_security=pod_security)
+    if port is not None or subject_alt_names:
+        changes["api_server"] = msgspec.structs.replace(
+            spec.api_server,
+            port=spec.api_server.port if port is None else port,
+            subject_alt_names=tuple(subject_alt_names) or spec.api_server.subject_alt_names,
+        )
+    tenant.spec = msgspec.structs.replace(spec, **changes)
+    return tenant
+
+
+def manifest(tenant: Tenant) -> dict[str, Any]:
+    """Return the object as it is sent to the server: what is not said is left to the server's defaults."""
+    metadata = {key: value for key, value in (("name", tenant.metadata.name),) if value}
+    for part in ("labels", "annotations"):
+        if values := getattr(tenant.metadata, part):
+            metadata[part] = values
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Tenant",
+        "metadata": metadata,
+        "spec": msgspec.to_builtins(tenant.spec),
+    }
