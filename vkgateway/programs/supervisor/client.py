@@ -10,7 +10,7 @@ from typing import ClassVar
 import msgspec
 
 from vkgateway.model.errors import NotFoundError, UnavailableError, VkgatewayError
-from vkgateway.programs.supervisor import protocol
+from vkgateway.programs.supervisor import procfs, protocol
 from vkgateway.programs.supervisor.leftovers import stop_leftovers
 from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, SupervisorPaths
 
@@ -137,7 +137,7 @@ async def start_supervisor(data_dir: Path) -> SupervisorClient:
 
 
 async def _launch(data_dir: Path, client: SupervisorClient) -> None:
-    paths = SupervisorPaths(Path(os.path.abspath(data_dir)))  # noqa: ASYNC240 - once, at start
+    paths = SupervisorPaths(data_dir.resolve())  # noqa: ASYNC240 - once, at start
     paths.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     paths.log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = paths.log("supervisor")
@@ -148,6 +148,7 @@ async def _launch(data_dir: Path, client: SupervisorClient) -> None:
         stderr=os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600),
         start_new_session=True,
         cwd=paths.data_dir,
+        env={**os.environ, procfs.MARK: procfs.mark(paths.data_dir, name=procfs.SUPERVISOR)},
     )
     deadline = asyncio.get_running_loop().time() + _START_SECONDS
     while asyncio.get_running_loop().time() < deadline:
@@ -156,13 +157,9 @@ async def _launch(data_dir: Path, client: SupervisorClient) -> None:
             await client.list()
         except SupervisorUnavailable:
             continue
-        daemon.returncode = (
-            daemon.returncode or 0
-        )  # it goes on living: nothing to wait for, nothing to warn about
+        daemon.returncode = daemon.returncode or 0  # it goes on living: nothing to wait for, nothing to warn about
         return
-    raise SupervisorUnavailable(
-        f"the supervisor did not answer within {_START_SECONDS:.0f} s", hint=f"see {log}"
-    )
+    raise SupervisorUnavailable(f"the supervisor did not answer within {_START_SECONDS:.0f} s", hint=f"see {log}")
 
 
 def supervisor_command(data_dir: Path) -> list[str]:

@@ -15,6 +15,9 @@ State = Literal["starting", "running", "backoff", "stopping"]
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*(/[a-z0-9][a-z0-9-]*)*")
 _NAME_LIMIT = 128
 
+RESERVED = ("supervisor", "guardian")
+"""The supervisor's own processes."""
+
 
 class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One process to keep running.
@@ -39,9 +42,9 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > _NAME_LIMIT:
-            raise InputError(
-                f"process name {self.name!r} is not lower-case letters, digits and dashes, joined by '/'"
-            )
+            raise InputError(f"process name {self.name!r} is not lower-case letters, digits and dashes, joined by '/'")
+        if self.name in RESERVED:
+            raise InputError(f"process name {self.name!r} is the supervisor's own")
         if not self.argv:
             raise InputError(f"process {self.name!r} has no command line")
 

@@ -1,0 +1,181 @@
+"""One supervised process: started, watched, started again after a pause that grows, stopped."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vkgateway.programs.supervisor import logs, procfs, store
+from vkgateway.programs.supervisor.running import Running, adopt, spawn, stop_marked
+from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, State, SupervisorPaths
+
+_LOG = logging.getLogger(__name__)
+_SETTLE_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Backoff:
+    """The pauses between restarts: doubling from `first` to `longest` seconds, forgotten after `healthy` seconds."""
+
+    first: float = 0.2
+    longest: float = 30.0
+    healthy: float = 30.0
+    _next: float = 0.0
+
+    def pause(self, *, lived: float) -> float:
+        """Seconds to wait after a life of `lived` seconds."""
+        if lived >= self.healthy:
+            self._next = 0.0
+        pause = max(self._next, self.first)
+        self._next = min(pause * 2, self.longest)
+        return pause
+
+
+class Supervised:
+    """Keeps one process of `spec` running until it is stopped.
+
+    `changed` is called whenever what a successor must know (pid, restarts, reason) has changed.
+    """
+
+    def __init__(
+        self,
+        record: store.Record,
+        *,
+        paths: SupervisorPaths,
+        changed: Callable[[], None],
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.record = record
+        self._paths = paths
+        self._changed = changed
+        self._backoff = backoff or Backoff()
+        self._running: Running | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._next_start: float | None = None
+        self._log_start = 0
+
+    @property
+    def spec(self) -> ProcessSpec:
+        """What is kept running."""
+        return self.record.spec
+
+    def start(self, found: procfs.Marked | None = None) -> None:
+        """Start the process, or adopt `found`, and watch it from now on."""
+        running = adopt(found) if found is not None else None
+        if running is not None:
+            self._running = running
+            self.record.pid, self.record.started = running.pid, running.started
+            self.record.since = self.record.since or time.time()
+        else:
+            self._spawn()
+        self._task = asyncio.create_task(self._keep(), name=f"supervise {self.spec.name}")
+        self._task.add_done_callback(_report_failure)
+
+    def wake(self) -> None:
+        """Start it now if it waits for its next start."""
+        if self._next_start is not None:
+            self._wake.set()
+
+    async def stop(self, *, everything: bool) -> None:
+        """Stop the process and its group; with `everything`, all it ever started, in whatever session."""
+        self._stopping = True
+        self.record.since = time.time()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        if self._running is not None:
+            await self._running.terminate(timeout=self.spec.stop_timeout)
+            self._running = None
+        if everything:
+            left = [p for p in procfs.marked(self._paths.data_dir) if p.name == self.spec.name]
+            if left:
+                await asyncio.to_thread(stop_marked, left, timeout=1.0, kill_at_once=True)
+
+    def state(self) -> ProcessState:
+        """The process as it is now."""
+        return ProcessState(
+            name=self.spec.name,
+            state=self._state(),
+            pid=self._running.pid if self._running else None,
+            restarts=self.record.restarts,
+            since=self.record.since,
+            reason=self.record.reason,
+            log=str(self._paths.log(self.spec.name)),
+            argv=self.spec.argv,
+            next_start=self._next_start,
+        )
+
+    def _state(self) -> State:
+        if self._stopping:
+            return "stopping"
+        if self._running is None:
+            return "backoff"
+        return "running" if time.time() - self.record.since >= _SETTLE_SECONDS else "starting"
+
+    def _spawn(self) -> None:
+        """Start the program; a failure is only noted, `_keep` tries again later."""
+        self._log_start = logs.size(self._paths.log(self.spec.name))
+        self.record.since = time.time()
+        try:
+            self._running = spawn(self.spec, paths=self._paths)
+        except OSError as error:
+            self._note(f"cannot start {self.spec.argv[0]}: {error.strerror}")
+            return
+        self.record.pid, self.record.started = self._running.pid, self._running.started
+        _LOG.info("%s started, pid %d", self.spec.name, self._running.pid)
+        self._changed()
+
+    async def _keep(self) -> None:
+        while True:
+            lived = 0.0
+            if self._running is not None:
+                await self._running.ended.wait()
+                lived = time.time() - self.record.since
+                self._note(self._why(lived))
+            await self._pause(self._backoff.pause(lived=lived))
+            self.record.restarts += 1
+            self._spawn()
+
+    async def _pause(self, seconds: float) -> None:
+        self._wake.clear()
+        self.record.since = time.time()
+        self._next_start = self.record.since + seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._next_start = None
+
+    def _why(self, lived: float) -> str:
+        assert self._running is not None
+        line = logs.telling_line(self._paths.log(self.spec.name), since=self._log_start)
+        return f"{self._running.how} after {_span(lived)}" + (f": {line}" if line else "")
+
+    def _note(self, reason: str) -> None:
+        _LOG.warning("%s: %s", self.spec.name, reason)
+        self._running = None
+        self.record.pid = self.record.started = 0
+        self.record.reason = reason
+        self._changed()
+
+
+def _report_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _LOG.critical("%s failed", task.get_name(), exc_info=error)
+
+
+def _span(seconds: float) -> str:
+    if seconds < 10:
+        return f"{max(seconds, 0.0):.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

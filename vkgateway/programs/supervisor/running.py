@@ -1,0 +1,142 @@
+"""One live process: started or adopted, watched through a pidfd, ended with its whole process group."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from vkgateway.programs.supervisor import logs, procfs
+from vkgateway.programs.supervisor.spec import ProcessSpec, SupervisorPaths
+
+_INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_DATA_HOME", "XDG_CACHE_HOME")
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class Running:
+    """A process that was alive when this object was made.
+
+    Attributes:
+        pid: its id, which is its process group and session as well.
+        started: clock ticks since boot.
+        ended: set when it is dead and, if it was our child, reaped.
+        how: how it ended, in words; empty before that.
+    """
+
+    def __init__(self, pid: int, *, child: subprocess.Popen[bytes] | None) -> None:
+        self.pid = pid
+        self.ended = asyncio.Event()
+        self.how = ""
+        self._child = child
+        self._pidfd = os.pidfd_open(pid)
+        self.started = procfs.started(pid) or 0
+        asyncio.get_running_loop().add_reader(self._pidfd, self._on_end)
+
+    def _on_end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        if self._child is None:
+            self.how = "ended (its exit code went to an earlier supervisor)"
+        else:
+            # Before it is reaped, its pid cannot name anybody else's group.
+            self._signal_group(signal.SIGKILL)
+            self.how = describe_exit(self._child.wait())
+        os.close(self._pidfd)
+        self.ended.set()
+
+    async def terminate(self, *, timeout: float) -> None:
+        """SIGTERM to the process group, SIGKILL after `timeout` seconds; returns when the process is gone."""
+        if self.ended.is_set():
+            return
+        self._signal_group(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(timeout):
+                await self.ended.wait()
+        except TimeoutError:
+            self._signal_group(signal.SIGKILL)
+            await self.ended.wait()
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+
+def spawn(spec: ProcessSpec, *, paths: SupervisorPaths) -> Running:
+    """Start the program in a session of its own, its output appended to its log.
+
+    Raises:
+        OSError: it cannot be started (no such program, not executable, no folder, no processes left).
+    """
+    paths.log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    output = logs.open_log(paths.log(spec.name))
+    try:
+        child = subprocess.Popen(
+            spec.argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=spec.cwd or paths.data_dir,
+            env=environment(spec, data_dir=paths.data_dir, inherited=os.environ),
+            start_new_session=True,
+        )
+    finally:
+        os.close(output)
+    return Running(child.pid, child=child)
+
+
+def adopt(process: procfs.Marked) -> Running | None:
+    """Watch a process that an earlier supervisor started; None if it has gone meanwhile."""
+    try:
+        running = Running(process.pid, child=None)
+    except ProcessLookupError:
+        return None
+    if running.started != process.started:
+        return None
+    return running
+
+
+def environment(spec: ProcessSpec, *, data_dir: Path, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process: a few inherited variables, those of its spec, and the mark."""
+    base = {name: inherited[name] for name in _INHERITED if name in inherited}
+    base.setdefault("PATH", _DEFAULT_PATH)
+    mark = procfs.mark(data_dir, name=spec.name, rank=spec.stop_rank, digest=spec.digest())
+    return {**base, **spec.env, procfs.MARK: mark}
+
+
+def describe_exit(code: int) -> str:
+    """A Popen return code in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def stop_marked(processes: list[procfs.Marked], *, timeout: float, kill_at_once: bool = False) -> None:
+    """Stop processes that are nobody's to wait for, blocking: SIGTERM, then SIGKILL after `timeout` seconds."""
+    alive = [process for process in processes if _is_alive(process)]
+    deadline = time.monotonic() + timeout
+    for process in alive:
+        _send(process, signal.SIGKILL if kill_at_once else signal.SIGTERM)
+    while alive := [process for process in alive if _is_alive(process)]:
+        if time.monotonic() > deadline:
+            for process in alive:
+                _send(process, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _is_alive(process: procfs.Marked) -> bool:
+    return procfs.started(process.pid) == process.started
+
+
+def _send(process: procfs.Marked, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            if _is_alive(process):
+                signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)

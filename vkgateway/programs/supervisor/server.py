@@ -1,0 +1,160 @@
+"""The supervisor as a process: its lock, its socket, its guardian, its signals."""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import msgspec
+
+from vkgateway.model.errors import VkgatewayError
+from vkgateway.programs.supervisor import procfs, protocol
+from vkgateway.programs.supervisor.daemon import Supervisor
+from vkgateway.programs.supervisor.running import Running
+from vkgateway.programs.supervisor.spec import SupervisorPaths
+
+_LOG = logging.getLogger(__name__)
+_LOCK_SECONDS = 5.0
+_ROTATE_SECONDS = 30.0
+_GUARDIAN_PAUSE_SECONDS = 1.0
+_FAREWELL_SECONDS = 2.0
+
+_GUARDIAN = """
+import fcntl, os, sys
+lock = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+fcntl.flock(lock, fcntl.LOCK_EX)
+os.environ[sys.argv[2]] = sys.argv[3]
+os.execv(sys.argv[4], sys.argv[4:])
+"""
+"""Waits, asleep in the kernel, until the supervisor's lock is free, that is until it is dead, and becomes the next."""
+
+
+def take_lock(paths: SupervisorPaths, *, patience: float = _LOCK_SECONDS) -> int | None:
+    """Lock the data directory for this supervisor; None if another one keeps it for `patience` seconds."""
+    paths.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                return None
+            time.sleep(0.05)
+        else:
+            return descriptor
+
+
+async def serve(paths: SupervisorPaths) -> None:
+    """Run the supervisor until it is told to shut down, by request, SIGTERM or SIGINT."""
+    supervisor = Supervisor(paths)
+    loop = asyncio.get_running_loop()
+    ending: set[asyncio.Task[None]] = set()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: ending.add(loop.create_task(supervisor.shutdown())))
+    raise_file_limit()
+    await supervisor.resume()
+    connections: set[asyncio.Task[None]] = set()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = loop.create_task(_serve_one(supervisor, reader, writer))
+        connections.add(task)
+        task.add_done_callback(connections.discard)
+
+    server = await asyncio.start_unix_server(connected, sock=_listen(paths), limit=protocol.LINE_LIMIT)
+    helpers = [
+        loop.create_task(_rotate(supervisor), name="rotate logs"),
+        loop.create_task(_keep_guardian(paths), name="guardian"),
+    ]
+    _LOG.info("supervisor ready, pid %d", os.getpid())
+    await supervisor.stopped.wait()
+    for task in helpers:
+        task.cancel()
+    await asyncio.gather(*helpers, *ending, return_exceptions=True)
+    server.close()
+    if connections:
+        await asyncio.wait(connections, timeout=_FAREWELL_SECONDS)
+    paths.socket.unlink(missing_ok=True)
+
+
+async def _serve_one(supervisor: Supervisor, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        line = await reader.readline()
+        if not line:
+            return
+        answer = await _answer(supervisor, line)
+        writer.write(msgspec.json.encode(answer) + b"\n")
+        await writer.drain()
+    except (ConnectionError, ValueError) as error:
+        _LOG.warning("request dropped: %s", error)
+    finally:
+        writer.close()
+
+
+async def _answer(supervisor: Supervisor, line: bytes) -> protocol.Answer:
+    try:
+        return await supervisor.answer(msgspec.json.decode(line, type=protocol.Request))
+    except (msgspec.MsgspecError, VkgatewayError, OSError) as error:
+        return protocol.Answer(error=str(error))
+    except Exception as error:  # noqa: BLE001 - one failed request must not end the daemon
+        _LOG.exception("request failed")
+        return protocol.Answer(error=f"the supervisor failed: {error!r}")
+
+
+def _listen(paths: SupervisorPaths) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    paths.socket.unlink(missing_ok=True)
+    mask = os.umask(0o177)
+    try:
+        with protocol.short_socket_path(paths.socket) as path:
+            listener.bind(path)
+    finally:
+        os.umask(mask)
+    return listener
+
+
+async def _rotate(supervisor: Supervisor) -> None:
+    while True:
+        await asyncio.sleep(_ROTATE_SECONDS)
+        supervisor.rotate_logs()
+
+
+async def _keep_guardian(paths: SupervisorPaths) -> None:
+    """Keep one guardian asleep beside the supervisor, so that somebody starts the next one if this one dies."""
+    while True:
+        child = _start_guardian(paths)
+        guardian = Running(child.pid, child=child)
+        try:
+            await guardian.ended.wait()
+        finally:
+            child.kill()
+        await asyncio.sleep(_GUARDIAN_PAUSE_SECONDS)
+
+
+def _start_guardian(paths: SupervisorPaths) -> subprocess.Popen[bytes]:
+    successor = procfs.mark(paths.data_dir, name=procfs.SUPERVISOR)
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-I", "-S", "-c", _GUARDIAN),
+            *(str(paths.lock), procfs.MARK, successor),
+            *(sys.executable, "-m", "vkgateway.programs.supervisor", "--data-dir", str(paths.data_dir)),
+        ],
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, procfs.MARK: procfs.mark(paths.data_dir, name=procfs.GUARDIAN)},
+        start_new_session=True,
+    )
+
+
+def raise_file_limit() -> None:
+    """Raise the soft limit of open files to the hard one: API servers and etcd inherit it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
