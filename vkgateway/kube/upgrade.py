@@ -1,14 +1,15 @@
-"""Connections of their own to an API server: upgraded to SPDY or WebSocket, or left to stream one body, and tunnelled.
+"""Connections of their own to an API server: upgraded to SPDY or WebSocket, or left to stream one body, and
+tunnelled.
 
-The head of a request and its answer go through h11; what follows is passed on byte by byte, undecoded, so that every
-protocol version that client and server agree on works, frames, channels and exit codes included.
+The head of a request and its answer go through h11; what follows is passed on byte by byte, undecoded, so
+that every protocol version that client and server agree on works, frames, channels and exit codes included.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -45,13 +46,18 @@ class Dialable(Protocol):
         """TLS settings with the client's certificate; None for plain HTTP."""
 
     @property
-    def token(self) -> Callable[[], Awaitable[str]] | None:
-        """Where a bearer token comes from, if one is needed."""
+    def server_hostname(self) -> str | None:
+        """The name the server's certificate must carry, where that is not the URL's host."""
+
+    async def authorization(self) -> dict[str, str]:
+        """The header that proves who we are, if the certificate does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The server went along: 101 for an upgrade, 200 for a stream; `wire` now carries what follows the head."""
+    """The server went along: 101 for an upgrade, 200 for a stream; `wire` now carries what follows the
+    head.
+    """
 
     status: int
     headers: Headers
@@ -91,8 +97,8 @@ async def open_stream(
 ) -> Opened | Refused:
     """GET a body of unknown length, left in the wire exactly as it is framed by `headers`.
 
-    `timeout` seconds are allowed for the answer's head, None is for ever: a kubelet sends none before the first log
-    line. The server is told to close the connection at the body's end. Raises Unreachable.
+    `timeout` seconds are allowed for the answer's head, None is for ever: a kubelet sends none before the
+    first log line. The server is told to close the connection at the body's end. Raises Unreachable.
     """
     return await _open(
         client, "GET", path, params=params, headers=(("connection", "close"),), accept=200, timeout=timeout
@@ -104,7 +110,8 @@ async def dial(client: Dialable, *, timeout: float = 10.0) -> Wire:
     url = urlsplit(client.server)
     host = url.hostname or ""
     port = url.port or (443 if url.scheme == "https" else 80)
-    tls = Tls(client.ssl, server_side=False, server_name=host) if client.ssl is not None else None
+    expected = client.server_hostname or host
+    tls = Tls(client.ssl, server_side=False, server_name=expected) if client.ssl is not None else None
     wire = Wire(tls=tls)
     try:
         async with asyncio.timeout(timeout):
@@ -136,8 +143,7 @@ async def _open(
     target = url.path.rstrip("/") + path
     query = urlencode(list(params))
     head: list[tuple[str, str]] = [("host", url.netloc), ("user-agent", "vkgateway"), *headers]
-    if client.token is not None:
-        head.append(("authorization", f"Bearer {await client.token()}"))
+    head.extend((await client.authorization()).items())
     request = h11.Request(method=method, target=f"{target}?{query}" if query else target, headers=head)
     wire = await dial(client)
     try:
@@ -159,8 +165,7 @@ async def _open(
 
 async def _exchange(wire: Wire, request: h11.Request, *, accept: int) -> Opened | Refused:
     http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_LONGEST_HEAD)
-    for event in (request, h11.EndOfMessage()):
-        wire.write(http.send(event) or b"")
+    wire.write(b"".join(http.send(part) or b"" for part in (request, h11.EndOfMessage())))
     while True:
         event = await _next_event(wire, http)
         if isinstance(event, h11.InformationalResponse) and event.status_code != 101:
@@ -240,10 +245,10 @@ async def tunnel(
 ) -> Ended:
     """Pass bytes between two wires until either ends, then close both; says who ended it.
 
-    What arrived before the end is still delivered, for `linger` seconds at most. Neither side is half closed: TLS
-    under Kubernetes' own proxies has no such thing, SPDY and WebSocket end their streams themselves. Nothing moving
-    for `idle_timeout` seconds ends it too (None: never). With `one_way` what `near` sends is dropped, and only its
-    end counts. On cancellation both are cut off.
+    What arrived before the end is still delivered, for `linger` seconds at most. Neither side is half closed:
+    TLS under Kubernetes' own proxies has no such thing, SPDY and WebSocket end their streams themselves.
+    Nothing moving for `idle_timeout` seconds ends it too (None: never). With `one_way` what `near` sends is
+    dropped, and only its end counts. On cancellation both are cut off.
     """
     joint = _Joint(near, far, one_way=one_way)
     try:

@@ -1,15 +1,16 @@
 """One TCP connection, plain or TLS, whose bytes are awaited first and later joined to another's.
 
-TLS is done here over the plain TCP transport, not by the event loop. uvloop (0.23) loses up to 256 KiB when a peer
-closes while a TLS transport is paused: what it has taken from the socket and not yet handed on is dropped. A tunnel
-pauses whenever one side is slower than the other, so the end of a large `kubectl exec` or `kubectl logs` would be cut
-off. A paused plain transport leaves everything, the end included, in the kernel. It also saves the event loop's
-256 KiB of buffer for each TLS connection.
+TLS is done here over the plain TCP transport, not by the event loop. uvloop (0.23) loses up to 256 KiB when a
+peer closes while a TLS transport is paused: what it has taken from the socket and not yet handed on is
+dropped. A tunnel pauses whenever one side is slower than the other, so the end of a large `kubectl exec` or
+`kubectl logs` would be cut off. A paused plain transport leaves everything, the end included, in the kernel.
+It also saves the event loop's 256 KiB of buffer for each TLS connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Callable
@@ -34,7 +35,9 @@ class Joint(Protocol):
 
 
 class Tls:
-    """A TLS connection without a socket: bytes of the network in and out, bytes of the application out and in."""
+    """A TLS connection without a socket: bytes of the network in and out, bytes of the application out and
+    in.
+    """
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_name: str | None = None) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -81,10 +84,8 @@ class Tls:
 
     def seal_end(self) -> None:
         """Put the notice that we send nothing more into `pending`."""
-        try:
+        with contextlib.suppress(ssl.SSLError):  # the peer's own notice is not waited for
             self._session.unwrap()
-        except ssl.SSLError:
-            pass  # the peer's own notice need not be waited for, nor need the session be sound
 
     def pending(self) -> bytes:
         """Bytes to put on the network."""
@@ -179,7 +180,9 @@ class Wire(asyncio.Protocol):
     # What owners call.
 
     async def opened(self) -> None:
-        """Wait until bytes can be exchanged. Raises OSError (ssl.SSLError among them) where they never can."""
+        """Wait until bytes can be exchanged. Raises OSError (ssl.SSLError among them) where they never
+        can.
+        """
         while not self._opened:
             if self.ended:
                 raise self.error or ConnectionResetError("the connection was closed during the handshake")

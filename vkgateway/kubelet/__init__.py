@@ -1,0 +1,1 @@
+"""The virtual node: its Node object and Lease, and the kubelet's HTTPS API, one file an endpoint."""

@@ -1,0 +1,149 @@
+"""HTTP/1.1 on one wire, the server's side: requests in, small replies out, or the wire handed over whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import h11
+
+from vkgateway.kube.upgrade import Headers
+from vkgateway.kube.wire import Wire
+
+_LONGEST_HEAD: Final = 256 * 1024
+"""The command of an exec travels in the query, so heads may be long; Go's own limit is 1 MiB."""
+_LONGEST_BODY: Final = 1024 * 1024
+_FRAMING: Final = ("content-length", "transfer-encoding")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked: path in decoded segments, query decoded in order, header names in lower case."""
+
+    method: str
+    path: tuple[str, ...]
+    query: tuple[tuple[str, str], ...] = ()
+    headers: Headers = ()
+
+    def header(self, name: str) -> str:
+        """The first value of a header, empty without one."""
+        return next((value for key, value in self.headers if key == name), "")
+
+    @property
+    def upgrade(self) -> str:
+        """The protocol the client asks to switch to, in lower case; empty if it asks for none."""
+        tokens = [
+            token.strip().lower() for key, value in self.headers if key == "connection" for token in value.split(",")
+        ]
+        return self.header("upgrade").strip().lower() if "upgrade" in tokens else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole, small answer."""
+
+    status: int
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+
+    @classmethod
+    def text(cls, status: int, text: str) -> Reply:
+        """A sentence, as a kubelet answers."""
+        return cls(status, text.encode() + b"\n")
+
+
+class Malformed(Exception):  # noqa: N818 - named by reason
+    """What came is no HTTP request that can be answered; the message says why."""
+
+    def __init__(self, message: str, *, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Session:
+    """The requests of one connection, one after the other."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_LONGEST_HEAD)
+
+    async def next_request(self) -> Request | None:
+        """Return the next request, its body read and dropped; None at the connection's end. Raises Malformed."""
+        try:
+            if self._http.states != {h11.CLIENT: h11.IDLE, h11.SERVER: h11.IDLE}:
+                self._http.start_next_cycle()
+            event = await self._next_event()
+            if not isinstance(event, h11.Request):
+                return None
+            await self._skip_body()
+        except h11.RemoteProtocolError as error:
+            raise Malformed(str(error), status=error.error_status_hint) from error
+        except h11.LocalProtocolError:
+            return None  # the connection cannot be used again
+        return _request(event)
+
+    async def reply(self, reply: Reply, *, last: bool = False) -> bool:
+        """Send a whole answer; says whether another request may follow."""
+        headers = [
+            ("content-type", reply.content_type),
+            ("content-length", str(len(reply.body))),
+            ("x-content-type-options", "nosniff"),
+        ]
+        if last:
+            headers.append(("connection", "close"))
+        events = (
+            h11.Response(status_code=reply.status, headers=headers),
+            h11.Data(data=reply.body),
+            h11.EndOfMessage(),
+        )
+        self.wire.write(b"".join(self._http.send(event) or b"" for event in events))
+        await self.wire.drain()
+        return not last and self._http.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
+
+    def switch(self, headers: Headers) -> None:
+        """Answer 101; from here on the wire carries the new protocol, what came early included."""
+        answer = h11.InformationalResponse(status_code=101, headers=[("connection", "Upgrade"), *headers])
+        self.wire.write(self._http.send(answer) or b"")
+        self.wire.unread(self._http.trailing_data[0])
+
+    def start_body(self, status: int, headers: Headers) -> None:
+        """Answer with a body that follows on the wire just as `headers` frame it, the connection's last."""
+        kept = [(name, value) for name, value in headers if name in (*_FRAMING, "content-type")]
+        head = [f"HTTP/1.1 {status} OK", *(f"{name}: {value}" for name, value in kept), "connection: close"]
+        self.wire.write("\r\n".join((*head, "", "")).encode("latin-1"))
+
+    async def _next_event(self) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            try:
+                self._http.receive_data(await self.wire.read())
+            except OSError:
+                self._http.receive_data(b"")
+        return event
+
+    async def _skip_body(self) -> None:
+        size = 0
+        while isinstance(event := await self._next_event(), h11.Data):
+            size += len(event.data)
+            if size > _LONGEST_BODY:
+                raise Malformed("the request's body is too large", status=413)
+
+
+def _request(event: h11.Request) -> Request:
+    try:
+        url = urlsplit(event.target.decode("ascii"))
+        query = parse_qsl(url.query, keep_blank_values=True, errors="strict", max_num_fields=10_000)
+        path = tuple(unquote(part, errors="strict") for part in url.path.strip("/").split("/") if part)
+    except ValueError as error:
+        raise Malformed(f"the URL cannot be read: {error}") from error
+    return Request(
+        method=event.method.decode("ascii"),
+        path=path,
+        query=tuple(query),
+        headers=tuple(_decoded(event.headers)),
+    )
+
+
+def _decoded(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
+    return ((name.decode("ascii"), value.decode("latin-1")) for name, value in headers)

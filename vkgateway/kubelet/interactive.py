@@ -1,0 +1,101 @@
+"""exec, attach and portForward: connections upgraded to SPDY or WebSocket, tunnelled to the compute API server.
+
+Streams, terminal sizes and exit codes are frames inside the tunnel, which both ends agree on; they pass unread.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+
+from vkgateway.kube.errors import Unreachable
+from vkgateway.kube.resources import PODS
+from vkgateway.kube.upgrade import Headers, Opened, Params, Refused, open_upgrade, tunnel
+from vkgateway.kubelet import refusals
+from vkgateway.kubelet.call import Call, Rejected, container_name
+from vkgateway.kubelet.http import Reply, Request
+from vkgateway.kubelet.target import PodTarget
+
+_STREAMS: Final = {"input": "stdin", "output": "stdout", "error": "stderr", "tty": "tty"}
+"""A kubelet's words for the streams to those of the pods/exec and pods/attach subresources."""
+_TRUE: Final = frozenset(("1", "true"))
+_PROTOCOLS: Final = frozenset(("spdy/3.1", "websocket"))
+_PASSED: Final = frozenset(
+    (
+        "upgrade",
+        "x-stream-protocol-version",
+        "sec-websocket-accept",
+        "sec-websocket-extensions",
+        "sec-websocket-key",
+        "sec-websocket-protocol",
+        "sec-websocket-version",
+    )
+)
+"""Headers of the handshake, both ways; others, credentials above all, stay where they are."""
+
+_log = structlog.get_logger(__name__)
+
+
+async def run(call: Call, namespace: str, pod: str, container: str) -> Reply | None:
+    """POST or GET /exec/NAMESPACE/POD/CONTAINER: run a command in a container."""
+    params = [("container", container_name(container)), *stream_params(call.request)]
+    commands = [("command", value) for key, value in call.request.query if key == "command"]
+    if not commands:
+        raise Rejected(Reply.text(400, "you must specify at least 1 command for the container"))
+    return await _tunnelled(call, namespace, pod, subresource="exec", params=[*params, *commands])
+
+
+async def attach(call: Call, namespace: str, pod: str, container: str) -> Reply | None:
+    """POST or GET /attach/NAMESPACE/POD/CONTAINER: join a container's main process."""
+    params = [("container", container_name(container)), *stream_params(call.request)]
+    return await _tunnelled(call, namespace, pod, subresource="attach", params=params)
+
+
+async def port_forward(call: Call, namespace: str, pod: str) -> Reply | None:
+    """POST or GET /portForward/NAMESPACE/POD: reach ports of a pod."""
+    ports = [("ports", value) for key, value in call.request.query if key in ("port", "ports")]
+    return await _tunnelled(call, namespace, pod, subresource="portforward", params=ports)
+
+
+def stream_params(request: Request) -> list[tuple[str, str]]:
+    """The streams asked for, in the subresource's words. Raises Rejected where there is none, as a kubelet does."""
+    asked = {_STREAMS[key] for key, value in request.query if key in _STREAMS and value in _TRUE}
+    if not asked - {"tty"}:
+        raise Rejected(Reply.text(400, "you must specify at least 1 of stdin, stdout, stderr"))
+    if "tty" in asked:
+        asked.discard("stderr")  # a terminal has one output; API servers refuse the pair
+    return [(name, "true") for name in _STREAMS.values() if name in asked]
+
+
+async def _tunnelled(call: Call, namespace: str, pod: str, *, subresource: str, params: Params) -> Reply | None:
+    if call.request.upgrade not in _PROTOCOLS:
+        return Reply.text(400, f"{subresource} needs an upgrade of the connection to SPDY/3.1 or WebSocket")
+    target = await call.target(namespace, pod)
+    log = _log.bind(tenant=call.tenant, namespace=namespace, pod=pod, asked=subresource)
+    try:
+        answer = await _open(call.request, target, subresource=subresource, params=params)
+    except Unreachable as error:
+        log.warning("stream unavailable", error=str(error))
+        return Reply.text(500, refusals.unavailable(subresource, pod=f"{namespace}/{pod}"))
+    if isinstance(answer, Refused):
+        log.info("stream refused", status=answer.status, message=refusals.said(answer.body)[:512])
+        return refusals.told(answer, target=target, namespace=namespace, what=subresource)
+    call.session.switch(_handshake(answer.headers))
+    ended = await tunnel(call.session.wire, answer.wire, idle_timeout=call.idle_timeout)
+    log.debug("stream ended", by=ended.value)
+    return None
+
+
+async def _open(request: Request, target: PodTarget, *, subresource: str, params: Params) -> Opened | Refused:
+    return await open_upgrade(
+        target.client,
+        request.method,
+        PODS.path(target.namespace, target.name, subresource),
+        params=params,
+        headers=_handshake(request.headers),
+    )
+
+
+def _handshake(headers: Headers) -> Headers:
+    return tuple((name, value) for name, value in headers if name in _PASSED)

@@ -1,0 +1,62 @@
+"""GET /containerLogs/NAMESPACE/POD/CONTAINER: a container's log, followed if so asked.
+
+The body goes from the compute API server to the tenant's as it comes, framing included: nothing is decoded, a slow
+reader slows the writer down, and a log that is cut off below is seen to be cut off above.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+
+from vkgateway.kube.errors import Unreachable
+from vkgateway.kube.resources import PODS
+from vkgateway.kube.upgrade import Refused, open_stream, tunnel
+from vkgateway.kubelet import refusals
+from vkgateway.kubelet.call import Call, container_name
+from vkgateway.kubelet.http import Reply, Request
+
+_OPTIONS: Final = frozenset(
+    ("follow", "previous", "timestamps", "sinceSeconds", "sinceTime", "tailLines", "limitBytes", "stream")
+)
+"""Fields of PodLogOptions that a kubelet accepts, https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/."""
+
+_log = structlog.get_logger(__name__)
+
+
+async def container_logs(call: Call, namespace: str, pod: str, container: str) -> Reply | None:
+    """Stream the log of one container."""
+    target = await call.target(namespace, pod)
+    params = [("container", container_name(container)), *options(call.request)]
+    try:
+        answer = await open_stream(
+            target.client, PODS.path(target.namespace, target.name, "log"), params=params, timeout=None
+        )
+    except Unreachable as error:
+        _log.warning("logs unavailable", tenant=call.tenant, namespace=namespace, pod=pod, error=str(error))
+        return Reply.text(500, refusals.unavailable("logs", pod=f"{namespace}/{pod}"))
+    if isinstance(answer, Refused):
+        _log.info(
+            "logs refused",
+            tenant=call.tenant,
+            namespace=namespace,
+            pod=pod,
+            status=answer.status,
+            message=refusals.said(answer.body)[:512],
+        )
+        return refusals.told(answer, target=target, namespace=namespace, what="logs")
+    call.session.start_body(200, answer.headers)
+    await tunnel(call.session.wire, answer.wire, one_way=True)
+    return None
+
+
+def options(request: Request) -> list[tuple[str, str]]:
+    """The options to pass on; `tail` is what kubelets once called `tailLines`, and `all` of it means no bound."""
+    params = [(key, value) for key, value in request.query if key in _OPTIONS]
+    for key, value in request.query:
+        if key == "tail":
+            params = [param for param in params if param[0] != "tailLines"]
+            if value != "all":
+                params.append(("tailLines", value))
+    return params

@@ -1,0 +1,45 @@
+"""How many streams each tenant holds open, and the bound on it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+
+from vkgateway.model.errors import ConflictError
+
+
+class TooManyStreamsError(ConflictError):
+    """A tenant holds all the streams it may; the message is for the tenant."""
+
+
+class Streams:
+    """Counts streams (logs, exec, attach, port-forward) by tenant; `limit` is what each may hold at once."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._open: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def hold(self, tenant: str) -> Iterator[None]:
+        """Count one stream while the block runs. Raises TooManyStreamsError."""
+        if self._open[tenant] >= self.limit:
+            raise TooManyStreamsError(
+                f"{self.limit} logs, exec, attach and port-forward streams are open already, the most that "
+                "are allowed; end one and try again"
+            )
+        self._open[tenant] += 1
+        try:
+            yield
+        finally:
+            self._open[tenant] -= 1
+            if not self._open[tenant]:
+                del self._open[tenant]
+
+    def count(self, tenant: str) -> int:
+        """How many streams a tenant holds open now."""
+        return self._open.get(tenant, 0)
+
+    def total(self) -> int:
+        """How many streams are open now."""
+        return self._open.total()
