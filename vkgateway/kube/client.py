@@ -102,7 +102,7 @@ class Client:
         base = URL(self.server)
         if base.scheme not in ("http", "https") or not base.host:
             raise InputError(f"{server!r} is no URL of an API server", hint="https://host:port is one")
-        self._base = base.scheme, base.raw_host or "", base.explicit_port, base.raw_path.rstrip("/")
+        self._base: Final = base.scheme, base.raw_authority, base.raw_path.rstrip("/")
         self.name: Final = name or self.server
         self.server_hostname: Final = server_hostname
         self._token = token
@@ -389,9 +389,9 @@ class Client:
 
     def _url(self, path: str, params: Params | None) -> URL:
         """Built from what is encoded already, so that nothing is parsed and quoted again."""
-        scheme, host, port, prefix = self._base
+        scheme, authority, prefix = self._base
         query = _query(params) if params else ""
-        return URL.build(scheme=scheme, host=host, port=port, path=prefix + path, query_string=query, encoded=True)
+        return URL.build(scheme=scheme, authority=authority, path=prefix + path, query_string=query, encoded=True)
 
     def _open_requests(self) -> aiohttp.ClientSession:
         self._requests = self._session(limit=self._max_connections)

@@ -1,0 +1,270 @@
+"""A work queue that is fair among tenants, runs one worker an object at a time and remembers failures.
+
+Fair means: tenants with something to do take turns, so ten thousand keys of one tenant delay another's first
+by one turn; and a tenant may hold only part of the workers, so that a server which does not answer cannot
+hold them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random as random_module
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+
+from vkgateway.kube.backoff import Backoff, Random
+from vkgateway.kube.errors import ApiError
+
+log = structlog.get_logger(__name__)
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Timer(Protocol):
+    """A call that can be taken back."""
+
+    def cancel(self) -> None:
+        """Take it back."""
+
+
+class _Tenant(Generic[K]):
+    """One tenant's part of the queue."""
+
+    __slots__ = ("failures", "listed", "queued", "ready", "running", "timers", "turns", "weight")
+
+    def __init__(self, weight: int) -> None:
+        self.ready: deque[K] = deque()
+        self.queued: set[K] = set()
+        self.running: dict[K, bool] = {}
+        """Keys at work; true where the key was added again meanwhile."""
+        self.timers: dict[K, tuple[float, Timer]] = {}
+        self.failures: dict[K, int] = {}
+        self.weight = weight
+        self.turns = 0
+        """Keys that it may still give in this round."""
+        self.listed = False
+        """Whether it stands in the queue's round."""
+
+    def idle(self) -> bool:
+        return not (self.queued or self.running or self.timers or self.failures or self.listed)
+
+
+class FairQueue(Generic[K]):
+    """Keys to look at, by tenant. Not for several threads.
+
+    `per_tenant` bounds how many keys of one tenant are at work at once (None: no bound). A tenant with weight
+    2 gives two keys where others give one. `clock` and `call_later` are the event loop's unless a test brings
+    its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        per_tenant: int | None = None,
+        backoff: Backoff | None = None,
+        weights: Callable[[str], int] = lambda _tenant: 1,
+        random: Random = random_module.random,
+        clock: Callable[[], float] | None = None,
+        call_later: Callable[[float, Callable[[], None]], Timer] | None = None,
+    ) -> None:
+        self._per_tenant = per_tenant
+        self._backoff = backoff or Backoff(base=0.05, cap=60.0, random=random)
+        self._weights = weights
+        self._clock = clock or (lambda: asyncio.get_running_loop().time())
+        self._call_later = call_later or (lambda delay, call: asyncio.get_running_loop().call_later(delay, call))
+        self._tenants: dict[str, _Tenant[K]] = {}
+        self._round: deque[str] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._closed = False
+
+    def __len__(self) -> int:
+        """Keys that are ready to be worked on now."""
+        return sum(len(tenant.ready) for tenant in self._tenants.values())
+
+    def depth(self, tenant: str) -> int:
+        """A tenant's keys that are ready."""
+        part = self._tenants.get(tenant)
+        return len(part.ready) if part is not None else 0
+
+    def add(self, tenant: str, key: K, *, delay: float = 0.0) -> None:
+        """Have a key looked at, in `delay` seconds at the latest.
+
+        Adding what is waiting changes nothing; what is at work now is looked at once more afterwards. Of two
+        delays the shorter counts.
+        """
+        part = self._tenants.get(tenant)
+        if part is None:
+            part = self._tenants[tenant] = _Tenant(max(1, self._weights(tenant)))
+        if delay > 0:
+            self._add_later(tenant, part, key, delay)
+            return
+        if part.timers and (waiting := part.timers.pop(key, None)) is not None:
+            waiting[1].cancel()
+        if key in part.running:
+            part.running[key] = True
+        elif key not in part.queued:
+            part.queued.add(key)
+            part.ready.append(key)
+            self._list(tenant, part)
+
+    def _add_later(self, tenant: str, part: _Tenant[K], key: K, delay: float) -> None:
+        if key in part.queued or part.running.get(key):
+            return
+        due = self._clock() + delay
+        waiting = part.timers.get(key)
+        if waiting is not None:
+            if waiting[0] <= due:
+                return
+            waiting[1].cancel()
+        part.timers[key] = due, self._call_later(delay, lambda: self._due(tenant, key))
+
+    def _due(self, tenant: str, key: K) -> None:
+        part = self._tenants.get(tenant)
+        if part is not None and part.timers.pop(key, None) is not None:
+            self.add(tenant, key)
+
+    async def get(self) -> tuple[str, K]:
+        """The next key, by turns among the tenants; whoever takes it must call `done`."""
+        while not self._round:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                # Somebody else must get the call that was meant for us.
+                if waiter.done() and not waiter.cancelled():
+                    self._wake()
+                raise
+        return self._take()
+
+    def _take(self) -> tuple[str, K]:
+        tenant = self._round[0]
+        part = self._tenants[tenant]
+        if part.turns <= 0:
+            part.turns = part.weight
+        key = part.ready.popleft()
+        part.queued.discard(key)
+        part.running[key] = False
+        part.turns -= 1
+        if not self._may_give(part):
+            self._round.popleft()
+            part.listed, part.turns = False, 0
+        elif part.turns == 0:
+            self._round.rotate(-1)
+        return tenant, key
+
+    def done(self, tenant: str, key: K) -> None:
+        """The work on a key has ended; it is looked at again if it was added meanwhile."""
+        part = self._tenants.get(tenant)
+        if part is None:
+            return
+        if part.running.pop(key, False) and key not in part.queued:
+            part.queued.add(key)
+            part.ready.append(key)
+        self._list(tenant, part)
+        if part.idle():
+            del self._tenants[tenant]
+
+    def retry(self, tenant: str, key: K, *, at_least: float | None = None) -> float:
+        """Have a key looked at again after a failure, later with each failure in a row; returns the delay."""
+        part = self._tenants.get(tenant)
+        if part is None:
+            return 0.0
+        failures = part.failures[key] = part.failures.get(key, 0) + 1
+        delay = self._backoff.delay(failures, at_least=at_least)
+        self.add(tenant, key, delay=delay)
+        return delay
+
+    def forget(self, tenant: str, key: K) -> None:
+        """The key was dealt with: its failures no longer count."""
+        part = self._tenants.get(tenant)
+        if part is not None and part.failures:
+            part.failures.pop(key, None)
+
+    def failures(self, tenant: str, key: K) -> int:
+        """How often in a row the key has failed."""
+        part = self._tenants.get(tenant)
+        return part.failures.get(key, 0) if part is not None else 0
+
+    def drop(self, tenant: str) -> None:
+        """Forget everything that waits for a tenant; what is at work ends as it may."""
+        part = self._tenants.get(tenant)
+        if part is None:
+            return
+        for _, timer in part.timers.values():
+            timer.cancel()
+        part.timers.clear()
+        part.failures.clear()
+        part.ready.clear()
+        part.queued.clear()
+        part.running = dict.fromkeys(part.running, False)
+        if part.listed:
+            self._round.remove(tenant)
+            part.listed, part.turns = False, 0
+        if part.idle():
+            del self._tenants[tenant]
+
+    def close(self) -> None:
+        """Take back everything that waits, timers included."""
+        for tenant in list(self._tenants):
+            self.drop(tenant)
+
+    def _may_give(self, part: _Tenant[K]) -> bool:
+        return bool(part.ready) and (self._per_tenant is None or len(part.running) < self._per_tenant)
+
+    def _list(self, tenant: str, part: _Tenant[K]) -> None:
+        """Give the tenant its place in the round, if it has something to give, and wake one who waits."""
+        if not self._may_give(part):
+            return
+        if not part.listed:
+            part.listed = True
+            self._round.append(tenant)
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+
+async def run_workers(
+    queue: FairQueue[K],
+    handler: Callable[[str, K], Awaitable[float | None]],
+    *,
+    concurrency: int,
+    name: str = "worker",
+) -> None:
+    """Work on the queue until cancelled.
+
+    `handler` may return seconds after which it wants to see the key again. Where it raises, the key is
+    retried with back-off, never sooner than the server asked; what is no ApiError is a defect and is logged
+    with its trace.
+    """
+    async with asyncio.TaskGroup() as group:
+        for number in range(concurrency):
+            group.create_task(_work(queue, handler), name=f"{name}-{number}")
+
+
+async def _work(queue: FairQueue[K], handler: Callable[[str, K], Awaitable[float | None]]) -> None:
+    while True:
+        tenant, key = await queue.get()
+        try:
+            again = await handler(tenant, key)
+        except ApiError as error:
+            queue.retry(tenant, key, at_least=error.retry_after)
+            if not error.transient:
+                log.warning("refused", tenant=tenant, key=key, error=error.message)
+        except Exception:  # one object's defect must not stop the work on all others
+            queue.retry(tenant, key)
+            log.exception("defect", tenant=tenant, key=key)
+        else:
+            queue.forget(tenant, key)
+            if again is not None:
+                queue.add(tenant, key, delay=again)
+        finally:
+            queue.done(tenant, key)

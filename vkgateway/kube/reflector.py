@@ -1,0 +1,352 @@
+"""Keeps a typed, narrow copy of one kind's objects in memory, by list and watch, and tells what changed.
+
+The rules are those of the Kubernetes API concepts page
+(https://kubernetes.io/docs/reference/using-api/api-concepts/): "Efficient detection of changes", "Streaming
+lists", "Watch bookmarks" and "410 Gone responses".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random as random_module
+from collections.abc import Awaitable, Callable
+from typing import Final, Generic, Protocol, TypeVar
+
+import aiohttp
+import msgspec
+import structlog
+
+from vkgateway.kube import errors
+from vkgateway.kube.backoff import Backoff, Random
+from vkgateway.kube.client import Client, Params
+from vkgateway.kube.resources import Resource
+from vkgateway.kube.watchstream import LineSplitter, split_event
+from vkgateway.model.objects import Meta, ObjectView
+
+log = structlog.get_logger(__name__)
+
+Key = tuple[str, str]
+"""Namespace and name; the namespace is empty for cluster-scoped objects."""
+
+INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
+_PROOF: Final = 1.0
+"""Seconds of a resumed watch without an error after which nothing can have been missed.
+
+A server that no longer knows the resource version says so at once, in the status or as the first event.
+"""
+_RELIST_AFTER: Final = 3
+"""Refusals in a row after which the resource version itself is doubted (a store restored from a backup)."""
+_VERSION_ONLY: Final = msgspec.json.Decoder(ObjectView).decode
+
+
+class HasMetadata(Protocol):
+    """What the narrow struct of any kind must have."""
+
+    @property
+    def metadata(self) -> Meta:
+        """The object's metadata; name, namespace, UID and resource version are needed."""
+
+
+T = TypeVar("T", bound=HasMetadata)
+
+
+class Reflector(Generic[T]):
+    """One watch over one kind at one server, for ever.
+
+    `decode` gets the JSON bytes of one object. `on_change(old, new)` is called in order for each change:
+    `(None, new)` for what appeared, `(old, None)` for what went (`old` being the last state known of it); an
+    object that was replaced by another of the same name goes before the other appears. It must neither wait
+    nor raise.
+
+    `complete` says that `items` holds everything the server has (but for what is on its way this moment):
+    false until the first list is done, and from the moment the watch is lost until it is shown that nothing
+    was missed. One lost connection that can be made anew at once changes nothing. `on_reachable(False, why)`
+    comes when the server cannot be followed, `on_reachable(True, "")` when it can again, `on_complete()` each
+    time `complete` becomes true; an object that `decode` refuses keeps it false, since it is not known what
+    that object says.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource,
+        *,
+        decode: Callable[[bytes], T],
+        on_change: Callable[[T | None, T | None], None],
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        on_reachable: Callable[[bool, str], None] | None = None,
+        on_complete: Callable[[], None] | None = None,
+        streaming_list: bool = True,
+        page_size: int = 500,
+        inactivity: float = 150.0,
+        random: Random = random_module.random,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self.items: dict[Key, T] = {}
+        self.reachable = False
+        self.relists = 0
+        self.unreadable: set[Key] = set()
+        self._client = client
+        self._resource = resource
+        self._path: Final = resource.path(namespace)
+        self._what: Final = f"GET {self._path} at {client.name}"
+        self._namespace = namespace
+        self._label_selector = label_selector
+        self._field_selector = field_selector
+        self._decode = decode
+        self._on_change = on_change
+        self._on_reachable = on_reachable
+        self._on_complete = on_complete
+        self._streaming_list = streaming_list
+        self._page_size = page_size
+        self._inactivity = inactivity
+        self._random = random
+        self._sleep = sleep
+        self._backoff = Backoff(base=0.2, cap=30.0, random=random)
+        self._version = ""
+        self._known = False
+        self._told = False
+        self._complete = asyncio.Event()
+        self._seen: set[Key] | None = None
+        self._failures = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether `items` is all there is, so that what is missing in it may be taken for gone."""
+        return self._complete.is_set()
+
+    async def wait_complete(self) -> None:
+        """Wait until `complete` is true."""
+        await self._complete.wait()
+
+    async def run(self) -> None:
+        """List and watch until cancelled; every failure of the server is retried."""
+        while True:
+            try:
+                if not self._version and not self._streaming_list:
+                    await self._list()
+                await self._watch()
+            except errors.Gone:
+                self._expired()
+            except errors.ApiError as error:
+                await self._sleep(self._failed(error))
+            except msgspec.DecodeError as error:
+                strange = errors.ServerError(f"{self._what}: {error}", status=500)
+                await self._sleep(self._failed(strange))
+
+    # -- listing ---------------------------------------------------------------------------------------------------
+
+    async def _list(self) -> None:
+        """Everything, page by page; a list that outlives its continue token is taken again in one piece."""
+        try:
+            await self._list_pages(self._page_size)
+        except errors.Gone:
+            await self._list_pages(0)
+
+    async def _list_pages(self, limit: int) -> None:
+        self._begin()
+        version = ""
+        async for page in self._client.pages(
+            self._resource,
+            namespace=self._namespace,
+            label_selector=self._label_selector,
+            field_selector=self._field_selector,
+            limit=limit,
+        ):
+            version = page.metadata.resource_version
+            for item in page.items:
+                self._put(bytes(item))
+        self._end(version)
+
+    def _begin(self) -> None:
+        self._seen = set()
+        self.unreadable.clear()
+
+    def _end(self, version: str) -> None:
+        """All is listed: what was not seen is gone."""
+        seen, self._seen = self._seen or set(), None
+        for key in [key for key in self.items if key not in seen]:
+            self._on_change(self.items.pop(key), None)
+        self._version = version
+        self.relists += 1
+        self._settle()
+
+    # -- watching --------------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """One watch until its end, from the version known or, in a streaming list, from nothing."""
+        starting = not self._version
+        if starting:
+            self._begin()
+        splitter = LineSplitter()
+        proof: asyncio.TimerHandle | None = None
+        try:
+            async with self._client.stream(
+                "GET", self._path, self._watch_params(starting), inactivity=self._inactivity
+            ) as response:
+                if not starting and not self._known:
+                    proof = asyncio.get_running_loop().call_later(_PROOF, self._settle)
+                while chunk := await self._read(response):
+                    for line in splitter.feed(chunk):
+                        self._event(line)
+        except errors.ApiError as error:
+            if starting and error.status in (400, 422):
+                self._streaming_list = False
+                return
+            raise
+        finally:
+            if proof is not None:
+                proof.cancel()
+        if self._seen is not None:
+            raise errors.Unreachable(f"{self._what}: the list ended half way")
+        await self._sleep(0.05 + 0.1 * self._random())
+
+    def _watch_params(self, starting: bool) -> Params:
+        params: dict[str, str | int | bool] = {
+            "watch": True,
+            "allowWatchBookmarks": True,
+            # Spread, so that a server that restarted is not asked by everybody at the same moment ever after.
+            "timeoutSeconds": 300 + int(300 * self._random()),
+        }
+        if starting:
+            params["sendInitialEvents"] = True
+            params["resourceVersionMatch"] = "NotOlderThan"
+        else:
+            params["resourceVersion"] = self._version
+        if self._label_selector:
+            params["labelSelector"] = self._label_selector
+        if self._field_selector:
+            params["fieldSelector"] = self._field_selector
+        return params
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        with self._client.unreachable("GET", self._path):
+            return await response.content.readany()
+
+    def _event(self, line: bytes) -> None:
+        kind, body = split_event(line)
+        if kind == "ERROR":
+            raise errors.from_event(body, what=self._what)
+        if kind == "BOOKMARK":
+            self._bookmark(body)
+            return
+        version = self._drop(body) if kind == "DELETED" else self._put(body)
+        # While the list streams in, objects come in the order of their names: their versions say nothing.
+        if self._seen is None:
+            self._version = version
+            if not self._known:
+                self._settle()
+
+    def _bookmark(self, body: bytes) -> None:
+        metadata = _VERSION_ONLY(body).metadata
+        if self._seen is None:
+            self._version = metadata.resource_version
+            self._settle()
+        elif metadata.annotations.get(INITIAL_EVENTS_END) == "true":
+            self._end(metadata.resource_version)
+        else:
+            # A server from before streaming lists took the parameters for air and will never say that it is done.
+            self._streaming_list = False
+            raise errors.Gone(f"{self._what}: no streaming lists", status=410)
+
+    # -- the store -------------------------------------------------------------------------------------------------
+
+    def _put(self, body: bytes) -> str:
+        """Take in an object that was listed, added or changed; returns its resource version."""
+        try:
+            new = self._decode(body)
+        except msgspec.DecodeError as error:
+            return self._unreadable(body, error)
+        metadata = new.metadata
+        key = metadata.namespace, metadata.name
+        if self._seen is not None:
+            self._seen.add(key)
+        if self.unreadable:
+            self._readable(key)
+        old = self.items.get(key)
+        if old is not None:
+            before = old.metadata
+            if before.uid != metadata.uid:
+                del self.items[key]
+                self._on_change(old, None)
+                old = None
+            elif before.resource_version == metadata.resource_version:
+                return metadata.resource_version
+        self.items[key] = new
+        self._on_change(old, new)
+        return metadata.resource_version
+
+    def _drop(self, body: bytes) -> str:
+        """Forget an object that was deleted or left the selection; returns the event's resource version."""
+        metadata = _VERSION_ONLY(body).metadata
+        key = metadata.namespace, metadata.name
+        if self.unreadable:
+            self._readable(key)
+        old = self.items.get(key)
+        if old is not None and old.metadata.uid == metadata.uid:
+            del self.items[key]
+            try:
+                old = self._decode(body)
+            except msgspec.DecodeError as error:
+                log.warning("object unreadable", kind=self._resource.kind, key=key, error=str(error))
+            self._on_change(old, None)
+        return metadata.resource_version
+
+    def _unreadable(self, body: bytes, error: msgspec.DecodeError) -> str:
+        """Keep what was known of an object that says what we do not understand, and trust in nothing's
+        absence.
+        """
+        metadata = _VERSION_ONLY(body).metadata
+        key = metadata.namespace, metadata.name
+        if self._seen is not None:
+            self._seen.add(key)
+        self.unreadable.add(key)
+        self._complete.clear()
+        log.error("object unreadable", server=self._client.name, kind=self._resource.kind, key=key, error=str(error))
+        return metadata.resource_version
+
+    def _readable(self, key: Key) -> None:
+        self.unreadable.discard(key)
+        if self._known and not self.unreadable:
+            self._settle()
+
+    # -- what is known of the server -------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """The watch is up and nothing was missed."""
+        self._known = True
+        self._failures = 0
+        if not self.unreadable and not self._complete.is_set():
+            self._complete.set()
+            if self._on_complete is not None:
+                self._on_complete()
+        self._tell(True, "")
+
+    def _expired(self) -> None:
+        """The server has forgotten the version that we know: what happened since can only be found by a
+        list.
+        """
+        self._version = ""
+        self._known = False
+        self._complete.clear()
+
+    def _failed(self, error: errors.ApiError) -> float:
+        """Note a failure; returns the seconds to wait before the next try."""
+        self._failures += 1
+        if self._failures == 1 and self._known:
+            return 0.1 * self._random() if error.retry_after is None else error.retry_after
+        self._known = False
+        self._complete.clear()
+        self._tell(False, error.message)
+        if self._failures >= _RELIST_AFTER and error.status:
+            self._version = ""
+        return self._backoff.delay(self._failures, at_least=error.retry_after)
+
+    def _tell(self, reachable: bool, why: str) -> None:
+        if self._told and self.reachable == reachable:
+            return
+        self.reachable, self._told = reachable, True
+        if self._on_reachable is not None:
+            self._on_reachable(reachable, why)
