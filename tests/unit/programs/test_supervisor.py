@@ -1,0 +1,244 @@
+"""The supervisor with real processes: restarts, changed specs, order of stopping, adoption, leftovers."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from vkgateway.model.errors import InputError, NotFoundError
+from vkgateway.programs.supervisor import procfs
+from vkgateway.programs.supervisor.client import (
+    SupervisorClient,
+    SupervisorUnavailable,
+    start_supervisor,
+    stop_leftovers,
+)
+from vkgateway.programs.supervisor.daemon import Supervisor
+from vkgateway.programs.supervisor.protocol import Remove, Restart
+from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, SupervisorPaths
+
+
+def spec(name: str, script: str, *, stop_rank: int = 50, stop_timeout: float = 5.0) -> ProcessSpec:
+    return ProcessSpec(name=name, argv=("sh", "-c", script), stop_rank=stop_rank, stop_timeout=stop_timeout)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - another process is waited for
+            await asyncio.sleep(0.01)
+
+
+def names_alive(data_dir: Path) -> list[str]:
+    return sorted(process.name for process in procfs.marked(data_dir))
+
+
+@pytest.fixture
+async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
+    paths = SupervisorPaths(tmp_path)
+    paths.run_dir.mkdir()
+    supervisor = Supervisor(paths, backoff_first=0.02)
+    yield supervisor
+    await supervisor.shutdown()
+    assert names_alive(tmp_path) == [], "nothing outlives a shutdown"
+    assert not paths.state.exists()
+
+
+async def state(supervisor: Supervisor, name: str) -> ProcessState:
+    return await supervisor.ensure(supervisor._processes[name].spec)
+
+
+async def test_what_dies_is_started_again_with_a_reason(supervisor: Supervisor, tmp_path: Path) -> None:
+    script = "if mkdir again; then echo 'Error: no luck' >&2; exit 3; fi; exec sleep 100"
+    first = await supervisor.ensure(spec("a/b", script))
+    process = supervisor._processes["a/b"]
+    await eventually(lambda: process.state().restarts == 1 and process.state().pid is not None)
+    now = process.state()
+    assert now.pid != first.pid
+    assert now.state == "starting"
+    assert now.reason.startswith("exit code 3 after 0.")
+    assert now.reason.endswith(": Error: no luck")
+    assert Path(now.log) == tmp_path / "logs" / "a.b.log"
+
+
+async def test_a_killed_process_says_by_what(supervisor: Supervisor) -> None:
+    first = await supervisor.ensure(spec("a", "exec sleep 100"))
+    assert first.pid is not None
+    os.kill(first.pid, signal.SIGKILL)
+    process = supervisor._processes["a"]
+    await eventually(lambda: process.state().restarts == 1)
+    assert process.state().reason.startswith("killed by SIGKILL after")
+
+
+async def test_what_cannot_be_started_waits_and_says_why(supervisor: Supervisor) -> None:
+    found = await supervisor.ensure(ProcessSpec(name="a", argv=("/no/such/program",)))
+    assert found.state == "backoff"
+    assert found.pid is None
+    assert found.reason == "cannot start /no/such/program: No such file or directory"
+
+
+async def test_the_same_spec_again_changes_nothing(supervisor: Supervisor) -> None:
+    first = await supervisor.ensure(spec("a", "exec sleep 100"))
+    again = await supervisor.ensure(spec("a", "exec sleep 100"))
+    assert again.pid == first.pid
+    assert again.restarts == 0
+
+
+async def test_a_changed_spec_replaces_the_process(supervisor: Supervisor) -> None:
+    first = await supervisor.ensure(spec("a", "exec sleep 100"))
+    changed = await supervisor.ensure(spec("a", "exec sleep 200"))
+    assert changed.pid != first.pid
+    assert first.pid is not None
+    assert procfs.started(first.pid) is None, "the old one is gone before the new one starts"
+
+
+async def test_asking_again_ends_the_pause(tmp_path: Path) -> None:
+    paths = SupervisorPaths(tmp_path)
+    paths.run_dir.mkdir()
+    supervisor = Supervisor(paths, backoff_first=1000.0)
+    wanted = spec("a", "mkdir once && exit 1; exec sleep 100")
+    await supervisor.ensure(wanted)
+    process = supervisor._processes["a"]
+    await eventually(lambda: process.state().next_start is not None)
+    assert process.state().state == "backoff"
+    await supervisor.ensure(wanted)
+    await eventually(lambda: process.state().pid is not None)
+    await supervisor.shutdown()
+
+
+async def test_a_restart_on_request(supervisor: Supervisor) -> None:
+    first = await supervisor.ensure(spec("a", "exec sleep 100"))
+    [again] = (await supervisor.answer(Restart("a"))).processes
+    assert again.pid != first.pid
+    assert (again.restarts, again.reason) == (1, "restarted on request")
+    refused = await supervisor.answer(Restart("b"))
+    assert refused.missing
+    assert "'b'" in refused.error
+
+
+async def test_higher_ranks_stop_first(supervisor: Supervisor, tmp_path: Path) -> None:
+    for name, rank in (("store", 10), ("server", 20), ("agent", 30)):
+        script = f"trap 'echo {name} >> {tmp_path}/order; exit 0' TERM; echo up; while :; do sleep 0.01; done"
+        await supervisor.ensure(spec(name, script, stop_rank=rank))
+        log = tmp_path / "logs" / f"{name}.log"
+        await eventually(lambda log=log: log.exists() and log.read_text() == "up\n")  # type: ignore[misc]
+    await supervisor.shutdown()
+    assert (tmp_path / "order").read_text().split() == ["agent", "server", "store"]
+
+
+async def test_one_that_ignores_sigterm_is_killed(supervisor: Supervisor, tmp_path: Path) -> None:
+    await supervisor.ensure(spec("deaf", "trap '' TERM; echo up; while :; do sleep 0.01; done", stop_timeout=0.1))
+    await eventually(lambda: (tmp_path / "logs" / "deaf.log").read_text() == "up\n")
+    await supervisor.answer(Remove("deaf"))
+    assert names_alive(tmp_path) == []
+
+
+async def test_children_in_their_own_sessions_go_with_a_removed_process(supervisor: Supervisor, tmp_path: Path) -> None:
+    await supervisor.ensure(spec("a", "setsid sleep 100 & sleep 100 & echo up; exec sleep 100"))
+    await eventually(lambda: len(names_alive(tmp_path)) == 3)
+    await supervisor.answer(Remove("a"))
+    assert names_alive(tmp_path) == []
+
+
+async def test_children_of_a_crashed_process_are_killed_with_its_group(supervisor: Supervisor, tmp_path: Path) -> None:
+    await supervisor.ensure(spec("a", "mkdir once && { sleep 1000 & exit 1; }; exec sleep 100"))
+    process = supervisor._processes["a"]
+    await eventually(lambda: process.state().restarts == 1 and process.state().pid is not None)
+    await eventually(lambda: [p.pid for p in procfs.marked(tmp_path)] == [process.state().pid])
+
+
+async def test_a_group_is_removed_and_nothing_else(supervisor: Supervisor) -> None:
+    for name in ("tenant/a/x", "tenant/a/y", "tenant/ab/x"):
+        await supervisor.ensure(spec(name, "exec sleep 100"))
+    await supervisor.answer(Remove("tenant/a", group=True))
+    assert list(supervisor._processes) == ["tenant/ab/x"]
+
+
+async def test_without_a_supervisor_the_client_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(SupervisorUnavailable) as caught:
+        await SupervisorClient.for_data_dir(tmp_path).list()
+    assert str(tmp_path / "run" / "supervisor.sock") in str(caught.value)
+    assert "vkgateway up" in caught.value.hint
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[SupervisorClient]:
+    data_dir = tmp_path / ("deep" * 30)
+    data_dir.mkdir()
+    client = await start_supervisor(data_dir)
+    yield client
+    await asyncio.to_thread(stop_leftovers, data_dir, timeout=1.0)
+    assert names_alive(data_dir) == []
+
+
+def data_dir_of(client: SupervisorClient) -> Path:
+    return client._socket_path.parent.parent
+
+
+async def test_a_killed_supervisor_is_followed_by_one_that_adopts(client: SupervisorClient) -> None:
+    kept = await client.ensure(spec("kept", "setsid sleep 100 & exec sleep 100"))
+    data_dir = data_dir_of(client)
+    await eventually(lambda: names_alive(data_dir).count("kept") == 2)
+    [keeper] = [p for p in procfs.marked(data_dir) if p.name == "supervisor"]
+    os.kill(keeper.pid, signal.SIGKILL)
+    found = await answer_after_death(client, keeper.pid)
+    assert [(p.name, p.pid, p.restarts) for p in found] == [("kept", kept.pid, 0)]
+    assert kept.pid is not None
+    os.kill(kept.pid, signal.SIGKILL)
+    async with asyncio.timeout(10):
+        while (now := (await client.list())[0]).restarts == 0 or now.pid is None:  # noqa: ASYNC110 - another process is waited for
+            await asyncio.sleep(0.01)
+    assert now.pid != kept.pid
+    assert "earlier supervisor" in now.reason
+
+
+async def answer_after_death(client: SupervisorClient, pid: int) -> list[ProcessState]:
+    await eventually(lambda: procfs.started(pid) is None)
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                return await client.list()
+            except SupervisorUnavailable:
+                await asyncio.sleep(0.01)
+
+
+async def test_errors_and_lists_pass_through_the_socket(client: SupervisorClient) -> None:
+    with pytest.raises(NotFoundError, match="'nobody'"):
+        await client.restart("nobody")
+    await client.ensure(spec("b/one", "exec sleep 100"))
+    await client.ensure(spec("a", "exec sleep 100"))
+    assert [p.name for p in await client.list()] == ["a", "b/one"]
+    assert [p.name for p in await client.list("b")] == ["b/one"]
+    await client.remove("nobody")
+    await client.remove_group("b")
+    assert [p.name for p in await client.list()] == ["a"]
+
+
+async def test_shutdown_leaves_nothing(client: SupervisorClient) -> None:
+    await client.ensure(spec("a", "exec sleep 100"))
+    await client.shutdown()
+    data_dir = data_dir_of(client)
+    await eventually(lambda: names_alive(data_dir) == [])
+    with pytest.raises(SupervisorUnavailable):
+        await client.list()
+
+
+async def test_leftovers_are_found_without_a_supervisor(client: SupervisorClient) -> None:
+    await client.ensure(spec("a", "setsid sleep 100 & exec sleep 100"))
+    data_dir = data_dir_of(client)
+    assert await asyncio.to_thread(stop_leftovers, data_dir, timeout=1.0) == ["a", "guardian", "supervisor"]
+    assert names_alive(data_dir) == []
+    assert await asyncio.to_thread(stop_leftovers, data_dir) == []
+
+
+async def test_two_supervisors_never_share_a_data_directory(client: SupervisorClient) -> None:
+    again = await start_supervisor(data_dir_of(client))
+    assert await again.list() == []
+    assert names_alive(data_dir_of(client)).count("supervisor") == 1
+
+
+def test_a_bad_name_never_reaches_the_socket() -> None:
+    with pytest.raises(InputError):
+        spec("Bad", "true")
