@@ -1,0 +1,186 @@
+"""The files that a control plane's processes read, written from its credentials; all of them can be rebuilt."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from vkgateway.controlplane.credentials import ADMIN_USER, Credentials
+from vkgateway.controlplane.files import SECRET_MODE, write_file
+from vkgateway.controlplane.pki import (
+    Authority,
+    KeyPair,
+    alternative_names,
+    common_name,
+    needs_renewal,
+)
+from vkgateway.controlplane.plane import Plane
+from vkgateway.kube import kubeconfig
+
+FRONT_PROXY_USER = "front-proxy-client"
+_USERS = {
+    "controller-manager": "system:kube-controller-manager",
+    "scheduler": "system:kube-scheduler",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authorities:
+    """Who signs what the API server shows to others: its etcd certificate, its certificate for kubelets."""
+
+    etcd: Authority
+    kubelet: Authority
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneFiles:
+    """Where the files lie; `name` is what `KeyPair.write` and the properties below put into `directory`."""
+
+    directory: Path
+
+    def cert(self, name: str) -> Path:
+        """Return the certificate file: of `ca`, `front-proxy-ca`, `etcd-ca`, `kubelet-ca`, or of a pair."""
+        return self.directory / f"{name}.crt"
+
+    def key(self, name: str) -> Path:
+        """Return the private key file of a pair."""
+        return self.directory / f"{name}.key"
+
+    def kubeconfig(self, name: str) -> Path:
+        """Return the kubeconfig of `admin`, `controller-manager` or `scheduler`."""
+        return self.directory / f"{name}.kubeconfig"
+
+
+def write_files(
+    directory: Path,
+    *,
+    plane: Plane,
+    credentials: Credentials,
+    authorities: Authorities,
+    now: datetime.datetime,
+) -> PlaneFiles:
+    """Bring the folder up to date: certificates that are missing, broken, ending or no longer fit are issued.
+
+    What fits is left as it is. The processes notice new certificates by themselves, so nothing restarts.
+    """
+    files = PlaneFiles(directory)
+    credentials.ca.write(directory, "ca")
+    credentials.signing_key.write(directory, "sa")
+    for name, authority in (
+        ("front-proxy-ca", credentials.front_proxy_ca),
+        ("etcd-ca", authorities.etcd),
+        ("kubelet-ca", authorities.kubelet),
+    ):
+        write_file(files.cert(name), authority.cert_pem)
+    for wanted in _certificates(plane, credentials=credentials, authorities=authorities):
+        wanted.ensure(files, now=now)
+    for name, user in _USERS.items():
+        _write_kubeconfig(files, name, plane=plane, user=user)
+    kubeconfig.write(files.kubeconfig("admin"), admin_kubeconfig(plane, credentials=credentials))
+    return files
+
+
+def admin_kubeconfig(plane: Plane, *, credentials: Credentials) -> dict[str, Any]:
+    """Make the kubeconfig of the cluster's admin, certificates inline: to be handed out."""
+    admin = credentials.admin
+    return kubeconfig.build(
+        plane.cluster,
+        server=plane.url,
+        ca=credentials.ca.cert_pem,
+        cert=admin.cert_pem,
+        key=admin.key_pem,
+        user=f"{plane.cluster}-{ADMIN_USER}",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """A certificate that should be there."""
+
+    name: str
+    authority: Authority
+    cn: str
+    organizations: Sequence[str] = ()
+    dns: Sequence[str] = ()
+    ips: Sequence[str] = ()
+    server: bool = False
+
+    def ensure(self, files: PlaneFiles, *, now: datetime.datetime) -> None:
+        if not self._fits(files, now=now):
+            self._issue().write(files.directory, self.name)
+
+    def _issue(self) -> KeyPair:
+        return self.authority.issue(
+            self.cn,
+            organizations=self.organizations,
+            dns=self.dns,
+            ips=self.ips,
+            server=self.server,
+            client=not self.server,
+        )
+
+    def _fits(self, files: PlaneFiles, *, now: datetime.datetime) -> bool:
+        try:
+            cert = files.cert(self.name).read_bytes()
+            key = load_pem_private_key(files.key(self.name).read_bytes(), password=None)
+            return (
+                x509.load_pem_x509_certificate(cert).public_key() == key.public_key()
+                and self.authority.signed(cert)
+                and not needs_renewal(cert, now=now)
+                and common_name(cert) == self.cn
+                and alternative_names(cert) == {*self.dns, *self.ips}
+            )
+        except (FileNotFoundError, ValueError, TypeError):
+            return False
+
+
+def _certificates(plane: Plane, *, credentials: Credentials, authorities: Authorities) -> list[_Wanted]:
+    return [
+        _Wanted(
+            name="apiserver",
+            authority=credentials.ca,
+            cn="kube-apiserver",
+            dns=plane.server_dns,
+            ips=plane.server_ips,
+            server=True,
+        ),
+        _Wanted(name="etcd", authority=authorities.etcd, cn=plane.etcd_user),
+        _Wanted(
+            name="kubelet-client",
+            authority=authorities.kubelet,
+            cn=plane.kubelet_user,
+            organizations=plane.kubelet_groups,
+        ),
+        _Wanted(name="front-proxy", authority=credentials.front_proxy_ca, cn=FRONT_PROXY_USER),
+        *(_Wanted(name=name, authority=credentials.ca, cn=user) for name, user in _USERS.items()),
+    ]
+
+
+def _write_kubeconfig(files: PlaneFiles, name: str, *, plane: Plane, user: str) -> None:
+    """Point at certificate files instead of holding them: client-go reads those again when they change."""
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {
+                "name": plane.cluster,
+                "cluster": {"server": plane.url, "certificate-authority": str(files.cert("ca"))},
+            }
+        ],
+        "users": [
+            {
+                "name": user,
+                "user": {"client-certificate": str(files.cert(name)), "client-key": str(files.key(name))},
+            }
+        ],
+        "contexts": [{"name": plane.cluster, "context": {"cluster": plane.cluster, "user": user}}],
+        "current-context": plane.cluster,
+    }
+    write_file(files.kubeconfig(name), yaml.safe_dump(document).encode(), mode=SECRET_MODE)

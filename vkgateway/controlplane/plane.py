@@ -1,0 +1,137 @@
+"""The description of one control plane, tenant's or compute's: names, addresses, flags that differ."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from vkgateway.controlplane.etcd.tenancy import COMPUTE_PREFIX, COMPUTE_USER, tenant_user
+from vkgateway.model.names import tenant_etcd_prefix
+
+ComponentName = Literal["apiserver", "controller-manager", "scheduler"]
+COMPONENTS: tuple[ComponentName, ...] = get_args(ComponentName)
+
+CLUSTER_DOMAIN = "cluster.local"
+SERVICE_CIDR = "10.96.0.0/16"
+# The common name of a tenant's API server at the gateway's kubelet endpoint starts so; the tenant's name follows.
+TENANT_KUBELET_USER = "vkgateway:tenant:"
+
+Flags = Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What a template changes of one component: flags without dashes (None takes one away), environment."""
+
+    flags: Flags = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plane:
+    """One control plane: what its processes, certificates and kubeconfigs are made from.
+
+    `group` starts its processes' names (`compute`, `tenant/alpha`); `cluster` names it in kubeconfigs;
+    `kubelet_user` and `kubelet_groups` are who its API server is at the kubelets.
+    """
+
+    group: str
+    cluster: str
+    address: str
+    port: int
+    etcd_endpoints: tuple[str, ...]
+    etcd_user: str
+    etcd_prefix: str
+    kubelet_user: str
+    kubelet_groups: tuple[str, ...] = ()
+    subject_alt_names: tuple[str, ...] = ()
+    service_cidr: str = SERVICE_CIDR
+    cluster_domain: str = CLUSTER_DOMAIN
+    tuning: Mapping[ComponentName, Tuning] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """The API server's address, `https://HOST:PORT`."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"https://{host}:{self.port}"
+
+    @property
+    def issuer(self) -> str:
+        """Who the cluster's service account tokens say they are from."""
+        return f"https://kubernetes.default.svc.{self.cluster_domain}"
+
+    @property
+    def server_dns(self) -> tuple[str, ...]:
+        """The names by which the API server may be called."""
+        service = "kubernetes.default.svc"
+        own = ("kubernetes", "kubernetes.default", service, f"{service}.{self.cluster_domain}", "localhost")
+        return own + tuple(name for name in self.subject_alt_names if not _is_ip(name))
+
+    @property
+    def server_ips(self) -> tuple[str, ...]:
+        """The addresses at which it may be called, the first of the service range (`kubernetes`) among them."""
+        service = next(ipaddress.ip_network(self.service_cidr).hosts())
+        own = (self.address, "127.0.0.1", str(service))
+        return tuple(dict.fromkeys(own + tuple(name for name in self.subject_alt_names if _is_ip(name))))
+
+
+def tenant_plane(
+    tenant: str,
+    *,
+    address: str,
+    port: int,
+    etcd_endpoints: tuple[str, ...],
+    subject_alt_names: tuple[str, ...] = (),
+    service_cidr: str = SERVICE_CIDR,
+    tuning: Mapping[ComponentName, Tuning] | None = None,
+) -> Plane:
+    """Describe a tenant's control plane."""
+    return Plane(
+        group=f"tenant/{tenant}",
+        cluster=tenant,
+        address=address,
+        port=port,
+        etcd_endpoints=etcd_endpoints,
+        etcd_user=tenant_user(tenant),
+        etcd_prefix=tenant_etcd_prefix(tenant),
+        kubelet_user=f"{TENANT_KUBELET_USER}{tenant}",
+        subject_alt_names=subject_alt_names,
+        service_cidr=service_cidr,
+        tuning=tuning or {},
+    )
+
+
+def compute_plane(
+    *,
+    address: str,
+    port: int,
+    etcd_endpoints: tuple[str, ...],
+    subject_alt_names: tuple[str, ...] = (),
+    service_cidr: str = SERVICE_CIDR,
+    tuning: Mapping[ComponentName, Tuning] | None = None,
+) -> Plane:
+    """Describe the embedded compute cluster's control plane; its kubelets trust its own authority."""
+    return Plane(
+        group="compute",
+        cluster="compute",
+        address=address,
+        port=port,
+        etcd_endpoints=etcd_endpoints,
+        etcd_user=COMPUTE_USER,
+        etcd_prefix=COMPUTE_PREFIX,
+        kubelet_user="kube-apiserver-kubelet-client",
+        kubelet_groups=("system:masters",),
+        subject_alt_names=subject_alt_names,
+        service_cidr=service_cidr,
+        tuning=tuning or {},
+    )
+
+
+def _is_ip(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
