@@ -21,6 +21,7 @@ from vkgateway.model.names import (
     compute_namespace,
 )
 from vkgateway.model.objects import Meta, NamespaceView, NodeView, ObjectView
+from vkgateway.sync.marks import TOKEN_OF
 from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod
 
 log = structlog.get_logger(__name__)
@@ -31,9 +32,11 @@ Key = tuple[str, str]
 CopyKind = Literal["configmaps", "secrets"]
 COPY_RESOURCES: dict[CopyKind, Resource] = {"configmaps": resources.CONFIG_MAPS, "secrets": resources.SECRETS}
 
-_decode_object = msgspec.json.Decoder(ObjectView).decode
+AnyReflector = Reflector[ComputePodView] | Reflector[NodeView] | Reflector[NamespaceView] | Reflector[ObjectView]
+
+decode_object = msgspec.json.Decoder(ObjectView).decode
 _decode_node = msgspec.json.Decoder(NodeView).decode
-_decode_namespace = msgspec.json.Decoder(NamespaceView).decode
+decode_namespace = msgspec.json.Decoder(NamespaceView).decode
 
 
 class Listener(Protocol):
@@ -76,6 +79,7 @@ class ComputeLink:
             on_change=self._pod_changed,
             label_selector=ours,
             on_reachable=self._reachable,
+            on_complete=self._completed,
         )
         self.nodes: Reflector[NodeView] = Reflector(
             client, resources.NODES, decode=_decode_node, on_change=self._node_changed
@@ -83,17 +87,19 @@ class ComputeLink:
         self.namespaces: Reflector[NamespaceView] = Reflector(
             client,
             resources.NAMESPACES,
-            decode=_decode_namespace,
+            decode=decode_namespace,
             on_change=self._namespace_changed,
             label_selector=ours,
+            on_complete=self._completed,
         )
         self.copies: dict[CopyKind, Reflector[ObjectView]] = {
             kind: Reflector(
                 client,
                 resource,
-                decode=_decode_object,
+                decode=decode_object,
                 on_change=self._copy_listener(kind),
                 label_selector=ours,
+                on_complete=self._completed,
             )
             for kind, resource in COPY_RESOURCES.items()
         }
@@ -125,49 +131,41 @@ class ComputeLink:
         return list(self._pods[tenant])
 
     def copies_of(self, tenant: str, kind: CopyKind) -> Iterator[Key]:
-        """Compute namespace and name of every copy that belongs to a tenant."""
-        for key, view in list(self.copies[kind].items.items()):
-            if view.metadata.labels.get(TENANT_LABEL) == tenant and owned_by(tenant, view.metadata):
-                yield key
+        """Namespace and name, in the tenant, of everything that a copy is here of."""
+        for view in list(self.copies[kind].items.values()):
+            if is_copy(tenant, view.metadata):
+                yield source_key(view.metadata)
+
+    def namespace(self, tenant: str, namespace: str) -> NamespaceView | None:
+        """The compute namespace that stands for a tenant's namespace."""
+        found = self.namespaces.items.get(("", compute_namespace(tenant, namespace)))
+        return found if found is not None and namespace_owner(found) == tenant else None
 
     def namespaces_of(self, tenant: str) -> list[NamespaceView]:
         """The compute namespaces that belong to a tenant."""
-        return [view for view in self.namespaces.items.values() if _namespace_owner(view) == tenant]
+        return [view for view in self.namespaces.items.values() if namespace_owner(view) == tenant]
 
     async def run(self) -> None:
         """Watch for ever; ends only when cancelled or when a watcher fails for a reason that is a defect."""
         async with asyncio.TaskGroup() as group:
             for kind, reflector in self._reflectors():
                 group.create_task(reflector.run(), name=f"compute/{self.name}/watch-{kind}")
-            group.create_task(self._announce_complete(), name=f"compute/{self.name}/complete")
 
-    def _reflectors(
-        self,
-    ) -> Iterator[
-        tuple[
-            str,
-            Reflector[ComputePodView] | Reflector[NodeView] | Reflector[NamespaceView] | Reflector[ObjectView],
-        ]
-    ]:
+    def _reflectors(self) -> Iterator[tuple[str, AnyReflector]]:
         yield "pods", self.pods
         yield "nodes", self.nodes
         yield "namespaces", self.namespaces
         yield from self.copies.items()
 
-    async def _announce_complete(self) -> None:
-        for _, reflector in self._reflectors():
-            await reflector.wait_complete()
-        self._tell_everybody()
+    def _completed(self) -> None:
+        if self.trusted:
+            self._tell_everybody()
 
     def _reachable(self, reachable: bool, why: str) -> None:
         if reachable == self.reachable:
             return
         self.reachable, self.why_unreachable = reachable, why
-        log.info(
-            "compute cluster reachable" if reachable else "compute cluster unreachable",
-            compute=self.name,
-            why=why,
-        )
+        log.info("compute cluster reachability", compute=self.name, reachable=reachable, why=why)
         self._tell_everybody()
 
     def _tell_everybody(self) -> None:
@@ -199,7 +197,7 @@ class ComputeLink:
         view = new or old
         if view is None:
             return
-        tenant = _namespace_owner(view)
+        tenant = namespace_owner(view)
         listener = self._listeners.get(tenant)
         if listener is not None:
             listener.compute_namespace_changed(view.metadata.annotations.get(NAME_ANNOTATION, ""))
@@ -211,7 +209,7 @@ class ComputeLink:
                 return
             tenant = view.metadata.labels.get(TENANT_LABEL, "")
             listener = self._listeners.get(tenant)
-            if listener is not None and owned_by(tenant, view.metadata):
+            if listener is not None and is_copy(tenant, view.metadata):
                 listener.compute_copy_changed(kind, source_key(view.metadata))
 
         return changed
@@ -225,6 +223,11 @@ def owned_by(tenant: str, metadata: Meta) -> bool:
         and metadata.labels.get(TENANT_LABEL) == tenant
         and metadata.namespace == compute_namespace(tenant, namespace)
     )
+
+
+def is_copy(tenant: str, metadata: Meta) -> bool:
+    """Whether a compute object is the copy of a tenant's object; a Secret of tokens is a tenant's, but no copy."""
+    return owned_by(tenant, metadata) and TOKEN_OF not in metadata.annotations
 
 
 def source_key(metadata: Meta) -> Key:
@@ -243,7 +246,7 @@ def same_for_us(old: NodeView, new: NodeView) -> bool:
     )
 
 
-def _namespace_owner(view: NamespaceView) -> str:
+def namespace_owner(view: NamespaceView) -> str:
     """The tenant whose namespace it is, or nothing where label, annotation and name do not agree."""
     tenant = view.metadata.labels.get(TENANT_LABEL, "")
     original = view.metadata.annotations.get(NAME_ANNOTATION, "")

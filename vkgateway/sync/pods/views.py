@@ -17,11 +17,6 @@ from vkgateway.model.objects import Meta
 
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
-FORWARDED_ANNOTATION = "vkgateway.io/forwarded"
-"""On a compute pod: fingerprint of the tenant's mutable fields that it was last made equal to."""
-EVICTED_ANNOTATION = "vkgateway.io/evicted"
-"""On a compute pod: why the gateway itself takes it away (`reason: message`)."""
-
 
 class _Gate(msgspec.Struct, gc=False):
     name: str = ""

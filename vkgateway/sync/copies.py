@@ -1,0 +1,154 @@
+"""ConfigMaps and Secrets below: copied while a forwarded pod refers to them, kept fresh, and removed after."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import structlog
+
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.model.errors import ConflictError
+from vkgateway.model.names import UID_ANNOTATION, compute_namespace
+from vkgateway.model.objects import Meta, ObjectView
+from vkgateway.sync.compute import COPY_RESOURCES, ComputeLink, CopyKind, Key, is_copy
+from vkgateway.sync.marks import SOURCE_VERSION
+from vkgateway.translate.context import TenantContext
+from vkgateway.translate.copies import compute_name, forward_config_map, forward_secret
+
+log = structlog.get_logger(__name__)
+
+Reference = tuple[CopyKind, str, str]
+"""Kind, tenant namespace and name of something that a pod refers to."""
+
+_FORWARD: dict[CopyKind, Callable[..., dict[str, Any]]] = {
+    "configmaps": forward_config_map,
+    "secrets": forward_secret,
+}
+_decode_object = msgspec.json.Decoder(ObjectView).decode
+
+
+class Copies:
+    """One tenant's copies in all its compute clusters.
+
+    `sources` are the tenant's own objects, narrow: only names, UIDs and versions; an object's content passes through
+    and is not kept.
+    """
+
+    def __init__(self, tenant: TenantContext, client: Client, sources: dict[CopyKind, Reflector[ObjectView]]) -> None:
+        self.tenant = tenant
+        self._client = client
+        self._sources = sources
+        self._users: defaultdict[Reference, set[Key]] = defaultdict(set)
+        self._references: dict[Key, frozenset[Reference]] = {}
+
+    def refer(self, pod: Key, references: Iterable[Reference]) -> None:
+        """Note what a pod refers to, in the place of what it referred to before."""
+        new = frozenset(references)
+        old = self._references.get(pod, frozenset())
+        if new == old:
+            return
+        for reference in old - new:
+            self._users[reference].discard(pod)
+        for reference in new - old:
+            self._users[reference].add(pod)
+        self._references[pod] = new
+
+    def forget(self, pod: Key) -> list[Reference]:
+        """Forget a pod; returns what nobody refers to any more."""
+        unused = []
+        for reference in self._references.pop(pod, frozenset()):
+            users = self._users[reference]
+            users.discard(pod)
+            if not users:
+                del self._users[reference]
+                unused.append(reference)
+        return unused
+
+    def users(self, reference: Reference) -> set[Key]:
+        """The pods that refer to an object."""
+        return self._users.get(reference, set())
+
+    def exists(self, reference: Reference) -> bool:
+        """Whether the tenant has the object."""
+        kind, namespace, name = reference
+        return (namespace, name) in self._sources[kind].items
+
+    async def ensure(self, link: ComputeLink, reference: Reference) -> None:
+        """Make the copy equal to the tenant's object, or remove it where that is gone or not referred to.
+
+        Raises:
+            ConflictError: the name below is taken by an object that is not this tenant's.
+        """
+        kind, namespace, name = reference
+        source = self._sources[kind].items.get((namespace, name))
+        copy = self._copy(link, reference)
+        if source is None or not self._users.get(reference):
+            if copy is not None:
+                await self._remove(link, kind, copy.metadata)
+            return
+        if copy is not None and _same(source.metadata, copy.metadata):
+            return
+        await self._write(link, reference, copy)
+
+    def orphans(self, link: ComputeLink) -> list[Reference]:
+        """Copies in a compute cluster that no pod of the tenant refers to."""
+        found: list[Reference] = []
+        for kind in COPY_RESOURCES:
+            for key in link.copies_of(self.tenant.name, kind):
+                reference: Reference = (kind, *key)
+                if reference not in self._users:
+                    found.append(reference)
+        return found
+
+    def _copy(self, link: ComputeLink, reference: Reference) -> ObjectView | None:
+        kind, namespace, name = reference
+        below = compute_namespace(self.tenant.name, namespace), compute_name(kind, name)
+        copy = link.copies[kind].items.get(below)
+        return copy if copy is not None and is_copy(self.tenant.name, copy.metadata) else None
+
+    async def _remove(self, link: ComputeLink, kind: CopyKind, metadata: Meta) -> None:
+        try:
+            await link.client.delete(
+                COPY_RESOURCES[kind], metadata.name, namespace=metadata.namespace, uid=metadata.uid
+            )
+        except (errors.NotFound, errors.Conflict):
+            return
+
+    async def _write(self, link: ComputeLink, reference: Reference, copy: ObjectView | None) -> None:
+        kind, namespace, name = reference
+        resource = COPY_RESOURCES[kind]
+        whole = msgspec.json.decode(await self._client.get(resource, name, namespace=namespace))
+        wanted = _FORWARD[kind](whole, tenant=self.tenant, namespace=namespace)
+        wanted["metadata"]["annotations"][SOURCE_VERSION] = whole["metadata"]["resourceVersion"]
+        below, called = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
+        if copy is None:
+            try:
+                await link.client.create(resource, wanted, namespace=below)
+            except errors.AlreadyExists:
+                copy = _decode_object(await link.client.get(resource, called, namespace=below))
+                if not is_copy(self.tenant.name, copy.metadata):
+                    raise ConflictError(f"{kind}/{name}: the name is taken in the compute cluster") from None
+            else:
+                return
+        await self._replace(link, kind, wanted, copy.metadata)
+
+    async def _replace(self, link: ComputeLink, kind: CopyKind, wanted: dict[str, Any], copy: Meta) -> None:
+        """Bring a copy up to date; what is immutable below (a new object of the old name above) is made anew."""
+        resource = COPY_RESOURCES[kind]
+        try:
+            await link.client.replace(resource, copy.name, wanted, namespace=copy.namespace)
+        except errors.Invalid:
+            await self._remove(link, kind, copy)
+            await link.client.create(resource, wanted, namespace=copy.namespace)
+
+
+def _same(source: Meta, copy: Meta) -> bool:
+    return (
+        copy.annotations.get(UID_ANNOTATION) == source.uid
+        and copy.annotations.get(SOURCE_VERSION) == source.resource_version
+    )

@@ -1,0 +1,111 @@
+"""Events that the gateway writes into a tenant's cluster: repeated ones are counted, floods are stopped."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+import msgspec
+import structlog
+
+from vkgateway.kube import errors, resources
+from vkgateway.kube.client import Client
+from vkgateway.model import times
+from vkgateway.model.objects import Meta
+
+log = structlog.get_logger(__name__)
+
+_REMEMBERED: Final = 4096
+_QUIET_SECONDS: Final = 30.0
+"""How long the same event about the same object is only counted, not written."""
+_MESSAGE_MAX: Final = 1024
+"""What the API server accepts in an Event's message (core/v1 validation)."""
+
+
+class _Named(msgspec.Struct):
+    metadata: Meta
+
+
+@dataclass(slots=True)
+class _Series:
+    """One event as it was last written; `name` is empty until it stands in the cluster."""
+
+    name: str
+    first: str
+    written: float
+    count: int = 1
+
+
+class EventRecorder:
+    """Writes Events about pods; losing one is logged, and never stops the work that it tells of."""
+
+    def __init__(self, client: Client, *, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._clock = clock
+        self._series: OrderedDict[tuple[str, str, str], _Series] = OrderedDict()
+
+    async def emit(
+        self, metadata: Meta, *, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Warning"
+    ) -> None:
+        """Tell something of a pod, at most once in half a minute for the same words.
+
+        `reason` is a CamelCase word, `message` a sentence for the tenant's admin; it is cut at 1,024 characters.
+        """
+        message = message[:_MESSAGE_MAX]
+        key = (metadata.uid, reason, message)
+        series = self._series.get(key)
+        now = self._clock()
+        try:
+            if series is None:
+                await self._create(key, metadata, kind, now)
+            elif now - series.written >= _QUIET_SECONDS:
+                series.count += 1
+                await self._count(series, metadata.namespace, now)
+            else:
+                series.count += 1
+        except errors.ApiError as error:
+            log.warning("event not written", namespace=metadata.namespace, pod=metadata.name, error=str(error))
+
+    async def _create(
+        self, key: tuple[str, str, str], metadata: Meta, kind: Literal["Normal", "Warning"], now: float
+    ) -> None:
+        stamp = times.render(datetime.fromtimestamp(now, UTC))
+        _, reason, message = key
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{metadata.name[:200]}.", "namespace": metadata.namespace},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": metadata.namespace,
+                "name": metadata.name,
+                "uid": metadata.uid,
+            },
+            "reason": reason,
+            "message": message,
+            "type": kind,
+            "count": 1,
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "source": {"component": "vkgateway"},
+            "reportingComponent": "vkgateway",
+        }
+        answer = await self._client.create(resources.EVENTS, event, namespace=metadata.namespace)
+        name = msgspec.json.decode(answer, type=_Named).metadata.name
+        self._series[key] = _Series(name, stamp, now)
+        while len(self._series) > _REMEMBERED:
+            self._series.popitem(last=False)
+
+    async def _count(self, series: _Series, namespace: str, now: float) -> None:
+        stamp = times.render(datetime.fromtimestamp(now, UTC))
+        series.written = now
+        await self._client.patch(
+            resources.EVENTS,
+            series.name,
+            {"count": series.count, "lastTimestamp": stamp},
+            namespace=namespace,
+        )

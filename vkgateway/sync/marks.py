@@ -1,0 +1,18 @@
+"""Annotations by which the reconcilers remember, on compute objects themselves, what they have done."""
+
+from typing import Final
+
+FORWARDED: Final = "vkgateway.io/forwarded"
+"""On a pod: fingerprint of the tenant pod's labels, annotations and spec that it was last made equal to."""
+
+EVICTED: Final = "vkgateway.io/evicted"
+"""On a pod: why the gateway itself takes it away, as `Reason: message`."""
+
+SOURCE_VERSION: Final = "vkgateway.io/source-version"
+"""On a copied ConfigMap or Secret: the resource version of the tenant's object that it was made from."""
+
+TOKEN_OF: Final = "vkgateway.io/token-of"  # noqa: S105 - a key, no token
+"""On a Secret of service account tokens: the name of the tenant pod that they are for."""
+
+REFRESH_AT: Final = "vkgateway.io/refresh-at"
+"""On a Secret of service account tokens: Unix seconds at which they are due for refreshing."""

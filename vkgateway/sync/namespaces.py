@@ -1,0 +1,94 @@
+"""Compute namespaces: made on first need with what fences them in, and removed with the tenant's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+import structlog
+
+from vkgateway.kube import errors, resources
+from vkgateway.kube.resources import KNOWN
+from vkgateway.model.errors import ConflictError, UnavailableError
+from vkgateway.model.names import UID_ANNOTATION, compute_namespace
+from vkgateway.model.objects import NamespaceView
+from vkgateway.sync.compute import ComputeLink, decode_namespace, namespace_owner
+from vkgateway.translate.context import TenantContext
+from vkgateway.translate.namespaces import namespace_objects
+
+log = structlog.get_logger(__name__)
+
+
+class Namespaces:
+    """Keeps one tenant's compute namespaces in all its compute clusters."""
+
+    def __init__(self, tenant: TenantContext) -> None:
+        self.tenant = tenant
+        self._made: set[tuple[str, str]] = set()
+        """Compute cluster and UID of the tenant namespaces whose compute namespaces are complete."""
+        self._locks: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def ensure(self, link: ComputeLink, namespace: str, uid: str) -> str:
+        """Make the compute namespace of a tenant namespace, complete; returns its name.
+
+        Raises:
+            ConflictError: the name is taken by a namespace that is not this tenant's.
+            UnavailableError: it is being removed still, or belongs to an earlier namespace of the same name.
+        """
+        name = compute_namespace(self.tenant.name, namespace)
+        if (link.name, uid) in self._made and link.namespaces.items.get(("", name)) is not None:
+            return name
+        async with self._locks[link.name, name]:
+            existing = link.namespaces.items.get(("", name))
+            if existing is not None:
+                self._check(existing, uid)
+            if (link.name, uid) not in self._made or existing is None:
+                await self._make(link, namespace, name, uid)
+                self._made.add((link.name, uid))
+        return name
+
+    async def remove(self, link: ComputeLink, existing: NamespaceView) -> None:
+        """Delete a compute namespace; what is in it ends by the usual way of its kind."""
+        self._made = {made for made in self._made if made != (link.name, _uid(existing))}
+        if existing.metadata.deletion_timestamp is None:
+            log.info("removing compute namespace", compute=link.name, namespace=existing.metadata.name)
+            try:
+                await link.client.delete(resources.NAMESPACES, existing.metadata.name, uid=existing.metadata.uid)
+            except (errors.NotFound, errors.Conflict):
+                return
+
+    def _check(self, existing: NamespaceView, uid: str) -> None:
+        if existing.metadata.deletion_timestamp is not None:
+            raise UnavailableError(
+                "the namespace is still being removed below", hint="nothing to do; it is tried again"
+            )
+        if _uid(existing) != uid:
+            raise UnavailableError(
+                "the namespace below belongs to an earlier namespace of the same name",
+                hint="nothing to do; it is being removed",
+            )
+
+    async def _make(self, link: ComputeLink, namespace: str, name: str, uid: str) -> None:
+        first, *rest = namespace_objects(self.tenant, namespace, uid)
+        try:
+            await link.client.create(resources.NAMESPACES, first)
+        except errors.AlreadyExists:
+            await self._adopt(link, name, uid)
+        for document in rest:
+            resource = KNOWN[document["apiVersion"], document["kind"]]
+            try:
+                await link.client.create(resource, document, namespace=name)
+            except errors.AlreadyExists:
+                await link.client.patch(resource, document["metadata"]["name"], document, namespace=name, kind="apply")
+
+    async def _adopt(self, link: ComputeLink, name: str, uid: str) -> None:
+        """A namespace of that name is there, though the watch has not shown it: ours, or somebody else's?"""
+        known = link.namespaces.items.get(("", name))
+        found = known or decode_namespace(await link.client.get(resources.NAMESPACES, name))
+        if namespace_owner(found) != self.tenant.name:
+            raise ConflictError("the namespace's name is taken in the compute cluster by something else")
+        self._check(found, uid)
+
+
+def _uid(namespace: NamespaceView) -> str:
+    return namespace.metadata.annotations.get(UID_ANNOTATION, "")

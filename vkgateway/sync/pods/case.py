@@ -1,0 +1,122 @@
+"""One pod's case: everything that is known of it, gathered from the stores, and its record for the table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from vkgateway.arbiter.limits import Admission
+from vkgateway.model.requests import Milli, pod_requests
+from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.copies import Reference
+from vkgateway.sync.pods import record
+from vkgateway.sync.pods.views import ComputePodView, TenantPodView
+from vkgateway.translate.context import PoolContext, TenantContext
+from vkgateway.translate.policy import Refusal, refusals
+from vkgateway.translate.references import TokenSource, references
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """What a virtual node stands for: a pool of a compute cluster, and the address that the node shows."""
+
+    pool: PoolContext
+    link: ComputeLink
+    node_ip: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a pod's spec means for forwarding it; worked out once a pod."""
+
+    uid: str
+    references: tuple[Reference, ...]
+    mandatory: tuple[Reference, ...]
+    tokens: tuple[TokenSource, ...]
+    service_account: str
+    requests: Milli
+    refusals: tuple[Refusal, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Case:
+    """A tenant pod and what stands for it in one compute cluster, as the stores show them now."""
+
+    key: Key
+    link: ComputeLink
+    tenant: TenantPodView | None
+    compute: ComputePodView | None
+    binding: Binding | None
+    plan: Plan | None = None
+    missing: list[Reference] = field(default_factory=list)
+    admission: Admission | None = None
+
+
+def make_plan(pod: dict[str, Any], *, tenant: TenantContext) -> Plan:
+    """Read a tenant pod's spec for what forwarding it needs and what forbids it."""
+    refers = references(pod)
+    namespace = pod["metadata"]["namespace"]
+    everything: list[Reference] = [("configmaps", namespace, name) for name in refers.config_maps]
+    everything += [("secrets", namespace, name) for name in refers.secrets]
+    mandatory: list[Reference] = [
+        ("configmaps", namespace, name) for name, optional in refers.config_maps.items() if not optional
+    ]
+    mandatory += [("secrets", namespace, name) for name, optional in refers.secrets.items() if not optional]
+    return Plan(
+        uid=pod["metadata"]["uid"],
+        references=tuple(everything),
+        mandatory=tuple(mandatory),
+        tokens=refers.tokens,
+        service_account=pod["spec"].get("serviceAccountName") or "default",
+        requests=pod_requests(pod),
+        refusals=refusals(pod, tenant=tenant),
+    )
+
+
+def decode(raw: bytes) -> dict[str, Any]:
+    """A whole object from its JSON."""
+    decoded: dict[str, Any] = msgspec.json.decode(raw)
+    return decoded
+
+
+def tenant_state(view: TenantPodView | None) -> record.TenantPod:
+    """The table's word for what the tenant's API server holds."""
+    if view is None:
+        return record.TenantPod.ABSENT
+    deleting = view.metadata.deletion_timestamp is not None
+    if view.terminal:
+        return record.TenantPod.TERMINAL_DELETING if deleting else record.TenantPod.TERMINAL
+    if deleting:
+        return record.TenantPod.DELETING
+    if view.spec.node_name:
+        return record.TenantPod.BOUND
+    return record.TenantPod.GATED if view.spec.scheduling_gates else record.TenantPod.UNBOUND
+
+
+def compute_state(case: Case) -> record.ComputePod:
+    """The table's word for what the compute cluster holds, as far as that can be trusted."""
+    view = case.compute
+    if not case.link.trusted:
+        return record.ComputePod.UNKNOWN
+    if view is None:
+        return record.ComputePod.ABSENT
+    if case.tenant is not None and view.tenant_uid != case.tenant.metadata.uid:
+        return record.ComputePod.STALE
+    deleting = view.metadata.deletion_timestamp is not None
+    if view.ended:
+        return record.ComputePod.TERMINAL_DELETING if deleting else record.ComputePod.TERMINAL
+    return record.ComputePod.DELETING if deleting else record.ComputePod.LIVE
+
+
+def dependency_state(case: Case) -> record.Dependencies:
+    """The table's word for what the pod refers to."""
+    if case.plan is not None and case.plan.refusals:
+        return record.Dependencies.REFUSED
+    return record.Dependencies.MISSING if case.missing else record.Dependencies.READY
+
+
+def admission_state(case: Case) -> record.Admission:
+    """The table's word for what the arbiter says."""
+    return record.Admission(case.admission.verdict) if case.admission is not None else record.Admission.FREE

@@ -1,0 +1,209 @@
+"""Brings one tenant's pods, above and below, to where the table says they belong; one pod a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import structlog
+
+from vkgateway.arbiter.limits import Limits
+from vkgateway.kube import errors
+from vkgateway.kube.reflector import Reflector
+from vkgateway.model.errors import ConflictError, UnavailableError
+from vkgateway.model.requests import Milli
+from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.copies import Copies, Reference
+from vkgateway.sync.pods import table
+from vkgateway.sync.pods.case import (
+    Binding,
+    Case,
+    Plan,
+    admission_state,
+    compute_state,
+    decode,
+    dependency_state,
+    make_plan,
+    tenant_state,
+)
+from vkgateway.sync.pods.hands import Hands
+from vkgateway.sync.pods.record import ComputePod, Record, TenantPod
+from vkgateway.sync.pods.views import TenantPodView
+from vkgateway.sync.tokens import Tokens
+from vkgateway.translate.context import TenantContext
+
+log = structlog.get_logger(__name__)
+
+_TELL_AFTER: Final = 60.0
+"""Seconds of trouble after which the tenant is told (design contract: transient failures are visible)."""
+
+
+class PodReconciler:
+    """One tenant's pods.
+
+    `links` are all compute clusters that may hold something of the tenant, by name; `bindings` what each virtual
+    node stands for. `wake(key)` asks for a look at a pod, `freshen(reference)` for one at a copy, and
+    `release(reference)` for one, in a while, at a copy that may go.
+    """
+
+    def __init__(
+        self,
+        tenant: TenantContext,
+        pods: Reflector[TenantPodView],
+        *,
+        links: Mapping[str, ComputeLink],
+        bindings: Mapping[str, Binding],
+        hands: Hands,
+        copies: Copies,
+        tokens: Tokens,
+        limits: Limits,
+        wake: Callable[[Key], None],
+        freshen: Callable[[Reference], None],
+        release: Callable[[Reference], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.tenant = tenant
+        self.pods = pods
+        self.links = links
+        self.bindings = bindings
+        self.hands = hands
+        self.copies = copies
+        self.tokens = tokens
+        self.limits = limits
+        self._wake = wake
+        self._freshen = freshen
+        self._release = release
+        self._clock = clock
+        self._plans: dict[Key, Plan] = {}
+        self._held: dict[str, Key] = {}
+        self._trouble: dict[Key, float] = {}
+        self.waiting: dict[Reference, set[Key]] = {}
+        """Pods that wait for an object which is not there yet."""
+
+    def forget_plans(self) -> None:
+        """Work every plan out anew: the tenant's policy has changed."""
+        self._plans.clear()
+
+    def set_limit(self, node: str, limit: Milli) -> list[Key]:
+        """Set what may be used of a virtual node; returns the pods that were held there."""
+        self.limits.set_limit(node, limit)
+        return [self._held[uid] for uid in self.limits.waiting(node) if uid in self._held]
+
+    async def reconcile(self, key: Key) -> None:
+        """Look at one pod and do what follows; raises `errors.ApiError` where that must be tried again."""
+        view = self.pods.items.get(key)
+        known = self._plans.get(key)
+        if known is not None and (view is None or view.metadata.uid != known.uid):
+            await self._forget(key, known)
+        for case in self._cases(key, view):
+            try:
+                await self._settle(case)
+            except (errors.ApiError, ConflictError, UnavailableError) as error:
+                await self._troubled(case, error)
+                raise
+        self._trouble.pop(key, None)
+
+    def _cases(self, key: Key, view: TenantPodView | None) -> Iterable[Case]:
+        """The pod in the cluster where it belongs, and whatever else stands under its name in the others."""
+        binding = self.bindings.get(view.spec.node_name) if view is not None else None
+        for link in self.links.values():
+            below = link.pod(self.tenant.name, key)
+            bound_here = binding is not None and binding.link is link
+            is_its = below is not None and view is not None and below.tenant_uid == view.metadata.uid
+            if bound_here or is_its:
+                yield Case(key=key, link=link, tenant=view, compute=below, binding=binding)
+            elif below is not None:
+                yield Case(key=key, link=link, tenant=None, compute=below, binding=None)
+
+    async def _settle(self, case: Case) -> None:
+        record = await self._observe(case)
+        if case.tenant is not None and (case.tenant.terminal or (case.compute is not None and case.compute.ended)):
+            self._free_room(case.tenant.metadata.uid)
+        for instruction in table.decide(record):
+            await self.hands.carry_out(instruction, case)
+
+    async def _observe(self, case: Case) -> Record:
+        """Reduce a case to its record; what a state does not need is not looked up."""
+        above, below = tenant_state(case.tenant), self._compute_state(case)
+        if above is TenantPod.BOUND and below in (ComputePod.ABSENT, ComputePod.LIVE):
+            await self._prepare(case, absent=below is ComputePod.ABSENT)
+        return Record(
+            tenant=above,
+            compute=below,
+            dependencies=dependency_state(case),
+            admission=admission_state(case),
+            ran=case.tenant is not None and case.tenant.ran,
+            list_complete=self.pods.complete,
+        )
+
+    def _compute_state(self, case: Case) -> ComputePod:
+        """What the stores show, and what we know beyond them: pods created a moment ago, and names that are taken."""
+        state = compute_state(case)
+        if case.tenant is None:
+            return state
+        uid = case.tenant.metadata.uid
+        if state is not ComputePod.ABSENT:
+            self.hands.created.pop(uid, None)
+            return state
+        now = self._clock()
+        if self.hands.created.get(uid, 0.0) > now:
+            return ComputePod.UNKNOWN
+        if self.hands.taken.get(uid, 0.0) > now:
+            return ComputePod.FOREIGN
+        return state
+
+    async def _prepare(self, case: Case, *, absent: bool) -> None:
+        """Work out the pod's plan, what it misses and whether it is admitted."""
+        assert case.tenant is not None
+        uid = case.tenant.metadata.uid
+        plan = case.plan = self._plans.get(case.key)
+        if plan is None and (absent or case.tenant.raw is not None):
+            plan = case.plan = await self._make_plan(case.key, case.tenant)
+        if plan is None:
+            return
+        if not absent:
+            self.limits.running(uid, case.tenant.spec.node_name, plan.requests)
+            return
+        case.missing = [reference for reference in plan.mandatory if not self.copies.exists(reference)]
+        for reference in case.missing:
+            self.waiting.setdefault(reference, set()).add(case.key)
+        if not plan.refusals and not case.missing:
+            case.admission = self.limits.ask(uid, case.tenant.spec.node_name, plan.requests)
+            if case.admission.verdict == "held":
+                self._held[uid] = case.key
+
+    async def _make_plan(self, key: Key, view: TenantPodView) -> Plan:
+        whole = decode(await self.hands.whole(view))
+        plan = self._plans[key] = make_plan(whole, tenant=self.tenant)
+        self.copies.refer(key, plan.references)
+        for reference in plan.references:
+            self._freshen(reference)
+        return plan
+
+    async def _forget(self, key: Key, plan: Plan) -> None:
+        """The pod is gone above: give back its room and drop what was made for it alone."""
+        self._plans.pop(key, None)
+        self.hands.forget(plan.uid)
+        self._free_room(plan.uid)
+        for reference in self.copies.forget(key):
+            self._release(reference)
+        if plan.tokens:
+            for link in self.links.values():
+                await self.tokens.remove(link, key, plan.uid)
+
+    def _free_room(self, uid: str) -> None:
+        self._held.pop(uid, None)
+        for held in self.limits.release(uid):
+            if held in self._held:
+                self._wake(self._held[held])
+
+    async def _troubled(self, case: Case, error: Exception) -> None:
+        """Note trouble with a pod; once it has lasted, tell the tenant of it."""
+        since = self._trouble.setdefault(case.key, self._clock())
+        waited = self._clock() - since >= _TELL_AFTER
+        if case.tenant is None or case.tenant.terminal or not waited:
+            return
+        try:
+            await self.hands.report_delay(case, error)
+        except errors.ApiError as second:
+            log.warning("cannot tell of a delay", tenant=self.tenant.name, pod="/".join(case.key), error=str(second))

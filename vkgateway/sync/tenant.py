@@ -1,0 +1,281 @@
+"""All reconcilers of one tenant: its watches, what they wake, and what is done about it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import structlog
+
+from vkgateway.arbiter.limits import Limits
+from vkgateway.kube import resources
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.model.errors import UnavailableError
+from vkgateway.model.names import NAME_ANNOTATION, UID_ANNOTATION
+from vkgateway.model.objects import NamespaceView, ObjectView
+from vkgateway.model.requests import Milli
+from vkgateway.sync.compute import COPY_RESOURCES, ComputeLink, CopyKind, Key, decode_namespace, decode_object
+from vkgateway.sync.copies import Copies, Reference
+from vkgateway.sync.engine import Engine, Item
+from vkgateway.sync.events import EventRecorder
+from vkgateway.sync.namespaces import Namespaces
+from vkgateway.sync.pods.case import Binding
+from vkgateway.sync.pods.hands import Hands
+from vkgateway.sync.pods.reconciler import PodReconciler
+from vkgateway.sync.pods.views import TenantPodView, decode_tenant_pod
+from vkgateway.sync.tokens import Tokens
+from vkgateway.translate.context import TenantContext
+
+log = structlog.get_logger(__name__)
+
+_LINGER: Final = 30.0
+"""Seconds for which a copy stays after its last pod: Jobs come one after another with the same references."""
+_SWEEP_EVERY: Final = 600.0
+
+
+class TenantSync:
+    """One tenant between its own API server and the compute clusters.
+
+    `bindings` says what each virtual node (by name) stands for; `links` are all compute clusters, by name. Both may
+    be changed by `rebind` while it runs.
+    """
+
+    def __init__(
+        self,
+        tenant: TenantContext,
+        client: Client,
+        *,
+        links: Mapping[str, ComputeLink],
+        bindings: Mapping[str, Binding],
+        engine: Engine,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.tenant = tenant
+        self.client = client
+        self.links = dict(links)
+        self.bindings = dict(bindings)
+        self._engine = engine
+        self.limits = Limits()
+        self.pods: Reflector[TenantPodView] = Reflector(
+            client,
+            resources.PODS,
+            decode=decode_tenant_pod,
+            on_change=self._tenant_pod_changed,
+            field_selector="spec.nodeName!=",
+            on_complete=self.look_at_everything,
+        )
+        self.namespaces: Reflector[NamespaceView] = Reflector(
+            client,
+            resources.NAMESPACES,
+            decode=decode_namespace,
+            on_change=self._tenant_namespace_changed,
+            on_complete=self.look_at_everything,
+        )
+        self.sources: dict[CopyKind, Reflector[ObjectView]] = {
+            kind: Reflector(
+                client,
+                resource,
+                decode=decode_object,
+                on_change=self._source_listener(kind),
+                on_complete=self.look_at_everything,
+            )
+            for kind, resource in COPY_RESOURCES.items()
+        }
+        self.events = EventRecorder(client, clock=clock)
+        self._namespaces = Namespaces(tenant)
+        self.copies = Copies(tenant, client, self.sources)
+        self._tokens = Tokens(tenant.name, client, clock=clock)
+        self._hands = Hands(
+            tenant,
+            client,
+            namespaces=self._namespaces,
+            copies=self.copies,
+            tokens=self._tokens,
+            events=self.events,
+            namespace_uid=self._namespace_uid,
+            later=self._look_later,
+            clock=clock,
+        )
+        self._pods = PodReconciler(
+            tenant,
+            self.pods,
+            links=self.links,
+            bindings=self.bindings,
+            hands=self._hands,
+            copies=self.copies,
+            tokens=self._tokens,
+            limits=self.limits,
+            wake=self._look_at_pod,
+            freshen=self._look_at_copy,
+            release=self._copy_unused,
+            clock=clock,
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything the tenant has is known, so that absence is a fact."""
+        return (
+            self.pods.complete
+            and self.namespaces.complete
+            and all(reflector.complete for reflector in self.sources.values())
+        )
+
+    async def run(self) -> None:
+        """Watch the tenant until cancelled; the engine's workers do the rest."""
+        name = self.tenant.name
+        self._engine.add(name, self)
+        for link in self.links.values():
+            link.listen(name, self)
+        watches: list[Reflector[Any]] = [self.pods, self.namespaces, *self.sources.values()]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for reflector in watches:
+                    group.create_task(reflector.run(), name=f"tenant/{name}/watch")
+        finally:
+            for link in self.links.values():
+                link.unlisten(name)
+            self._engine.remove(name)
+
+    def rebind(
+        self, tenant: TenantContext, *, links: Mapping[str, ComputeLink], bindings: Mapping[str, Binding]
+    ) -> None:
+        """Take over a changed tenant: its policy, pools and compute clusters; everything is looked at again."""
+        for gone in self.links.keys() - links.keys():
+            self.links.pop(gone).unlisten(tenant.name)
+        for name, link in links.items():
+            self.links[name] = link
+            link.listen(tenant.name, self)
+        self.bindings.clear()
+        self.bindings.update(bindings)
+        self.tenant = tenant
+        for part in (self._namespaces, self.copies, self._hands, self._pods):
+            part.tenant = tenant
+        self._pods.forget_plans()
+        self.look_at_everything()
+
+    def set_limit(self, node: str, limit: Milli) -> None:
+        """Set what may be used of a virtual node (what it shows as allocatable), and look at what it held back."""
+        for key in self._pods.set_limit(node, limit):
+            self._look_at_pod(key)
+
+    # What the watches say; each only marks work to be done.
+
+    def look_at_everything(self) -> None:
+        """Look at every pod, namespace and copy again, above and below."""
+        if not self.complete:
+            return
+        for key in self.pods.items:
+            self._look_at_pod(key)
+        for link in self.links.values():
+            for key in link.pod_keys(self.tenant.name):
+                self._look_at_pod(key)
+        self._engine.queue.add(self.tenant.name, ("sweep", "", "", ""))
+
+    def compute_pod_changed(self, key: Key) -> None:
+        """See `Listener`."""
+        self._look_at_pod(key)
+
+    def compute_copy_changed(self, kind: CopyKind, key: Key) -> None:
+        """See `Listener`."""
+        self._look_at_copy((kind, *key))
+
+    def compute_namespace_changed(self, namespace: str) -> None:
+        """See `Listener`."""
+        self._engine.queue.add(self.tenant.name, ("namespace", "", namespace, ""))
+
+    def compute_reachable(self) -> None:
+        """See `Listener`."""
+        self.look_at_everything()
+
+    def _tenant_pod_changed(self, old: TenantPodView | None, new: TenantPodView | None) -> None:
+        view = new or old
+        assert view is not None
+        self._look_at_pod(view.metadata.key)
+
+    def _tenant_namespace_changed(self, old: NamespaceView | None, new: NamespaceView | None) -> None:
+        view = new or old
+        assert view is not None
+        if new is None:
+            self._engine.queue.add(self.tenant.name, ("namespace", "", view.metadata.name, ""))
+
+    def _source_listener(self, kind: CopyKind) -> Callable[[ObjectView | None, ObjectView | None], None]:
+        def changed(old: ObjectView | None, new: ObjectView | None) -> None:
+            view = new or old
+            assert view is not None
+            reference: Reference = (kind, *view.metadata.key)
+            for key in self._pods.waiting.pop(reference, ()):
+                self._look_at_pod(key)
+            if self.copies.users(reference):
+                self._look_at_copy(reference)
+
+        return changed
+
+    def _look_at_pod(self, key: Key) -> None:
+        self._engine.queue.add(self.tenant.name, ("pod", "", *key))
+
+    def _look_later(self, key: Key, seconds: float) -> None:
+        self._engine.queue.add(self.tenant.name, ("pod", "", *key), delay=seconds)
+
+    def _look_at_copy(self, reference: Reference, *, delay: float = 0.0) -> None:
+        self._engine.queue.add(self.tenant.name, ("copy", *reference), delay=delay)
+
+    def _copy_unused(self, reference: Reference) -> None:
+        self._look_at_copy(reference, delay=_LINGER)
+
+    # What is done about it, by the engine's workers.
+
+    async def handle(self, item: Item) -> None:
+        """Look at one thing; nothing is done before everything that the tenant has is known."""
+        if not self.complete:
+            return
+        sort, kind, namespace, name = item
+        if sort == "pod":
+            await self._pods.reconcile((namespace, name))
+        elif sort == "namespace":
+            await self._reconcile_namespace(namespace)
+        elif sort == "copy":
+            await self._reconcile_copy(kind, namespace, name)
+        else:
+            await self._sweep()
+
+    async def _reconcile_copy(self, kind: str, namespace: str, name: str) -> None:
+        for link in self.links.values():
+            below = self._below(link, namespace)
+            if not link.trusted or below is None or below.metadata.deletion_timestamp is not None:
+                continue
+            reference: Reference = ("configmaps" if kind == "configmaps" else "secrets", namespace, name)
+            await self.copies.ensure(link, reference)
+
+    async def _reconcile_namespace(self, namespace: str) -> None:
+        for link in self.links.values():
+            below = self._below(link, namespace)
+            if not link.trusted or below is None:
+                continue
+            above = self.namespaces.items.get(("", namespace))
+            if above is None or above.metadata.uid != below.metadata.annotations.get(UID_ANNOTATION):
+                await self._namespaces.remove(link, below)
+
+    async def _sweep(self) -> None:
+        """Find what is left over below: copies without users, tokens without pods, namespaces without a namespace."""
+        alive = {view.metadata.uid for view in self.pods.items.values()}
+        for link in self.links.values():
+            if not link.trusted:
+                continue
+            for namespace in link.namespaces_of(self.tenant.name):
+                self.compute_namespace_changed(namespace.metadata.annotations.get(NAME_ANNOTATION, ""))
+            for reference in self.copies.orphans(link):
+                self._copy_unused(reference)
+            await self._tokens.sweep(link, alive.__contains__)
+        self._engine.queue.add(self.tenant.name, ("sweep", "", "", ""), delay=_SWEEP_EVERY)
+
+    def _below(self, link: ComputeLink, namespace: str) -> NamespaceView | None:
+        return link.namespace(self.tenant.name, namespace)
+
+    def _namespace_uid(self, namespace: str) -> str:
+        view = self.namespaces.items.get(("", namespace))
+        if view is None:
+            raise UnavailableError(f"namespace {namespace} is gone", hint="nothing to do; its pods go with it")
+        return view.metadata.uid

@@ -1,0 +1,156 @@
+"""Service account tokens below: the tenant's own, bound to the pod, short-lived and refreshed."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from vkgateway.kube import errors, resources
+from vkgateway.kube.client import Client
+from vkgateway.model import times
+from vkgateway.model.errors import ConflictError
+from vkgateway.model.names import (
+    NAME_ANNOTATION,
+    NAMESPACE_ANNOTATION,
+    TENANT_LABEL,
+    UID_ANNOTATION,
+    compute_namespace,
+    token_secret_name,
+)
+from vkgateway.model.objects import Meta
+from vkgateway.sync.compute import ComputeLink, Key, owned_by
+from vkgateway.sync.marks import REFRESH_AT, TOKEN_OF
+from vkgateway.translate.references import TokenSource
+
+log = structlog.get_logger(__name__)
+
+_REFRESH_SHARE: Final = 0.8
+_RETRY_SECONDS: Final = 60.0
+
+
+class _TokenStatus(msgspec.Struct, rename="camel"):
+    token: str
+    expiration_timestamp: str
+
+
+class _TokenRequest(msgspec.Struct):
+    status: _TokenStatus
+
+
+class _Found(msgspec.Struct):
+    metadata: Meta
+
+
+class Tokens:
+    """Requests one tenant's tokens above and keeps them in Secrets below."""
+
+    def __init__(self, tenant: str, client: Client, *, clock: Callable[[], float]) -> None:
+        self._tenant = tenant
+        self._client = client
+        self._clock = clock
+
+    def due(self, link: ComputeLink, pod: Meta) -> float | None:
+        """Seconds until the pod's tokens are due for refreshing; None where its Secret is not there."""
+        name = compute_namespace(self._tenant, pod.namespace), token_secret_name(pod.name, pod.uid)
+        secret = link.copies["secrets"].items.get(name)
+        if secret is None:
+            return None
+        return float(secret.metadata.annotations.get(REFRESH_AT, "0")) - self._clock()
+
+    async def ensure(self, link: ComputeLink, pod: Meta, service_account: str, sources: Sequence[TokenSource]) -> float:
+        """Make the pod's Secret of fresh tokens, unless it is there; returns the seconds until they are due again."""
+        due = self.due(link, pod)
+        if due is not None and due > 0:
+            return due
+        now = self._clock()
+        data: dict[str, str] = {}
+        refresh_at = float("inf")
+        for source in sources:
+            status = await self._request(pod, service_account, source)
+            data[source.key] = base64.b64encode(status.token.encode()).decode()
+            expires = times.parse(status.expiration_timestamp).timestamp()
+            refresh_at = min(refresh_at, now + (expires - now) * _REFRESH_SHARE)
+        await self._store(link, self._secret(pod, data, refresh_at))
+        return max(refresh_at - now, _RETRY_SECONDS)
+
+    async def sweep(self, link: ComputeLink, alive: Callable[[str], bool]) -> None:
+        """Delete the Secrets of pods that are gone; `alive` tells by a tenant pod's UID."""
+        for secret in list(link.copies["secrets"].items.values()):
+            metadata = secret.metadata
+            uid = metadata.annotations.get(UID_ANNOTATION, "")
+            if TOKEN_OF in metadata.annotations and owned_by(self._tenant, metadata) and not alive(uid):
+                await self._delete(link, metadata)
+
+    async def remove(self, link: ComputeLink, pod: Key, uid: str) -> None:
+        """Delete the Secret of a pod that is gone."""
+        name = compute_namespace(self._tenant, pod[0]), token_secret_name(pod[1], uid)
+        secret = link.copies["secrets"].items.get(name)
+        if secret is not None and TOKEN_OF in secret.metadata.annotations and owned_by(self._tenant, secret.metadata):
+            await self._delete(link, secret.metadata)
+
+    async def _delete(self, link: ComputeLink, secret: Meta) -> None:
+        try:
+            await link.client.delete(resources.SECRETS, secret.name, namespace=secret.namespace, uid=secret.uid)
+        except (errors.NotFound, errors.Conflict):
+            return
+
+    async def _request(self, pod: Meta, service_account: str, source: TokenSource) -> _TokenStatus:
+        """Ask the tenant's API server, as a kubelet does (TokenRequest, bound to the pod by its UID)."""
+        spec: dict[str, Any] = {
+            "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid},
+            "expirationSeconds": source.expiration_seconds,
+        }
+        if source.audience:
+            spec["audiences"] = [source.audience]
+        answer = await self._client.create(
+            resources.SERVICE_ACCOUNTS,
+            {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec},
+            namespace=pod.namespace,
+            name=service_account,
+            subresource="token",
+        )
+        return msgspec.json.decode(answer, type=_TokenRequest).status
+
+    def _secret(self, pod: Meta, data: dict[str, str], refresh_at: float) -> dict[str, Any]:
+        name = token_secret_name(pod.name, pod.uid)
+        return {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": "Opaque",
+            "metadata": {
+                "name": name,
+                "namespace": compute_namespace(self._tenant, pod.namespace),
+                "labels": {TENANT_LABEL: self._tenant},
+                "annotations": {
+                    NAMESPACE_ANNOTATION: pod.namespace,
+                    NAME_ANNOTATION: name,
+                    UID_ANNOTATION: pod.uid,
+                    TOKEN_OF: pod.name,
+                    REFRESH_AT: f"{refresh_at:.0f}",
+                },
+            },
+            "data": data,
+        }
+
+    async def _store(self, link: ComputeLink, secret: dict[str, Any]) -> None:
+        metadata = secret["metadata"]
+        try:
+            await link.client.create(resources.SECRETS, secret, namespace=metadata["namespace"])
+        except errors.AlreadyExists:
+            await self._overwrite(link, secret)
+
+    async def _overwrite(self, link: ComputeLink, secret: dict[str, Any]) -> None:
+        metadata = secret["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        found = msgspec.json.decode(
+            await link.client.get(resources.SECRETS, name, namespace=namespace), type=_Found
+        ).metadata
+        wanted = metadata["annotations"]
+        same_pod = found.annotations.get(UID_ANNOTATION) == wanted[UID_ANNOTATION]
+        if not owned_by(self._tenant, found) or not same_pod:
+            raise ConflictError(f"the Secret for the tokens of pod {wanted[TOKEN_OF]} is taken below")
+        await link.client.replace(resources.SECRETS, name, secret, namespace=namespace)
