@@ -95,14 +95,14 @@ async def compute_cluster(client: Client, name: str) -> ComputeCluster:
 async def events(client: Client, *, kind: str, name: str) -> list[Event]:
     """Return what happened to a cluster-scoped object, oldest first; such events live in namespace default."""
     selector = f"involvedObject.kind={kind},involvedObject.name={name}"
-    page = await client.list(EVENTS, namespace="default", field_selector=selector)
+    page = await client.list_all(EVENTS, namespace="default", field_selector=selector)
     found = [msgspec.json.decode(item, type=Event) for item in page.items]
     return sorted(found, key=lambda event: event.when)
 
 
 async def _list(client: Client, resource: Resource, kind: type[T]) -> list[T]:
     try:
-        page = await client.list(resource)
+        page = await client.list_all(resource)
     except errors.NotFound as error:
         raise UnavailableError(
             f"the management cluster at {client.server} does not know {resource.plural}",

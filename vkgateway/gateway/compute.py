@@ -1,0 +1,344 @@
+"""Keeps the gateway connected to every ComputeCluster, and tells in its status how that goes."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from vkgateway.gateway import prerequisites
+from vkgateway.gateway.events import Recorder
+from vkgateway.gateway.pools import pool_status
+from vkgateway.gateway.status import (
+    ComputeFacts,
+    Verdict,
+    changed,
+    compute_status,
+    difference,
+    failing,
+    passed,
+    waiting,
+)
+from vkgateway.gateway.worker import DONE, Fleet, Outcome
+from vkgateway.kube import errors, kubeconfig
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.kube.resources import COMPUTE_CLUSTERS, SECRETS
+from vkgateway.model.api import ComputeCluster, ComputeClusterStatus, KubeconfigSecret
+from vkgateway.model.errors import InputError, VkgatewayError
+from vkgateway.model.names import GROUP
+from vkgateway.sync.compute import ComputeLink
+
+log = structlog.get_logger(__name__)
+
+FINALIZER = f"{GROUP}/compute-cluster"
+RESYNC_SECONDS = 30.0
+_VERSION_PATH = "/version"
+
+Guaranteed = Callable[[str, str], Mapping[str, str]]
+"""Compute cluster and pool to what tenants are guaranteed of it, all told."""
+
+Users = Callable[[str], list[str]]
+"""Compute cluster to the tenants that have pools of it."""
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    git_version: str = ""
+
+
+class _SecretData(msgspec.Struct):
+    metadata: _SecretMeta
+    data: dict[str, str] = {}
+
+
+class _SecretMeta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+
+
+@dataclass(slots=True)
+class _Attached:
+    """A compute cluster that is being talked to; `source` changes when the connection must be made anew."""
+
+    link: ComputeLink
+    task: asyncio.Task[None]
+    source: str
+    prepared: bool = False
+    version: str = ""
+
+
+class ComputeController:
+    """One worker a ComputeCluster; `links` holds those that are connected or being connected to.
+
+    `on_change` is called whenever a cluster, its pools' nodes or its reachability changed. `guaranteed` and `users`
+    are asked about tenants; they are set once the tenants' controller is there.
+    """
+
+    def __init__(
+        self,
+        management: Client,
+        *,
+        recorder: Recorder,
+        connect: Callable[[str, kubeconfig.Connection | None], Client],
+        on_change: Callable[[], None],
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._management = management
+        self._recorder = recorder
+        self._connect = connect
+        self._on_change = on_change
+        self._clock = clock
+        self._attached: dict[str, _Attached] = {}
+        self._statuses: dict[str, ComputeClusterStatus] = {}
+        self.guaranteed: Guaranteed = lambda _cluster, _pool: {}
+        self.users: Users = lambda _cluster: []
+        self._fleet = Fleet("compute-cluster", self._reconcile, on_error=self._failed)
+        self.clusters: Reflector[ComputeCluster] = Reflector(
+            management,
+            COMPUTE_CLUSTERS,
+            decode=msgspec.json.Decoder(ComputeCluster).decode,
+            on_change=self._cluster_changed,
+        )
+
+    @property
+    def links(self) -> dict[str, ComputeLink]:
+        """Compute clusters by name; what a link knows can be trusted only while it says so."""
+        return {name: attached.link for name, attached in self._attached.items()}
+
+    def cluster(self, name: str) -> ComputeCluster | None:
+        """Return a ComputeCluster object as it was seen last."""
+        return self.clusters.items.get(("", name))
+
+    def seen(self) -> list[ComputeCluster]:
+        """Return all compute clusters with their newest status, also where the server has not told it back yet."""
+        return [
+            ComputeCluster(
+                metadata=found.metadata,
+                spec=found.spec,
+                status=self._statuses.get(found.metadata.name, ComputeClusterStatus()),
+            )
+            for found in self.clusters.items.values()
+        ]
+
+    def tenants_changed(self) -> None:
+        """Tenants came, went or changed: their guarantees are told in the statuses."""
+        self._fleet.wake_all()
+
+    async def run(self) -> None:
+        """Work until cancelled, then let go of all connections."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.clusters.run(), name="compute-clusters/watch")
+                group.create_task(self._fleet.run(), name="compute-clusters/workers")
+        finally:
+            for name in list(self._attached):
+                await self._detach(name)
+
+    def _cluster_changed(self, old: ComputeCluster | None, new: ComputeCluster | None) -> None:
+        found = new or old
+        if found is None or (old is not None and new is not None and _same(old, new)):
+            return
+        self._fleet.wake(found.metadata.name)
+        self._on_change()
+
+    async def _reconcile(self, name: str) -> Outcome:
+        found = self.cluster(name)
+        if found is None:
+            await self._detach(name)
+            self._statuses.pop(name, None)
+            self._on_change()
+            return DONE
+        if found.metadata.deletion_timestamp is not None:
+            return await self._remove(found)
+        await self._hold(found)
+        attached = await self._attach(found)
+        if attached.link.reachable and not attached.prepared:
+            await self._prepare(attached)
+        await self._tell(found, self._facts(found, attached))
+        return RESYNC_SECONDS
+
+    async def _failed(self, name: str, error: Exception) -> None:
+        found = self.cluster(name)
+        if found is None or found.metadata.deletion_timestamp is not None:
+            return
+        attached = self._attached.get(name)
+        known = isinstance(error, VkgatewayError)
+        verdict = failing("CannotConnect" if known else "InternalError", str(error))
+        connected = passed("Connected") if attached is not None and attached.link.reachable else verdict
+        await self._tell(found, ComputeFacts(connected, verdict, pools=self._status(found).pools))
+
+    async def _hold(self, found: ComputeCluster) -> None:
+        """Put our finalizer on it, so that it does not vanish from under its tenants."""
+        metadata = found.metadata
+        if FINALIZER not in metadata.finalizers:
+            change = {
+                "metadata": {
+                    "finalizers": [*metadata.finalizers, FINALIZER],
+                    "resourceVersion": metadata.resource_version,
+                }
+            }
+            await self._management.patch(COMPUTE_CLUSTERS, metadata.name, change)
+
+    async def _remove(self, found: ComputeCluster) -> Outcome:
+        metadata = found.metadata
+        if users := self.users(metadata.name):
+            why = failing("InUse", f"goes when no tenant has pools of it any more: {', '.join(users)}")
+            attached = await self._attach(found)
+            facts = self._facts(found, attached)
+            await self._tell(found, ComputeFacts(facts.connected, why, facts.version, facts.pools))
+            return RESYNC_SECONDS
+        await self._detach(metadata.name)
+        if FINALIZER in metadata.finalizers:
+            rest = [one for one in metadata.finalizers if one != FINALIZER]
+            change = {"metadata": {"finalizers": rest, "resourceVersion": metadata.resource_version}}
+            try:
+                await self._management.patch(COMPUTE_CLUSTERS, metadata.name, change)
+            except errors.NotFound:
+                return None
+        return None
+
+    async def _attach(self, found: ComputeCluster) -> _Attached:
+        name = found.metadata.name
+        source, connection = await self._connection(found.spec.connection.kubeconfig_secret)
+        attached = self._attached.get(name)
+        if attached is not None and attached.source == source and not attached.task.done():
+            return attached
+        await self._detach(name)
+        link = ComputeLink(name, self._connect(name, connection))
+        link.on_nodes_changed.append(lambda: self._link_changed(name))
+        link.on_reachable_changed.append(lambda: self._link_changed(name))
+        task = asyncio.create_task(link.run(), name=f"compute/{name}")
+        task.add_done_callback(lambda done: self._link_ended(name, done))
+        attached = self._attached[name] = _Attached(link, task, source)
+        log.info("connecting to compute cluster", compute=name)
+        self._on_change()
+        return attached
+
+    async def _connection(self, secret: KubeconfigSecret | None) -> tuple[str, kubeconfig.Connection | None]:
+        """Return what the connection is made from, and something that changes when that does."""
+        if secret is None:
+            return "management", None
+        where = f"Secret {secret.namespace}/{secret.name}"
+        try:
+            answer = await self._management.get(SECRETS, secret.name, namespace=secret.namespace)
+        except errors.NotFound as error:
+            raise InputError(f"{where} with the kubeconfig does not exist") from error
+        found = msgspec.json.decode(answer, type=_SecretData)
+        if secret.key not in found.data:
+            raise InputError(f"{where} has no key {secret.key!r}; it has: {', '.join(sorted(found.data))}")
+        text = base64.b64decode(found.data[secret.key]).decode(errors="replace")
+        return found.metadata.resource_version, connection_from(text, where=f"in {where}")
+
+    def _link_changed(self, name: str) -> None:
+        self._fleet.wake(name)
+        self._on_change()
+
+    def _link_ended(self, name: str, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("compute cluster's watches failed", compute=name, exc_info=error)
+            self._fleet.wake(name)
+
+    async def _detach(self, name: str) -> None:
+        attached = self._attached.pop(name, None)
+        if attached is None:
+            return
+        attached.task.cancel()
+        await asyncio.gather(attached.task, return_exceptions=True)
+        if attached.link.client is not self._management:
+            await attached.link.client.close()
+
+    async def _prepare(self, attached: _Attached) -> None:
+        client = attached.link.client
+        await prerequisites.ensure(client)
+        answer = await client.request("GET", _VERSION_PATH)
+        attached.version = msgspec.json.decode(answer, type=_Version).git_version
+        attached.prepared = True
+        log.info("compute cluster is ready", compute=attached.link.name, version=attached.version)
+
+    def _facts(self, found: ComputeCluster, attached: _Attached) -> ComputeFacts:
+        link = attached.link
+        if not link.nodes.complete:
+            # What was counted before stays until it can be counted anew.
+            return ComputeFacts(
+                _connected(link),
+                waiting("NodesUnknown", "its nodes are being listed"),
+                attached.version,
+                self._status(found).pools,
+            )
+        nodes = list(link.nodes.items.values())
+        pools = tuple(
+            pool_status(pool, nodes, guaranteed=self.guaranteed(link.name, pool.name)) for pool in found.spec.pools
+        )
+        usable = sum(pool.usable_nodes for pool in pools)
+        ready = (
+            passed("Ready", f"{usable} usable nodes in {len(pools)} pools")
+            if attached.prepared
+            else waiting("Preparing", "what tenants' pods need there is being made")
+        )
+        return ComputeFacts(_connected(link), ready, attached.version, pools)
+
+    def _status(self, found: ComputeCluster) -> ComputeClusterStatus:
+        return self._statuses.get(found.metadata.name, found.status)
+
+    async def _tell(self, found: ComputeCluster, facts: ComputeFacts) -> None:
+        metadata = found.metadata
+        old = self._status(found)
+        new = compute_status(facts, old=old, generation=metadata.generation, now=self._clock())
+        self._statuses[metadata.name] = new
+        if new.pools != old.pools or new.conditions != old.conditions:
+            self._on_change()
+        change = difference(old, new)
+        if not change:
+            return
+        try:
+            await self._management.patch(COMPUTE_CLUSTERS, metadata.name, {"status": change}, subresource="status")
+        except errors.ApiError:
+            self._statuses[metadata.name] = old
+            raise
+        for one in changed(old.conditions, new.conditions):
+            await self._recorder.emit(
+                COMPUTE_CLUSTERS,
+                metadata,
+                reason=one.reason,
+                message=one.message or one.reason,
+                kind="Warning" if one.status == "False" else "Normal",
+            )
+
+
+def _connected(link: ComputeLink) -> Verdict:
+    if link.reachable:
+        return passed("Connected", f"connected to {link.client.server}")
+    return failing("Unreachable", link.why_unreachable)
+
+
+def connection_from(text: str, *, where: str) -> kubeconfig.Connection:
+    """Read a kubeconfig that came in a Secret: it must carry everything itself.
+
+    Raises InputError where it names files or programs of this machine, which no Secret may make us use.
+    """
+    document = kubeconfig.parse(text, where=where)
+    for section, kind in (("clusters", "cluster"), ("users", "user")):
+        for entry in document.get(section) or []:
+            for key in _FOREIGN & set(entry.get(kind) or {}):
+                raise InputError(f"the kubeconfig {where} uses {key}; put what it needs inline")
+    return kubeconfig.Kubeconfig(document=document, path=Path(f"/{where}")).connection()
+
+
+_FOREIGN = frozenset(
+    {"exec", "auth-provider", "tokenFile", "certificate-authority", "client-certificate", "client-key"}
+)
+
+
+def _same(old: ComputeCluster, new: ComputeCluster) -> bool:
+    """Whether nothing changed but the status, which is our own doing."""
+    return (
+        old.metadata.uid == new.metadata.uid
+        and old.metadata.generation == new.metadata.generation
+        and old.metadata.finalizers == new.metadata.finalizers
+        and old.metadata.deletion_timestamp == new.metadata.deletion_timestamp
+    )

@@ -1,0 +1,64 @@
+"""Events about Tenants and ComputeClusters, in the management cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Literal
+
+import structlog
+
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import EVENTS, Resource
+from vkgateway.model import times
+from vkgateway.model.objects import Meta
+
+log = structlog.get_logger(__name__)
+
+# Where Kubernetes keeps the events of objects that have no namespace.
+NAMESPACE = "default"
+LONGEST_MESSAGE = 1024
+
+
+class Recorder:
+    """Writes events; one that cannot be written is logged and stops nothing."""
+
+    def __init__(self, client: Client, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._client = client
+        self._clock = clock
+
+    async def emit(
+        self,
+        resource: Resource,
+        metadata: Meta,
+        *,
+        reason: str,
+        message: str,
+        kind: Literal["Normal", "Warning"] = "Normal",
+    ) -> None:
+        """Tell something of a cluster-scoped object; `reason` is one CamelCase word."""
+        stamp = times.render(self._clock())
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{metadata.name}.", "namespace": NAMESPACE},
+            "involvedObject": {
+                "apiVersion": resource.api_version,
+                "kind": resource.kind,
+                "name": metadata.name,
+                "uid": metadata.uid,
+            },
+            "type": kind,
+            "reason": reason,
+            "message": message[:LONGEST_MESSAGE],
+            "count": 1,
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "source": {"component": "vkgateway"},
+            "reportingComponent": "vkgateway",
+        }
+        try:
+            await self._client.create(EVENTS, event, namespace=NAMESPACE)
+        except errors.ApiError as error:
+            log.warning("event not written", object=metadata.name, reason=reason, error=str(error))

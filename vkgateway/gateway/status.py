@@ -1,0 +1,166 @@
+"""The status of Tenants and ComputeClusters, from what is known of them (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from vkgateway.model.api import (
+    ACCEPTED,
+    CONNECTED,
+    CONTROL_PLANE_READY,
+    READY,
+    VIRTUAL_NODES_READY,
+    ApiServerStatus,
+    ComputeClusterStatus,
+    PoolStatus,
+    TenantPoolStatus,
+    TenantStatus,
+)
+from vkgateway.model.objects import Condition, set_condition
+
+Phase = Literal["Pending", "Provisioning", "Ready", "Degraded", "Deleting"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a condition says: its status, a reason for programs, a sentence for people.
+
+    `trouble` sets a failure apart from work that simply goes on.
+    """
+
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str = ""
+    trouble: bool = False
+
+    @property
+    def good(self) -> bool:
+        """Whether the condition is fulfilled."""
+        return self.status == "True"
+
+
+def passed(reason: str, message: str = "") -> Verdict:
+    """Say that something is as it should be."""
+    return Verdict("True", reason, message)
+
+
+def waiting(reason: str, message: str = "") -> Verdict:
+    """Say that something is not done yet, and that nothing is wrong."""
+    return Verdict("Unknown", reason, message)
+
+
+def failing(reason: str, message: str = "") -> Verdict:
+    """Say that something is wrong."""
+    return Verdict("False", reason, message, trouble=True)
+
+
+NOT_LOOKED_AT = waiting("NotLookedAt", "not looked at yet")
+BEFORE_ACCEPTANCE = waiting("NotStarted", "waits for acceptance")
+BEFORE_CONTROL_PLANE = waiting("NotStarted", "wait for the control plane")
+
+
+@dataclass(frozen=True, slots=True)
+class TenantFacts:
+    """What is known of a tenant now."""
+
+    accepted: Verdict = NOT_LOOKED_AT
+    control_plane: Verdict = BEFORE_ACCEPTANCE
+    virtual_nodes: Verdict = BEFORE_CONTROL_PLANE
+    api_server: ApiServerStatus | None = None
+    pools: tuple[TenantPoolStatus, ...] = ()
+    deleting: Verdict | None = None
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """Conditions by type, in the order in which they come true; Ready sums the others up."""
+        parts = {
+            ACCEPTED: self.accepted,
+            CONTROL_PLANE_READY: self.control_plane,
+            VIRTUAL_NODES_READY: self.virtual_nodes,
+        }
+        return parts | {READY: self.deleting or _summary(list(parts.values()))}
+
+
+def _summary(parts: Sequence[Verdict]) -> Verdict:
+    missing = next((part for part in parts if not part.good), None)
+    if missing is None:
+        return passed("Ready", "the control plane and all virtual nodes are ready")
+    return Verdict("False", missing.reason, missing.message, trouble=missing.trouble)
+
+
+def tenant_status(facts: TenantFacts, *, old: TenantStatus, generation: int, now: datetime) -> TenantStatus:
+    """Return the status that tells the facts; transition times of `old` stay where nothing changed."""
+    verdicts = facts.verdicts()
+    return TenantStatus(
+        observed_generation=generation,
+        phase=_phase(facts, ready=verdicts[READY].good, old=old.phase),
+        conditions=_conditions(verdicts, old=old.conditions, generation=generation, now=now),
+        api_server=facts.api_server,
+        pools=facts.pools,
+    )
+
+
+def _phase(facts: TenantFacts, *, ready: bool, old: Phase) -> Phase:
+    if facts.deleting is not None:
+        return "Deleting"
+    if ready:
+        return "Ready"
+    if old in {"Ready", "Degraded"}:
+        return "Degraded"
+    return "Provisioning" if facts.accepted.good else "Pending"
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeFacts:
+    """What is known of a compute cluster now."""
+
+    connected: Verdict
+    ready: Verdict
+    version: str = ""
+    pools: tuple[PoolStatus, ...] = ()
+
+
+def compute_status(
+    facts: ComputeFacts, *, old: ComputeClusterStatus, generation: int, now: datetime
+) -> ComputeClusterStatus:
+    """Return the status that tells the facts; transition times of `old` stay where nothing changed."""
+    ready = facts.ready if facts.connected.good else facts.connected
+    verdicts = {CONNECTED: facts.connected, READY: ready}
+    return ComputeClusterStatus(
+        observed_generation=generation,
+        version=facts.version or old.version,
+        conditions=_conditions(verdicts, old=old.conditions, generation=generation, now=now),
+        pools=facts.pools,
+    )
+
+
+def _conditions(
+    verdicts: dict[str, Verdict], *, old: Sequence[Condition], generation: int, now: datetime
+) -> tuple[Condition, ...]:
+    conditions = [condition for condition in old if condition.type in verdicts]
+    for kind, verdict in verdicts.items():
+        new = Condition(
+            type=kind,
+            status=verdict.status,
+            reason=verdict.reason,
+            message=verdict.message,
+            observed_generation=generation,
+        )
+        conditions = set_condition(conditions, new, now=now)
+    return tuple(conditions)
+
+
+def changed(old: Sequence[Condition], new: Sequence[Condition]) -> list[Condition]:
+    """Return the new conditions whose status or reason differs from before: those that are worth an event."""
+    before = {condition.type: (condition.status, condition.reason) for condition in old}
+    return [one for one in new if before.get(one.type) != (one.status, one.reason)]
+
+
+def difference(old: msgspec.Struct, new: msgspec.Struct) -> dict[str, object]:
+    """Return the top-level fields in which two statuses differ, as a merge patch wants them."""
+    before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
+    return {key: value for key, value in after.items() if before.get(key) != value}
