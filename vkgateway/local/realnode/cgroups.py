@@ -1,0 +1,101 @@
+"""The control group that holds every pod of the node: made before the kubelet starts, emptied and removed after."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+_NEEDED = ("cpu", "memory", "pids", "cpuset")
+# What the kubelet wants to see in a version 2 hierarchy, where the kernel has it.
+_WANTED = (*_NEEDED, "hugetlb", "io")
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroups:
+    """One group of the same name in every hierarchy (version 1), or the one group there is (version 2)."""
+
+    name: str
+    root: Path = ROOT
+
+    @property
+    def unified(self) -> bool:
+        """Whether the machine has version 2 alone."""
+        return (self.root / "cgroup.controllers").exists()
+
+    def missing(self) -> str | None:
+        """Return why pods cannot be put into groups here, or None."""
+        if self.unified:
+            available = (self.root / "cgroup.controllers").read_text().split()
+        else:
+            available = [part for path in self._hierarchies() for part in path.name.split(",")]
+        lacking = [name for name in _NEEDED if name not in available]
+        if lacking:
+            return f"the cgroup controllers {', '.join(lacking)} are not mounted at {self.root}"
+        if self.unified and not self._delegable():
+            return (
+                f"{self.root} holds processes itself, so its controllers cannot be handed on "
+                "(a container: start it with its own init in a sub-group)"
+            )
+        return None
+
+    def create(self) -> None:
+        """Make the group; repeatable."""
+        if self.unified:
+            self._hand_on(self.root)
+            (self.root / self.name).mkdir(exist_ok=True)
+            self._hand_on(self.root / self.name)
+            return
+        for hierarchy in self._hierarchies():
+            group = hierarchy / self.name
+            group.mkdir(exist_ok=True)
+            for setting in ("cpuset.mems", "cpuset.cpus"):  # a new cpuset is empty, and then nothing may join it
+                if (hierarchy / setting).exists():
+                    (group / setting).write_text((hierarchy / setting).read_text())
+
+    def members(self) -> set[int]:
+        """Return the processes in the group and in all groups below it."""
+        pids: set[int] = set()
+        for group in self._groups():
+            for path in group.rglob("cgroup.procs"):
+                with contextlib.suppress(OSError):  # the group went away meanwhile
+                    pids.update(int(pid) for pid in path.read_text().split())
+        return pids
+
+    def remove(self) -> None:
+        """Remove the group and all groups below it, which must be empty of processes; repeatable."""
+        for group in self._groups():
+            below = sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True)
+            for path in (*below, group):
+                with contextlib.suppress(FileNotFoundError):
+                    path.rmdir()
+
+    def _groups(self) -> list[Path]:
+        parents = [self.root] if self.unified else self._hierarchies()
+        return [parent / self.name for parent in parents if (parent / self.name).is_dir()]
+
+    def _hierarchies(self) -> list[Path]:
+        """Version 1: each mounted hierarchy once (`cpu` may be a link to `cpu,cpuacct`), the empty v2 one not."""
+        if not self.root.is_dir():
+            return []
+        return [
+            path
+            for path in sorted(self.root.iterdir())
+            if path.is_dir() and not path.is_symlink() and (path / "tasks").exists()
+        ]
+
+    def _hand_on(self, group: Path) -> None:
+        """Version 2: let the groups below `group` use its controllers."""
+        available = (group / "cgroup.controllers").read_text().split()
+        enabled = (group / "cgroup.subtree_control").read_text().split()
+        for controller in (name for name in _WANTED if name in available and name not in enabled):
+            (group / "cgroup.subtree_control").write_text(f"+{controller}")
+
+    def _delegable(self) -> bool:
+        """Version 2: only the real root may hand controllers on while it holds processes."""
+        enabled = (self.root / "cgroup.subtree_control").read_text().split()
+        if all(name in enabled for name in _NEEDED):
+            return True
+        real_root = not (self.root / "cgroup.type").exists()
+        return real_root or not (self.root / "cgroup.procs").read_text().split()

@@ -1,0 +1,211 @@
+"""The configuration of each of the node's programs, as the text of its file. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from jinja2 import Environment, StrictUndefined
+
+from vkgateway.local.realnode.images import PAUSE_IMAGE
+from vkgateway.local.realnode.options import RealNodeOptions
+
+CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+"""As seen inside the node's mount namespace, where /run/containerd is its own."""
+KUBELET_PORT = 10250
+
+_CONTAINERD = """\
+version = 3
+root = {{ root | tojson }}
+state = "/run/containerd"
+oom_score = 0
+disabled_plugins = [
+  "io.containerd.snapshotter.v1.blockfile",
+  "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.erofs",
+  "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.nri.v1.nri",
+]
+
+[grpc]
+  address = {{ socket | tojson }}
+
+[plugins.'io.containerd.cri.v1.images']
+  snapshotter = {{ snapshotter | tojson }}
+  [plugins.'io.containerd.cri.v1.images'.pinned_images]
+    sandbox = {{ pause | tojson }}
+
+[plugins.'io.containerd.cri.v1.runtime']
+  # Lowering the score of a process is refused in many containers and virtual machines.
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+  [plugins.'io.containerd.cri.v1.runtime'.containerd]
+    default_runtime_name = "runc"
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      runtime_path = {{ shim | tojson }}
+      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+        BinaryName = {{ runc | tojson }}
+        SystemdCgroup = false
+  [plugins.'io.containerd.cri.v1.runtime'.cni]
+    bin_dirs = [{{ plugins | tojson }}]
+    conf_dir = {{ cni | tojson }}
+"""
+
+_COREFILE = """\
+{% for zone in zones %}{{ zone }} {% endfor %}{
+  bind {{ address }}
+  errors
+  ready 127.0.0.1:8181
+  kubernetes {
+    kubeconfig {{ kubeconfig }}
+    ttl 5
+  }
+}
+. {
+  bind {{ address }}
+  errors
+{% if upstreams %}  forward . {{ upstreams | join(" ") }}
+  cache 30
+{% else %}  # No name server that the node could reach: names of the cluster only.
+  template ANY ANY {
+    rcode NXDOMAIN
+  }
+{% endif %}}
+"""
+
+_JINJA = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701 - no HTML
+
+
+def containerd_config(options: RealNodeOptions, *, runc: Path, plugins: Path, snapshotter: str) -> str:
+    """containerd's TOML (its version 3): own root, runc by its path, cgroups without systemd."""
+    return _JINJA.from_string(_CONTAINERD).render(
+        root=str(options.folders.containerd),
+        socket=CONTAINERD_SOCKET,
+        snapshotter=snapshotter,
+        pause=PAUSE_IMAGE,
+        shim=str(options.programs["containerd-shim-runc-v2"]),
+        runc=str(runc),
+        plugins=str(plugins),
+        cni=str(options.folders.cni),
+    )
+
+
+def cni_config(options: RealNodeOptions, *, mtu: int, host_ports: bool) -> str:
+    """Return the CNI list: a link from each pod to the node, with addresses of the node's own range.
+
+    Point-to-point links rather than a bridge: all of a pod's packets are then routed, so that a service's
+    answer passes kube-proxy's rules on its way back even where the kernel has no bridge filter.
+    """
+    link = {
+        "type": "ptp",
+        "mtu": mtu,
+        "ipMasq": False,
+        "ipam": {
+            "type": "host-local",
+            "ranges": [[{"subnet": options.network.pod_subnet}]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        },
+    }
+    plugins: list[dict[str, Any]] = [link]
+    if host_ports:
+        plugins.append({"type": "portmap", "capabilities": {"portMappings": True}})
+    document = {"cniVersion": "1.0.0", "name": "vkgateway", "plugins": plugins}
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+def kubelet_config(options: RealNodeOptions) -> str:
+    """Return the kubelet's configuration (kubelet.config.k8s.io/v1beta1).
+
+    Secrets and ConfigMaps are watched and pods looked over every few seconds, so that a change shows soon.
+    """
+    pki = options.folders.pki
+    document = {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": options.network.node_address,
+        "port": KUBELET_PORT,
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": str(pki / "ca.crt")},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": str(pki / "kubelet-server.crt"),
+        "tlsPrivateKeyFile": str(pki / "kubelet-server.key"),
+        "clusterDomain": options.cluster_domain,
+        "clusterDNS": [options.cluster_dns],
+        "resolvConf": "/etc/resolv.conf",
+        "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": f"/{options.cgroup}",
+        "failCgroupV1": False,
+        "enforceNodeAllocatable": [],
+        "failSwapOn": False,
+        "oomScoreAdj": 0,
+        # The machine belongs to somebody: its full disk is no reason to evict pods or drop images made by hand.
+        "imageGCHighThresholdPercent": 100,
+        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        "configMapAndSecretChangeDetectionStrategy": "Watch",
+        "syncFrequency": "3s",
+        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
+        "serializeImagePulls": False,
+        "maxPods": 110,
+    }
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def kube_proxy_config(options: RealNodeOptions) -> str:
+    """Return kube-proxy's configuration: nftables, and no kernel setting that only the machine's owner may change."""
+    document = {
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "mode": "nftables",
+        "hostnameOverride": options.name,
+        "bindAddress": options.network.node_address,
+        "metricsBindAddress": "127.0.0.1:10249",
+        "healthzBindAddress": "127.0.0.1:10256",
+        "detectLocalMode": "ClusterCIDR",
+        "clusterCIDR": options.network.pod_subnet,
+        "clientConnection": {"kubeconfig": str(options.folders.pki / "kube-proxy.kubeconfig")},
+        "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+        "nftables": {"minSyncPeriod": "100ms", "syncPeriod": "30s"},
+    }
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def corefile(options: RealNodeOptions, *, upstreams: Sequence[str]) -> str:
+    """CoreDNS's configuration: the cluster's names, and the machine's name servers for all others."""
+    return _JINJA.from_string(_COREFILE).render(
+        zones=[options.cluster_domain, "in-addr.arpa", "ip6.arpa"],
+        address=options.network.node_address,
+        kubeconfig=str(options.folders.pki / "coredns.kubeconfig"),
+        upstreams=upstreams,
+    )
+
+
+def kubeconfig(options: RealNodeOptions, *, user: str) -> str:
+    """Return a kubeconfig that names the certificate files of `user` in the node's folder."""
+    pki = options.folders.pki
+    cluster = {"server": options.api_server, "certificate-authority": str(pki / "ca.crt")}
+    credentials = {"client-certificate": str(pki / f"{user}.crt"), "client-key": str(pki / f"{user}.key")}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "compute",
+        "clusters": [{"name": "compute", "cluster": cluster}],
+        "users": [{"name": user, "user": credentials}],
+        "contexts": [{"name": "compute", "context": {"cluster": "compute", "user": user}}],
+    }
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def name_servers(resolv_conf: str) -> list[str]:
+    """Return the IPv4 name servers that can be reached from another network namespace: loopback ones cannot."""
+    lines = (line.split() for line in resolv_conf.splitlines())
+    servers = [words[1] for words in lines if len(words) > 1 and words[0] == "nameserver"]
+    return [server for server in servers if not server.startswith("127.") and ":" not in server]

@@ -1,0 +1,131 @@
+"""Running the machine's own tools, and undoing what the node had to change outside its namespaces."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from vkgateway.controlplane.files import write_file
+from vkgateway.model.errors import VkgatewayError
+
+TOOL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where system tools lie: `sbin` is not on every user's PATH, not even on root's in some shells."""
+
+_TIMEOUT = 60.0
+_CLAIMS = Path("/run/vkgateway")
+
+
+class ToolError(VkgatewayError):
+    """A program of the machine's own did not do what it was asked."""
+
+
+def run(*command: str, stdin: str = "", timeout: float = _TIMEOUT) -> str:
+    """Run a command to its end and return its output; `ToolError` tells the command and its last words."""
+    try:
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False, env={"PATH": TOOL_PATH}
+        )
+    except FileNotFoundError as error:
+        raise ToolError(f"{command[0]} is not installed") from error
+    except subprocess.TimeoutExpired as error:
+        raise ToolError(f"`{' '.join(command)}` did not end within {timeout:.0f} s") from error
+    if done.returncode:
+        words = (done.stderr or done.stdout).strip().splitlines()
+        raise ToolError(f"`{' '.join(command)}` failed: {words[-1] if words else f'exit {done.returncode}'}")
+    return done.stdout
+
+
+def succeeds(*command: str) -> bool:
+    """Whether the command ends well; its output is of no interest."""
+    try:
+        run(*command)
+    except ToolError:
+        return False
+    return True
+
+
+class _Record(msgspec.Struct):
+    """What was changed on the machine, and by which platforms it is needed."""
+
+    users: set[int] = msgspec.field(default_factory=set)
+    settings: dict[str, str] = msgspec.field(default_factory=dict)
+    """Path below /proc/sys -> the value it had."""
+    directories: list[str] = msgspec.field(default_factory=list)
+    """Folders that did not exist, parents first."""
+
+
+class Claims:
+    """Changes to the machine that several platforms share: the first one makes them, the last one undoes them.
+
+    Folders that serve as mount points must not go while another platform lives: Linux detaches a mount in
+    every other namespace when its mount point is removed.
+    """
+
+    def __init__(self, directory: Path = _CLAIMS) -> None:
+        self._directory = directory
+
+    def claim(self, number: int, *, settings: Mapping[str, str], directories: Sequence[str]) -> None:
+        """Set each file of `settings` to its value and make each of `directories`, remembering what was there."""
+        with self._record() as record:
+            record.users.add(number)
+            for path, value in settings.items():
+                self._set(record, path, value)
+            for path in directories:
+                self._make(record, Path(path))
+
+    def release(self, number: int) -> None:
+        """Say that platform `number` is done; the last one puts everything back. Repeatable."""
+        if not self._directory.exists():
+            return
+        with self._record() as record:
+            record.users.discard(number)
+            if not record.users:
+                self._restore(record)
+
+    @staticmethod
+    def _set(record: _Record, path: str, value: str) -> None:
+        old = Path(path).read_text().strip()
+        if old != value:
+            record.settings.setdefault(path, old)
+            Path(path).write_text(value)
+
+    @staticmethod
+    def _make(record: _Record, path: Path) -> None:
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(mode=0o755)
+            record.directories.append(str(folder))
+
+    @staticmethod
+    def _restore(record: _Record) -> None:
+        for path, value in record.settings.items():
+            with contextlib.suppress(FileNotFoundError):  # an interface that is gone by now
+                Path(path).write_text(value)
+        for folder in reversed(record.directories):
+            with contextlib.suppress(OSError):  # somebody else has put something there since
+                Path(folder).rmdir()
+        record.settings.clear()
+        record.directories.clear()
+
+    @contextlib.contextmanager
+    def _record(self) -> Iterator[_Record]:
+        self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        path = self._directory / "claims.json"
+        with (self._directory / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            record = msgspec.json.decode(path.read_bytes(), type=_Record) if path.exists() else _Record()
+            try:
+                yield record
+            finally:
+                if record.users:
+                    write_file(path, msgspec.json.encode(record))
+                else:
+                    path.unlink(missing_ok=True)
+                    (self._directory / "lock").unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):
+                        self._directory.rmdir()

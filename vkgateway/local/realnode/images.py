@@ -1,0 +1,137 @@
+"""Container images made from the machine's static busybox, as archives that `ctr images import` reads."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import platform
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from vkgateway.controlplane.files import write_file
+
+BUSYBOX = Path("/bin/busybox")
+PAUSE_IMAGE = "vkgateway.local/pause:1"
+BUSYBOX_IMAGE = "vkgateway.local/busybox:1"
+NAMES = (PAUSE_IMAGE, BUSYBOX_IMAGE)
+
+# 68 years: a sandbox only has to exist. Its first process ignores SIGTERM; containerd kills sandboxes outright.
+_PAUSE_COMMAND = ("/bin/busybox", "sleep", "2147483647")
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_PATH = "PATH=/bin:/usr/bin:/sbin:/usr/sbin"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file of an image: a regular file (data), a link (target) or a folder (neither)."""
+
+    path: str
+    mode: int = 0o755
+    data: bytes | None = None
+    target: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """An image of one layer."""
+
+    name: str
+    """Reference with tag: `vkgateway.local/busybox:1`."""
+    entries: Sequence[Entry]
+    command: Sequence[str]
+    environment: Sequence[str] = field(default=(_PATH,))
+
+    def archive(self, *, architecture: str) -> bytes:
+        """Return the docker-archive bytes; equal images give equal bytes, whenever they are made."""
+        layer = _tar(self.entries)
+        digest = hashlib.sha256(layer).hexdigest()
+        config = msgspec.json.encode(
+            {
+                "architecture": architecture,
+                "os": "linux",
+                "config": {"Cmd": list(self.command), "Env": list(self.environment), "WorkingDir": "/"},
+                "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+                "history": [{"created_by": "vkgateway"}],
+            }
+        )
+        config_name = f"{hashlib.sha256(config).hexdigest()}.json"
+        layer_name = f"{digest}.tar"
+        manifest = [{"Config": config_name, "RepoTags": [self.name], "Layers": [layer_name]}]
+        return _tar(
+            [
+                Entry("manifest.json", 0o644, msgspec.json.encode(manifest)),
+                Entry(config_name, 0o644, config),
+                Entry(layer_name, 0o644, layer),
+            ]
+        )
+
+
+def pause_image(busybox: bytes) -> Image:
+    """The image of pod sandboxes: one command that sleeps."""
+    return Image(name=PAUSE_IMAGE, entries=_base(busybox), command=_PAUSE_COMMAND)
+
+
+def busybox_image(busybox: bytes, *, applets: Sequence[str]) -> Image:
+    """A small userland: busybox with a link for each applet (`sh`, `date`, `wget`, ...)."""
+    links = [Entry(f"bin/{applet}", 0o777, target="busybox") for applet in applets if applet != "busybox"]
+    return Image(name=BUSYBOX_IMAGE, entries=[*_base(busybox), *links], command=("sh",))
+
+
+def write_images(directory: Path, *, applets: Sequence[str]) -> dict[str, Path]:
+    """Write both archives into `directory`; image name -> path. Unchanged files are left alone."""
+    busybox = BUSYBOX.read_bytes()
+    images = (pause_image(busybox), busybox_image(busybox, applets=applets))
+    written = {}
+    for image in images:
+        path = archive_path(directory, image.name)
+        write_file(path, image.archive(architecture=architecture()))
+        written[image.name] = path
+    return written
+
+
+def archive_path(directory: Path, name: str) -> Path:
+    """Return where the archive of the image called `name` lies."""
+    return directory / f"{name.partition('/')[2].replace(':', '-')}.tar"
+
+
+def architecture() -> str:
+    """Return this machine's architecture as images name it."""
+    machine = platform.machine()
+    return _ARCHITECTURES.get(machine, machine)
+
+
+def _base(busybox: bytes) -> list[Entry]:
+    return [
+        *(Entry(name) for name in ("bin", "dev", "etc", "proc", "root", "sys", "usr", "usr/bin", "var")),
+        Entry("tmp", 0o1777),
+        Entry("bin/busybox", 0o755, busybox),
+        Entry("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"),
+        Entry("etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n"),
+        Entry("etc/nsswitch.conf", 0o644, b"hosts: files dns\n"),
+    ]
+
+
+def _tar(entries: Sequence[Entry]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for entry in entries:
+            archive.addfile(_member(entry), io.BytesIO(entry.data or b""))
+    return buffer.getvalue()
+
+
+def _member(entry: Entry) -> tarfile.TarInfo:
+    """A tar header without time or owner: the same file gives the same bytes everywhere."""
+    member = tarfile.TarInfo(os.fspath(entry.path))
+    member.mode = entry.mode
+    if entry.target is not None:
+        member.type, member.linkname = tarfile.SYMTYPE, entry.target
+    elif entry.data is None:
+        member.type = tarfile.DIRTYPE
+    else:
+        member.size = len(entry.data)
+    return member

@@ -1,0 +1,195 @@
+"""The node's own network and mount namespaces: made, entered, and taken away with everything in them.
+
+kube-proxy's rules, CNI interfaces, every mount of a container or volume and every kernel setting of the
+network live inside, so that two platforms never meet and nothing is left once the namespaces are gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vkgateway.local.realnode.cgroups import Cgroups
+from vkgateway.local.realnode.host import ToolError, run, succeeds
+from vkgateway.local.realnode.options import Network
+
+NETNS = Path("/run/netns")
+_KILL_PATIENCE = 10.0
+
+# $1.. are pairs: what to bind (or `tmpfs`), and where. The namespace still learns of new mounts of the machine
+# (slave), tells none back, and is shared inside, as mount propagation between pods wants it.
+_BIND_SCRIPT = """
+mount --make-rshared /
+while [ $# -gt 1 ]; do
+  if [ "$1" = tmpfs ]; then mount -t tmpfs -o mode=0755 tmpfs "$2"; else mount --bind "$1" "$2"; fi
+  shift 2
+done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Namespaces:
+    """Both namespaces of one node."""
+
+    network: Network
+    mount_file: Path
+
+    def enter(self, *command: str) -> tuple[str, ...]:
+        """Return the command line that runs `command` inside; it stays the same process."""
+        network = NETNS / self.network.namespace
+        return ("nsenter", f"--net={network}", f"--mount={self.mount_file}", "--", *command)
+
+    @property
+    def ready(self) -> bool:
+        """Whether both exist."""
+        return self._networked() and self._mounted()
+
+    def create(self, *, mounts: Sequence[tuple[str, str]], mtu: int) -> None:
+        """Make what is missing of both; `mounts` are pairs of source (or `tmpfs`) and place. Repeatable."""
+        if not self.ready:
+            self.destroy()
+            self._create_network(mtu=mtu)
+            self._create_mounts(mounts)
+
+    def destroy(self) -> None:
+        """Take both away with all interfaces, rules and mounts in them; no process may be left inside. Repeatable."""
+        while os.path.ismount(self.mount_file):
+            run("umount", str(self.mount_file))
+        while os.path.ismount(self.mount_file.parent):
+            run("umount", str(self.mount_file.parent))
+        if Path(f"/sys/class/net/{self.network.host_link}").exists():
+            run("ip", "link", "delete", self.network.host_link)
+        if (NETNS / self.network.namespace).exists():
+            run("ip", "netns", "delete", self.network.namespace)
+        if succeeds("nft", "list", "table", "ip", self.network.table):
+            run("nft", "delete", "table", "ip", self.network.table)
+
+    def members(self) -> set[int]:
+        """Return the processes inside either namespace: shims, containerd, the kubelet and their children."""
+        held = {
+            identity for path in (NETNS / self.network.namespace, self.mount_file) if (identity := _namespace(path))
+        }
+        return {pid for pid in _processes() if held & _namespaces_of(pid)} if held else set()
+
+    def _networked(self) -> bool:
+        host_link = Path(f"/sys/class/net/{self.network.host_link}")
+        return host_link.exists() and _namespace(NETNS / self.network.namespace) is not None
+
+    def _mounted(self) -> bool:
+        return _namespace(self.mount_file) is not None
+
+    def _create_network(self, *, mtu: int) -> None:
+        net = self.network
+        run("ip", "netns", "add", net.namespace)
+        run(*f"ip link add {net.host_link} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {net.namespace}".split())
+        inside = f"ip -n {net.namespace}"
+        for command in (
+            f"ip address add {net.host_address}/31 dev {net.host_link}",
+            f"ip link set {net.host_link} up",
+            f"{inside} link set lo up",
+            f"{inside} address add {net.node_address}/31 dev eth0",
+            f"{inside} link set eth0 up",
+            f"{inside} route add default via {net.host_address}",
+            f"ip route replace {net.pod_subnet} via {net.node_address}",
+        ):
+            run(*command.split())
+        self.in_network("echo 1 >/proc/sys/net/ipv4/ip_forward")
+
+    def in_network(self, script: str) -> str:
+        """Run a shell script in the network namespace alone; its output."""
+        return run("nsenter", f"--net={NETNS / self.network.namespace}", "--", "sh", "-ec", script)
+
+    def _create_mounts(self, mounts: Sequence[tuple[str, str]]) -> None:
+        folder = self.mount_file.parent
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A mount namespace can be held by a file only on a mount that is private.
+        run("mount", "--bind", str(folder), str(folder))
+        run("mount", "--make-private", str(folder))
+        self.mount_file.touch()
+        pairs = [word for pair in mounts for word in pair]
+        flags = (f"--mount={self.mount_file}", "--propagation=slave")
+        try:
+            run("unshare", *flags, "sh", "-ec", _BIND_SCRIPT, "sh", *pairs)
+        except ToolError:
+            self.destroy()
+            raise
+
+
+def let_out(network: Network) -> None:
+    """Let pods reach what lies beyond the machine, under the machine's own address. Repeatable."""
+    table = network.table
+    sources = f"{{ {network.node_address}, {network.pod_subnet} }}"
+    rules = f"""
+table ip {table}
+delete table ip {table}
+table ip {table} {{
+  chain postrouting {{
+    type nat hook postrouting priority srcnat;
+    ip saddr {sources} oifname != "{network.host_link}" masquerade
+  }}
+}}
+"""
+    run("nft", "-f", "-", stdin=rules)
+
+
+def uplinks() -> list[str]:
+    """Return the interfaces that default routes go through."""
+    words = run("ip", "-4", "route", "show", "default").split()
+    return sorted({words[index + 1] for index, word in enumerate(words) if word == "dev"})
+
+
+def uplink_mtu(*, default: int = 1500) -> int:
+    """Return the smallest packet size of the uplinks, so that pods' packets fit through."""
+    sizes = [int(Path(f"/sys/class/net/{name}/mtu").read_text()) for name in uplinks()]
+    return min([*sizes, default])
+
+
+def forwarding(network: Network) -> Mapping[str, str]:
+    """Return the kernel settings that let packets pass between the node and the uplinks."""
+    names = (network.host_link, *uplinks())
+    return {f"/proc/sys/net/ipv4/conf/{name}/forwarding": "1" for name in names}
+
+
+def kill_all(namespaces: Namespaces, cgroups: Cgroups, *, patience: float = _KILL_PATIENCE) -> None:
+    """Kill every process of the node: those in its namespaces and those in its pods' groups.
+
+    Raises `ToolError`, naming them, if some are there after `patience` seconds.
+    """
+    deadline = time.monotonic() + patience
+    while pids := (namespaces.members() | cgroups.members()) - {os.getpid()}:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise ToolError(f"processes {sorted(pids)} of the real node do not die")
+        time.sleep(0.05)
+
+
+def _processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _namespaces_of(pid: int) -> set[tuple[int, int]]:
+    paths = (Path(f"/proc/{pid}/ns/{kind}") for kind in ("net", "mnt"))
+    return {identity for path in paths if (identity := _identity(path))}
+
+
+def _namespace(path: Path) -> tuple[int, int] | None:
+    """What tells a namespace from all others; None if the file at `path` holds none."""
+    own = _identity(Path("/proc/self/ns/net"))
+    identity = _identity(path)
+    # All namespaces live on one internal file system (nsfs): any other device is an ordinary file.
+    return identity if own and identity and identity[0] == own[0] else None
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:  # a process that has ended, a file that is not there
+        return None
+    return status.st_dev, status.st_ino

@@ -1,0 +1,273 @@
+"""The real node as a whole: what has to be there before its programs start, the programs, and taking it all away."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from vkgateway.controlplane.files import write_file
+from vkgateway.controlplane.pki import Authority, needs_renewal
+from vkgateway.local.realnode import configs, images, manifests
+from vkgateway.local.realnode.cgroups import Cgroups
+from vkgateway.local.realnode.host import TOOL_PATH, Claims, ToolError, run
+from vkgateway.local.realnode.namespaces import Namespaces, forwarding, kill_all, let_out, uplink_mtu
+from vkgateway.local.realnode.options import RealNodeOptions
+from vkgateway.local.realnode.probe import find_plugins, find_tool, overlay_works, probe
+from vkgateway.model.errors import UnavailableError
+from vkgateway.programs.supervisor.spec import ProcessSpec
+
+log = structlog.get_logger(__name__)
+
+GROUP = "node"
+"""First segment of the names of the node's processes."""
+
+# Places where containerd and the kubelet insist on keeping things, whatever their configuration says.
+_PLACES = ("/run/containerd", "/var/lib/cni", "/var/lib/kubelet", "/var/log/containers", "/var/log/pods")
+# Settings of the whole machine that the kubelet wants so. In the node's namespace a file with the wanted value
+# lies over each, and so the machine keeps its own.
+_SETTINGS = {
+    "kernel/keys/root_maxbytes": "25000000",
+    "kernel/keys/root_maxkeys": "1000000",
+    "kernel/panic": "10",
+    "kernel/panic_on_oops": "1",
+    "vm/overcommit_memory": "1",
+    "vm/panic_on_oom": "0",
+}
+# A file in the device plugins' folder. The kubelet takes an empty folder for that of a new machine, and sets
+# extended resources to zero each time it starts.
+_KEEP_RESOURCES = Path("device-plugins/vkgateway-keeps-extended-resources")
+_SOURCES_OF_NAME_SERVERS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Certificate:
+    """One certificate of the node: its file name, whom it names, and what it is for."""
+
+    file: str
+    user: str
+    organizations: tuple[str, ...] = ()
+    server: bool = False
+
+
+class RealNode:
+    """One node with kubelet, containerd, kube-proxy and CoreDNS, in namespaces of its own.
+
+    Order: `prepare()`; start `specs()`; `import_images()`; apply `objects()` and, once the Node is there,
+    `status_patch()`. At the end stop the processes and call `teardown()`. All methods block; each can be
+    called again at any point, after a crash too.
+    """
+
+    def __init__(self, options: RealNodeOptions, *, authority: Authority, claims: Claims | None = None) -> None:
+        self.options = options
+        self._authority = authority
+        self._claims = claims or Claims()
+        self._cgroups = Cgroups(options.cgroup)
+        self._namespaces = Namespaces(options.network, options.folders.mount_namespace)
+
+    @staticmethod
+    def probe() -> str | None:
+        """Return why this machine cannot carry a real node, or None if it can. Changes nothing."""
+        return probe()
+
+    def prepare(self) -> None:
+        """Make certificates, configuration, images, control groups and namespaces; keep what is there.
+
+        Raises `UnavailableError` where `probe()` would have told a reason, `ToolError` where the machine
+        refuses something.
+        """
+        folders = self.options.folders
+        for folder in (
+            folders.config,
+            folders.pki,
+            folders.images,
+            folders.containerd,
+            folders.kubelet,
+            folders.sysctl,
+        ):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._write_certificates()
+        self._write_configs()
+        self._write_images()
+        self._cgroups.create()
+        self._create_namespaces()
+
+    def specs(self) -> tuple[ProcessSpec, ...]:
+        """Return the node's processes; `containerd` first, for the kubelet waits for it."""
+        config, programs = self.options.folders.config, self.options.programs
+        kubelet = (
+            f"--config={config / 'kubelet.yaml'}",
+            f"--kubeconfig={self.options.folders.pki / 'kubelet.kubeconfig'}",
+            f"--hostname-override={self.options.name}",
+            f"--node-ip={self.options.network.node_address}",
+            f"--node-labels={','.join(f'{key}={value}' for key, value in sorted(self.options.labels.items()))}",
+        )
+        return (
+            self._spec("containerd", f"--config={config / 'containerd.toml'}", stop_rank=80),
+            self._spec("kubelet", *kubelet, stop_rank=90),
+            self._spec("kube-proxy", f"--config={config / 'kube-proxy.yaml'}", stop_rank=90),
+            self._spec("coredns", f"-conf={config / 'Corefile'}", path=programs["coredns"], stop_rank=90),
+        )
+
+    def import_images(self, *, timeout: float = 60.0) -> None:
+        """Hand our images to containerd, for which it waits up to `timeout` seconds; those it has are left alone."""
+        present = self._known_images(deadline=time.monotonic() + timeout)
+        for name, path in self._archives().items():
+            if name not in present:
+                self.ctr("images", "import", str(path))
+                log.info("image imported", image=name)
+
+    def objects(self) -> list[dict[str, Any]]:
+        """Return what to apply in the compute cluster: the name service and its rights."""
+        return manifests.cluster_objects(self.options)
+
+    def status_patch(self) -> dict[str, Any]:
+        """Return the merge patch for the Node's `status` that gives it its extended resources."""
+        return manifests.node_status_patch(self.options)
+
+    def ctr(self, *arguments: str) -> str:
+        """Run containerd's own command-line client in the namespace Kubernetes uses; its output."""
+        command = (str(self.options.programs["ctr"]), "--address", configs.CONTAINERD_SOCKET, "-n", "k8s.io")
+        return run(*self._namespaces.enter(*command, *arguments))
+
+    def teardown(self) -> None:
+        """Take everything off the machine but the files in the node's own folder; call it with the programs stopped.
+
+        Every process still inside (containers, shims) is killed. Repeatable, also after a crash or a reboot.
+        """
+        kill_all(self._namespaces, self._cgroups)
+        self._namespaces.destroy()
+        self._cgroups.remove()
+        self._claims.release(self.options.number)
+
+    def _spec(self, name: str, *arguments: str, stop_rank: int, path: Path | None = None) -> ProcessSpec:
+        program = str(path or self.options.programs[name])
+        tools = f"{self.options.programs['containerd-shim-runc-v2'].parent}:{TOOL_PATH}"
+        return ProcessSpec(
+            name=f"{GROUP}/{name}",
+            argv=self._namespaces.enter(program, *arguments),
+            env={"PATH": tools},
+            stop_rank=stop_rank,
+        )
+
+    def _certificates(self) -> tuple[_Certificate, ...]:
+        return (
+            _Certificate("kubelet", f"system:node:{self.options.name}", ("system:nodes",)),
+            _Certificate("kubelet-server", f"system:node:{self.options.name}", ("system:nodes",), server=True),
+            _Certificate("kube-proxy", "system:kube-proxy"),
+            _Certificate("coredns", "system:coredns"),
+        )
+
+    def _write_certificates(self) -> None:
+        pki = self.options.folders.pki
+        write_file(pki / "ca.crt", self._authority.cert_pem)
+        for wanted in self._certificates():
+            if not self._still_good(pki / f"{wanted.file}.crt"):
+                self._authority.issue(
+                    wanted.user,
+                    organizations=wanted.organizations,
+                    dns=(self.options.name,) if wanted.server else (),
+                    ips=(self.options.network.node_address,) if wanted.server else (),
+                    client=not wanted.server,
+                    server=wanted.server,
+                ).write(pki, wanted.file)
+        for user in ("kubelet", "kube-proxy", "coredns"):
+            write_file(pki / f"{user}.kubeconfig", configs.kubeconfig(self.options, user=user).encode(), mode=0o600)
+
+    def _still_good(self, certificate: Path) -> bool:
+        if not (certificate.exists() and certificate.with_suffix(".key").exists()):
+            return False
+        pem = certificate.read_bytes()
+        return self._authority.signed(pem) and not needs_renewal(pem, now=datetime.now(UTC))
+
+    def _write_configs(self) -> None:
+        runc, plugins = find_tool("runc"), find_plugins()
+        if runc is None or plugins is None:
+            raise UnavailableError(f"no real node here: {probe()}")
+        snapshotter = "overlayfs" if overlay_works(self.options.folders.containerd) else "native"
+        servers = _name_servers()
+        config = self.options.folders.config
+        cni = configs.cni_config(self.options, mtu=uplink_mtu(), host_ports=_host_ports(plugins))
+        files = {
+            "containerd.toml": configs.containerd_config(
+                self.options, runc=runc, plugins=plugins, snapshotter=snapshotter
+            ),
+            "cni/10-vkgateway.conflist": cni,
+            "kubelet.yaml": configs.kubelet_config(self.options),
+            "kube-proxy.yaml": configs.kube_proxy_config(self.options),
+            "Corefile": configs.corefile(self.options, upstreams=servers),
+            "resolv.conf": "".join(f"nameserver {server}\n" for server in servers),
+        }
+        for name, text in files.items():
+            write_file(config / name, text.encode())
+
+    def _write_images(self) -> None:
+        applets = run(str(images.BUSYBOX), "--list").split()
+        images.write_images(self.options.folders.images, applets=applets)
+
+    def _archives(self) -> dict[str, Path]:
+        return {name: images.archive_path(self.options.folders.images, name) for name in images.NAMES}
+
+    def _known_images(self, *, deadline: float) -> set[str]:
+        while True:
+            try:
+                return set(self.ctr("images", "list", "--quiet").split())
+            except ToolError as error:
+                if time.monotonic() > deadline:
+                    raise UnavailableError(f"containerd does not answer: {error}") from error
+                time.sleep(0.2)
+
+    def _create_namespaces(self) -> None:
+        options = self.options
+        self._claims.claim(options.number, settings={}, directories=_PLACES)
+        self._namespaces.create(mounts=list(self._mounts()), mtu=uplink_mtu())
+        run(*f"ip route replace {options.services} via {options.network.node_address}".split())
+        let_out(options.network)
+        self._claims.claim(options.number, settings=forwarding(options.network), directories=())
+
+    def _mounts(self) -> Iterator[tuple[str, str]]:
+        """What lies elsewhere in the node's mount namespace than on the machine."""
+        folders = self.options.folders
+        sources: dict[str, Callable[[], str]] = {
+            "/var/lib/kubelet": lambda: _folder(folders.kubelet),
+            "/var/log/pods": lambda: _folder(folders.logs / "pods"),
+            "/var/log/containers": lambda: _folder(folders.logs / "containers"),
+        }
+        for place in _PLACES:
+            yield sources.get(place, lambda: "tmpfs")(), place
+        for name, value in _SETTINGS.items():
+            if Path("/proc/sys", name).exists():
+                file = folders.sysctl / name.replace("/", ".")
+                write_file(file, f"{value}\n".encode())
+                yield str(file), f"/proc/sys/{name}"
+        yield str(folders.config / "resolv.conf"), "/etc/resolv.conf"
+        write_file(folders.kubelet / _KEEP_RESOURCES, b"")
+
+
+def remove_files(options: RealNodeOptions) -> None:
+    """Remove the node's own folder, images and volumes included; `teardown()` comes first."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(options.directory)
+
+
+def _folder(path: Path) -> str:
+    path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    return str(path)
+
+
+def _host_ports(plugins: Path) -> bool:
+    """Whether hostPort works: the CNI plugin for it writes iptables rules."""
+    return (plugins / "portmap").exists() and find_tool("iptables") is not None
+
+
+def _name_servers() -> list[str]:
+    """Return the machine's name servers that the node can reach, from the first file that has any."""
+    texts = (path.read_text() for path in _SOURCES_OF_NAME_SERVERS if path.exists())
+    return next((servers for text in texts if (servers := configs.name_servers(text))), [])

@@ -1,0 +1,182 @@
+"""What the real node is made from: its number, names, addresses and folders."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vkgateway.model.errors import InputError
+
+PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr", "kubelet", "kube-proxy", "coredns")
+"""What the resolver has to find for a real node; runc, nft, ip and the CNI plugins come from the system."""
+
+_HIGHEST_NUMBER = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Interfaces and addresses, all derived from the platform's number so that two platforms never meet.
+
+    The node lives in a network namespace of its own, joined to the machine by a veth pair. The machine
+    routes the pods' and services' addresses through that pair.
+    """
+
+    number: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.number <= _HIGHEST_NUMBER:
+            raise InputError(f"platform number {self.number} is not between 0 and {_HIGHEST_NUMBER}")
+
+    @property
+    def namespace(self) -> str:
+        """Name of the network namespace, as `ip netns` lists it."""
+        return f"vkg{self.number}"
+
+    @property
+    def host_link(self) -> str:
+        """The machine's end of the veth pair; the node's end is its `eth0`."""
+        return f"vkgv{self.number}"
+
+    @property
+    def table(self) -> str:
+        """The nftables table on the machine that lets pods reach the outside."""
+        return f"vkg{self.number}"
+
+    @property
+    def platform_address(self) -> str:
+        """Where the platform's API servers listen; made by the platform, not by the real node."""
+        return f"10.213.{self.number}.1"
+
+    @property
+    def node_address(self) -> str:
+        """The node's own address (its InternalIP)."""
+        return f"10.213.{self.number}.2"
+
+    @property
+    def host_address(self) -> str:
+        """The machine's address on the veth pair: the node's default gateway."""
+        return f"10.213.{self.number}.3"
+
+    @property
+    def pod_subnet(self) -> str:
+        """Addresses of pods on the node."""
+        return f"10.214.{self.number}.0/24"
+
+    @property
+    def service_subnet(self) -> str:
+        """What the compute API server should take as its `--service-cluster-ip-range`."""
+        return f"10.215.{self.number}.0/24"
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Where the node keeps its files, all below one directory of the platform's data directory."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        """Configuration files, rewritten at each start."""
+        return self.root / "config"
+
+    @property
+    def cni(self) -> Path:
+        """The folder containerd reads CNI configuration from."""
+        return self.root / "config" / "cni"
+
+    @property
+    def pki(self) -> Path:
+        """Certificates, keys and kubeconfigs."""
+        return self.root / "pki"
+
+    @property
+    def images(self) -> Path:
+        """Image archives to import."""
+        return self.root / "images"
+
+    @property
+    def containerd(self) -> Path:
+        """Images, snapshots and containerd's database; kept over restarts."""
+        return self.root / "containerd"
+
+    @property
+    def kubelet(self) -> Path:
+        """What the node sees as /var/lib/kubelet."""
+        return self.root / "kubelet"
+
+    @property
+    def logs(self) -> Path:
+        """What the node sees as /var/log/pods and /var/log/containers."""
+        return self.root / "logs"
+
+    @property
+    def sysctl(self) -> Path:
+        """Files that stand in for kernel settings the kubelet would otherwise change for the whole machine."""
+        return self.root / "sysctl"
+
+    @property
+    def namespaces(self) -> Path:
+        """The folder that holds the node's mount namespace alive."""
+        return self.root / "ns"
+
+    @property
+    def mount_namespace(self) -> Path:
+        """The file at which the node's mount namespace is held."""
+        return self.namespaces / "mnt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealNodeOptions:
+    """Everything the real node is told; two equal options make the same node."""
+
+    directory: Path
+    """A folder of its own, usually `DATA_DIR/node`; absolute."""
+    number: int
+    """The platform's number, 0 to 255."""
+    programs: Mapping[str, Path]
+    """Absolute path of each of `PROGRAMS`."""
+    api_server: str
+    """URL of the compute API server as seen from the node: `https://10.213.N.1:PORT`."""
+    name: str = "real-0"
+    """Name of the Node object."""
+    labels: Mapping[str, str] = field(default_factory=lambda: {"platform.vkgateway.io/pool": "real"})
+    """Labels the kubelet puts on its Node."""
+    resources: Mapping[str, str] = field(default_factory=lambda: {"nvidia.com/gpu": "2"})
+    """Extended resources written into the Node's status."""
+    cluster_domain: str = "cluster.local"
+    """The domain of the compute cluster's services."""
+    service_subnet: str = ""
+    """The compute cluster's service addresses; `10.215.N.0/24` when empty."""
+
+    def __post_init__(self) -> None:
+        if not self.directory.is_absolute():
+            raise InputError(f"the real node's directory {str(self.directory)!r} is not an absolute path")
+        if missing := [name for name in PROGRAMS if name not in self.programs]:
+            raise InputError(f"the real node needs the path of {', '.join(missing)}")
+
+    @property
+    def network(self) -> Network:
+        """Interfaces and addresses."""
+        return Network(self.number)
+
+    @property
+    def folders(self) -> Folders:
+        """Files and directories."""
+        return Folders(self.directory)
+
+    @property
+    def services(self) -> ipaddress.IPv4Network:
+        """The compute cluster's service addresses."""
+        return ipaddress.IPv4Network(self.service_subnet or self.network.service_subnet)
+
+    @property
+    def cluster_dns(self) -> str:
+        """ClusterIP of the cluster's name service: the tenth of the range, as elsewhere in the field."""
+        return str(self.services[10])
+
+    @property
+    def cgroup(self) -> str:
+        """Name of the cgroup that holds every pod of this node, directly below the root."""
+        return f"vkg{self.number}"

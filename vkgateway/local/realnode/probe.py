@@ -1,0 +1,103 @@
+"""Whether this machine can carry a real node, and if not, why."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from vkgateway.local.realnode.cgroups import Cgroups
+from vkgateway.local.realnode.host import TOOL_PATH, ToolError, run
+
+# Program -> Debian's package.
+_TOOLS: Mapping[str, str] = {
+    "runc": "runc",
+    "nft": "nftables",
+    "ip": "iproute2",
+    "nsenter": "util-linux",
+    "unshare": "util-linux",
+    "mount": "mount",
+}
+_CNI_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"), Path("/usr/libexec/cni"))
+_CNI_PLUGINS = ("ptp", "host-local", "loopback")
+_BUSYBOX = Path("/bin/busybox")
+
+# Run in throw-away namespaces: does the kernel give us what the node is built from?
+_REHEARSAL = """
+ip link add name vkgprobe type veth peer name vkgprobe0
+echo 1 >/proc/sys/net/ipv4/ip_forward
+nft add table ip vkgprobe
+nft 'add chain ip vkgprobe nat { type nat hook postrouting priority 100; }'
+nft add rule ip vkgprobe nat ip saddr 10.0.0.0/8 masquerade
+nft add map ip vkgprobe services '{ type ipv4_addr . inet_proto . inet_service : verdict; }'
+mount -t tmpfs tmpfs /mnt
+"""
+
+
+def probe() -> str | None:
+    """Return the first reason why this machine cannot carry a real node, or None if it can. Changes nothing."""
+    checks: tuple[Callable[[], str | None], ...] = (_system, _privileges, _programs, _control_groups, _rehearsal)
+    return next((reason for check in checks if (reason := check())), None)
+
+
+def find_tool(name: str) -> Path | None:
+    """Return the path of one of the system's programs, `sbin` included; None if it is not installed."""
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{TOOL_PATH}")
+    return Path(found) if found else None
+
+
+def find_plugins() -> Path | None:
+    """Return the folder that holds the CNI plugins; None if there is none with all that are needed."""
+    has_all = (path for path in _CNI_DIRECTORIES if all((path / name).exists() for name in _CNI_PLUGINS))
+    return next(has_all, None)
+
+
+def overlay_works(directory: Path) -> bool:
+    """Whether overlay mounts work in `directory` (not on top of another overlay, as in many containers)."""
+    trial = directory / ".overlay"
+    try:
+        for name in ("lower", "upper", "work", "merged"):
+            (trial / name).mkdir(parents=True, exist_ok=True)
+        options = f"lowerdir={trial}/lower,upperdir={trial}/upper,workdir={trial}/work"
+        run("unshare", "--mount", "mount", "-t", "overlay", "-o", options, "overlay", f"{trial}/merged")
+    except (ToolError, OSError):
+        return False
+    finally:
+        shutil.rmtree(trial, ignore_errors=True)
+    return True
+
+
+def _system() -> str | None:
+    if sys.platform != "linux":
+        return "a real node needs Linux"
+    return None if Path("/dev/kmsg").exists() else "the kubelet needs /dev/kmsg, which is not there"
+
+
+def _privileges() -> str | None:
+    return None if os.geteuid() == 0 else "a real node needs root"
+
+
+def _programs() -> str | None:
+    packages = {name: package for name, package in _TOOLS.items() if find_tool(name) is None}
+    if find_plugins() is None:
+        packages["the CNI plugins"] = "containernetworking-plugins"
+    if not _BUSYBOX.exists():
+        packages[str(_BUSYBOX)] = "busybox-static"
+    if not packages:
+        return None
+    names, wanted = ", ".join(packages), " ".join(sorted(set(packages.values())))
+    return f"missing {names}: apt-get install {wanted}"
+
+
+def _control_groups() -> str | None:
+    return Cgroups("vkgprobe").missing()
+
+
+def _rehearsal() -> str | None:
+    try:
+        run("unshare", "--net", "--mount", "sh", "-ec", _REHEARSAL)
+    except ToolError as error:
+        return f"the kernel does not let us build network and mount namespaces ({error})"
+    return None
