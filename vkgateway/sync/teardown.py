@@ -38,8 +38,9 @@ async def remove_tenant(link: ComputeLink, tenant: str) -> None:
 
 async def _namespaces(link: ComputeLink, tenant: str) -> dict[str, tuple[str, bool]]:
     """The tenant's compute namespaces: name to UID, and whether they are being deleted already."""
-    page = await link.client.list(resources.NAMESPACES, label_selector=f"{TENANT_LABEL}={tenant}")
-    views = [decode_namespace(bytes(item)) for item in page.items]
+    selector = f"{TENANT_LABEL}={tenant}"
+    pages = link.client.pages(resources.NAMESPACES, label_selector=selector)
+    views = [decode_namespace(bytes(item)) async for page in pages for item in page.items]
     return {
         view.metadata.name: (view.metadata.uid, view.metadata.deletion_timestamp is not None)
         for view in views

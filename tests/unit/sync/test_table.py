@@ -1,0 +1,110 @@
+"""The table of a pod's life: every combination has its row, and the rows say what the contract says."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from vkgateway.sync.pods import table
+from vkgateway.sync.pods.record import Admission, ComputePod, Dependencies, Instruction, Record, TenantPod
+
+
+def every_record() -> list[Record]:
+    return [
+        Record(tenant=t, compute=c, dependencies=d, admission=a, ran=ran, list_complete=complete)
+        for t, c, d, a, ran, complete in itertools.product(
+            TenantPod, ComputePod, Dependencies, Admission, (False, True), (False, True)
+        )
+    ]
+
+
+def impossible(record: Record) -> bool:
+    return any(row.matches(record) for row in table.IMPOSSIBLE)
+
+
+def test_every_possible_record_has_a_row() -> None:
+    uncovered = []
+    for record in every_record():
+        try:
+            table.decide(record)
+        except table.UncoveredRecordError:
+            uncovered.append(record)
+
+    assert [record for record in uncovered if not impossible(record)] == []
+
+
+def test_impossible_records_are_errors_with_the_record_in_them() -> None:
+    record = Record(tenant=TenantPod.UNBOUND, compute=ComputePod.LIVE)
+
+    with pytest.raises(table.UncoveredRecordError) as caught:
+        table.decide(record)
+
+    assert caught.value.record == record
+
+
+def test_every_row_is_needed() -> None:
+    """A row that no record reaches would be a rule that does not hold."""
+    reached = {next((row for row in table.ROWS if row.matches(record)), None) for record in every_record()}
+
+    assert [row for row in table.ROWS if row not in reached] == []
+
+
+CREATES = [record for record in every_record() if not impossible(record)]
+
+
+@pytest.mark.parametrize("tenant", list(TenantPod))
+def test_nothing_is_done_on_what_cannot_be_seen(tenant: TenantPod) -> None:
+    record = Record(tenant=tenant, compute=ComputePod.UNKNOWN)
+
+    assert table.decide(record) == (Instruction.WAIT,)
+
+
+def test_a_pod_is_created_only_where_nothing_of_it_is_below_and_it_never_ran() -> None:
+    for record in CREATES:
+        if Instruction.CREATE in table.decide(record):
+            assert record.tenant is TenantPod.BOUND
+            assert record.compute is ComputePod.ABSENT
+            assert not record.ran
+            assert record.dependencies is Dependencies.READY
+            assert record.admission in (Admission.FREE, Admission.ADMITTED)
+
+
+def test_a_tenant_pod_is_removed_only_when_nothing_of_it_runs_below() -> None:
+    for record in CREATES:
+        if Instruction.REMOVE_TENANT in table.decide(record):
+            assert record.compute not in (ComputePod.LIVE, ComputePod.DELETING, ComputePod.UNKNOWN)
+
+
+def test_the_finalizer_goes_only_after_the_end_stands_above() -> None:
+    for record in CREATES:
+        instructions = table.decide(record)
+        alive_above = record.tenant in (TenantPod.BOUND, TenantPod.DELETING)
+        if Instruction.RELEASE in instructions and alive_above:
+            assert Instruction.FINISH in instructions
+            assert instructions.index(Instruction.FINISH) < instructions.index(Instruction.RELEASE)
+
+
+def test_what_is_not_ours_is_never_touched() -> None:
+    harmless = {
+        Instruction.WAIT,
+        Instruction.FORGET,
+        Instruction.REPORT_TAKEN,
+        Instruction.REMOVE_TENANT,
+    }
+    for record in CREATES:
+        if record.compute is ComputePod.FOREIGN:
+            assert set(table.decide(record)) <= harmless
+
+
+def test_nothing_is_an_orphan_before_the_tenants_list_is_complete() -> None:
+    for record in CREATES:
+        if record.tenant is TenantPod.ABSENT and not record.list_complete:
+            assert table.decide(record) in ((Instruction.WAIT,), (Instruction.FORGET,))
+
+
+def test_a_terminal_status_is_final() -> None:
+    for record in CREATES:
+        if record.tenant is TenantPod.TERMINAL:
+            writes = {Instruction.STATUS_UP, Instruction.FINISH, Instruction.REFUSE, Instruction.LOSE}
+            assert not writes & set(table.decide(record))
