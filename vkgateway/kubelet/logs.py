@@ -14,7 +14,7 @@ from vkgateway.kube.errors import Unreachable
 from vkgateway.kube.resources import PODS
 from vkgateway.kube.upgrade import Refused, open_stream, tunnel
 from vkgateway.kubelet import refusals
-from vkgateway.kubelet.call import Call, container_name
+from vkgateway.kubelet.call import Call, Rejected, container_name
 from vkgateway.kubelet.http import Reply, Request
 
 _OPTIONS: Final = frozenset(
@@ -27,6 +27,22 @@ _log = structlog.get_logger(__name__)
 
 async def container_logs(call: Call, namespace: str, pod: str, container: str) -> Reply | None:
     """Stream the log of one container."""
+    try:
+        reply = await _stream(call, namespace, pod, container)
+    except Rejected as rejected:
+        reply = rejected.reply
+    return reply and _readable(reply)
+
+
+def _readable(reply: Reply) -> Reply:
+    """Turn statuses whose text API servers keep from users (404 above all) into 400, whose text they show.
+
+    See `GenericHttpResponseChecker` in k8s.io/apiserver/pkg/registry/generic/rest/response_checker.go.
+    """
+    return Reply(400, reply.body) if reply.status in (404, 409, 413, 422) else reply
+
+
+async def _stream(call: Call, namespace: str, pod: str, container: str) -> Reply | None:
     target = await call.target(namespace, pod)
     params = [("container", container_name(container)), *options(call.request)]
     try:
