@@ -76,13 +76,13 @@ class Cgroups:
         return [parent / self.name for parent in parents if (parent / self.name).is_dir()]
 
     def _hierarchies(self) -> list[Path]:
-        """Version 1: each mounted hierarchy once (`cpu` may be a link to `cpu,cpuacct`), the empty v2 one not."""
+        """Version 1: each mounted hierarchy once (`cpu` may be a link to `cpu,cpuacct`), `unified` beside them too."""
         if not self.root.is_dir():
             return []
         return [
             path
             for path in sorted(self.root.iterdir())
-            if path.is_dir() and not path.is_symlink() and (path / "tasks").exists()
+            if path.is_dir() and not path.is_symlink() and (path / "cgroup.procs").exists()
         ]
 
     def _hand_on(self, group: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -80,8 +81,6 @@ class Claims:
 
     def release(self, number: int) -> None:
         """Say that platform `number` is done; the last one puts everything back. Repeatable."""
-        if not self._directory.exists():
-            return
         with self._record() as record:
             record.users.discard(number)
             if not record.users:
@@ -113,19 +112,30 @@ class Claims:
         record.directories.clear()
 
     @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        # The folder above is locked, for whoever locks a file that is about to be removed holds nothing.
+        descriptor = os.open(self._directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
     def _record(self) -> Iterator[_Record]:
-        self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         path = self._directory / "claims.json"
-        with (self._directory / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with self._locked():
             record = msgspec.json.decode(path.read_bytes(), type=_Record) if path.exists() else _Record()
             try:
                 yield record
             finally:
-                if record.users:
-                    write_file(path, msgspec.json.encode(record))
-                else:
-                    path.unlink(missing_ok=True)
-                    (self._directory / "lock").unlink(missing_ok=True)
-                    with contextlib.suppress(OSError):
-                        self._directory.rmdir()
+                self._keep(record, path)
+
+    def _keep(self, record: _Record, path: Path) -> None:
+        if record.users:
+            self._directory.mkdir(mode=0o755, exist_ok=True)
+            write_file(path, msgspec.json.encode(record))
+            return
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # not there, or holding what is not ours
+            self._directory.rmdir()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -18,8 +19,9 @@ from vkgateway.local.realnode.cgroups import Cgroups
 from vkgateway.local.realnode.host import ToolError, run, succeeds
 from vkgateway.local.realnode.options import Network
 
-NETNS = Path("/run/netns")
 _KILL_PATIENCE = 10.0
+# proc(5): blanks, tabs, newlines and backslashes stand as three octal digits.
+_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 # $1.. are pairs: what to bind (or `tmpfs`), and where. The namespace still learns of new mounts of the machine
 # (slave), tells none back, and is shared inside, as mount propagation between pods wants it.
@@ -34,15 +36,24 @@ done
 
 @dataclass(frozen=True, slots=True)
 class Namespaces:
-    """Both namespaces of one node."""
+    """Both namespaces of one node, each held by a file in a folder of its own."""
 
     network: Network
-    mount_file: Path
+    folder: Path
+
+    @property
+    def network_file(self) -> Path:
+        """The file at which the network namespace is held."""
+        return self.folder / "net"
+
+    @property
+    def mount_file(self) -> Path:
+        """The file at which the mount namespace is held."""
+        return self.folder / "mnt"
 
     def enter(self, *command: str) -> tuple[str, ...]:
         """Return the command line that runs `command` inside; it stays the same process."""
-        network = NETNS / self.network.namespace
-        return ("nsenter", f"--net={network}", f"--mount={self.mount_file}", "--", *command)
+        return ("nsenter", f"--net={self.network_file}", f"--mount={self.mount_file}", "--", *command)
 
     @property
     def ready(self) -> bool:
@@ -51,73 +62,83 @@ class Namespaces:
 
     def create(self, *, mounts: Sequence[tuple[str, str]], mtu: int) -> None:
         """Make what is missing of both; `mounts` are pairs of source (or `tmpfs`) and place. Repeatable."""
-        if not self.ready:
-            self.destroy()
+        if self.ready:
+            return
+        self.destroy()
+        try:
+            self._create_folder()
             self._create_network(mtu=mtu)
             self._create_mounts(mounts)
+        except ToolError:
+            self.destroy()
+            raise
 
     def destroy(self) -> None:
         """Take both away with all interfaces, rules and mounts in them; no process may be left inside. Repeatable."""
-        while os.path.ismount(self.mount_file):
-            run("umount", str(self.mount_file))
-        while os.path.ismount(self.mount_file.parent):
-            run("umount", str(self.mount_file.parent))
+        for place in (self.mount_file, self.network_file, self.folder):
+            for _ in range(mount_points().count(str(place))):
+                run("umount", str(place))
         if Path(f"/sys/class/net/{self.network.host_link}").exists():
             run("ip", "link", "delete", self.network.host_link)
-        if (NETNS / self.network.namespace).exists():
-            run("ip", "netns", "delete", self.network.namespace)
         if succeeds("nft", "list", "table", "ip", self.network.table):
             run("nft", "delete", "table", "ip", self.network.table)
 
     def members(self) -> set[int]:
         """Return the processes inside either namespace: shims, containerd, the kubelet and their children."""
-        held = {
-            identity for path in (NETNS / self.network.namespace, self.mount_file) if (identity := _namespace(path))
-        }
+        held = {identity for path in (self.network_file, self.mount_file) if (identity := _namespace(path))}
         return {pid for pid in _processes() if held & _namespaces_of(pid)} if held else set()
 
     def _networked(self) -> bool:
         host_link = Path(f"/sys/class/net/{self.network.host_link}")
-        return host_link.exists() and _namespace(NETNS / self.network.namespace) is not None
+        return host_link.exists() and _namespace(self.network_file) is not None
 
     def _mounted(self) -> bool:
         return _namespace(self.mount_file) is not None
 
+    def _create_folder(self) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A mount namespace can be held by a file only on a mount that is private.
+        run("mount", "--bind", str(self.folder), str(self.folder))
+        run("mount", "--make-private", str(self.folder))
+        self.network_file.touch()
+        self.mount_file.touch()
+
     def _create_network(self, *, mtu: int) -> None:
-        net = self.network
-        run("ip", "netns", "add", net.namespace)
-        run(*f"ip link add {net.host_link} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {net.namespace}".split())
-        inside = f"ip -n {net.namespace}"
+        net, inside = self.network, str(self.network_file)
+        run("unshare", f"--net={inside}", "true")
+        peer = ("type", "veth", "peer", "name", "eth0", "mtu", str(mtu), "netns", inside)
+        run("ip", "link", "add", net.host_link, "mtu", str(mtu), *peer)
         for command in (
             f"ip address add {net.host_address}/31 dev {net.host_link}",
             f"ip link set {net.host_link} up",
-            f"{inside} link set lo up",
-            f"{inside} address add {net.node_address}/31 dev eth0",
-            f"{inside} link set eth0 up",
-            f"{inside} route add default via {net.host_address}",
-            f"ip route replace {net.pod_subnet} via {net.node_address}",
         ):
             run(*command.split())
-        self.in_network("echo 1 >/proc/sys/net/ipv4/ip_forward")
+        self._in_network(
+            f"""
+ip link set lo up
+ip address add {net.node_address}/31 dev eth0
+ip link set eth0 up
+ip route add default via {net.host_address}
+echo 1 >/proc/sys/net/ipv4/ip_forward
+"""
+        )
+        run(*f"ip route replace {net.pod_subnet} via {net.node_address}".split())
 
-    def in_network(self, script: str) -> str:
-        """Run a shell script in the network namespace alone; its output."""
-        return run("nsenter", f"--net={NETNS / self.network.namespace}", "--", "sh", "-ec", script)
+    def _in_network(self, script: str) -> None:
+        run("nsenter", f"--net={self.network_file}", "--", "sh", "-ec", script)
 
     def _create_mounts(self, mounts: Sequence[tuple[str, str]]) -> None:
-        folder = self.mount_file.parent
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A mount namespace can be held by a file only on a mount that is private.
-        run("mount", "--bind", str(folder), str(folder))
-        run("mount", "--make-private", str(folder))
-        self.mount_file.touch()
         pairs = [word for pair in mounts for word in pair]
         flags = (f"--mount={self.mount_file}", "--propagation=slave")
-        try:
-            run("unshare", *flags, "sh", "-ec", _BIND_SCRIPT, "sh", *pairs)
-        except ToolError:
-            self.destroy()
-            raise
+        run("unshare", *flags, "sh", "-ec", _BIND_SCRIPT, "sh", *pairs)
+
+
+def mount_points(table: Path = Path("/proc/self/mountinfo")) -> list[str]:
+    """Return the place of every mount of this process's namespace; one mounted over twice is there twice.
+
+    `os.path.ismount` does not see a folder that is bound onto itself.
+    """
+    return [_ESCAPED.sub(_unescape, line.split()[4]) for line in table.read_text().splitlines()]
 
 
 def let_out(network: Network) -> None:
@@ -168,6 +189,10 @@ def kill_all(namespaces: Namespaces, cgroups: Cgroups, *, patience: float = _KIL
         if time.monotonic() > deadline:
             raise ToolError(f"processes {sorted(pids)} of the real node do not die")
         time.sleep(0.05)
+
+
+def _unescape(match: re.Match[str]) -> str:
+    return chr(int(match[1], base=8))
 
 
 def _processes() -> list[int]:

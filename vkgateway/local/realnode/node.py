@@ -60,9 +60,9 @@ class _Certificate:
 class RealNode:
     """One node with kubelet, containerd, kube-proxy and CoreDNS, in namespaces of its own.
 
-    Order: `prepare()`; start `specs()`; `import_images()`; apply `objects()` and, once the Node is there,
-    `status_patch()`. At the end stop the processes and call `teardown()`. All methods block; each can be
-    called again at any point, after a crash too.
+    Order: `prepare()`; start the first of `specs()`, containerd; `import_images()`; start the others; apply
+    `objects()` and, once the Node is there, `status_patch()`. At the end stop the processes and call
+    `teardown()`. All methods block; each can be called again at any point, after a crash too.
     """
 
     def __init__(self, options: RealNodeOptions, *, authority: Authority, claims: Claims | None = None) -> None:
@@ -70,7 +70,7 @@ class RealNode:
         self._authority = authority
         self._claims = claims or Claims()
         self._cgroups = Cgroups(options.cgroup)
-        self._namespaces = Namespaces(options.network, options.folders.mount_namespace)
+        self._namespaces = Namespaces(options.network, options.folders.namespaces)
 
     @staticmethod
     def probe() -> str | None:
@@ -100,7 +100,7 @@ class RealNode:
         self._create_namespaces()
 
     def specs(self) -> tuple[ProcessSpec, ...]:
-        """Return the node's processes; `containerd` first, for the kubelet waits for it."""
+        """Return the node's processes; containerd first, for without it the kubelet ends at once."""
         config, programs = self.options.folders.config, self.options.programs
         kubelet = (
             f"--config={config / 'kubelet.yaml'}",

@@ -30,11 +30,6 @@ class Network:
             raise InputError(f"platform number {self.number} is not between 0 and {_HIGHEST_NUMBER}")
 
     @property
-    def namespace(self) -> str:
-        """Name of the network namespace, as `ip netns` lists it."""
-        return f"vkg{self.number}"
-
-    @property
     def host_link(self) -> str:
         """The machine's end of the veth pair; the node's end is its `eth0`."""
         return f"vkgv{self.number}"
@@ -118,13 +113,8 @@ class Folders:
 
     @property
     def namespaces(self) -> Path:
-        """The folder that holds the node's mount namespace alive."""
+        """The folder whose files hold the node's namespaces alive."""
         return self.root / "ns"
-
-    @property
-    def mount_namespace(self) -> Path:
-        """The file at which the node's mount namespace is held."""
-        return self.namespaces / "mnt"
 
 
 @dataclass(frozen=True, kw_only=True)
