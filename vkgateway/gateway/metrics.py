@@ -1,0 +1,40 @@
+"""What the daemon counts, for Prometheus; the lower layers add theirs to the same registry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter as Count
+from collections.abc import Iterable
+from typing import Final
+
+from prometheus_client import Gauge, Histogram
+
+PHASES: Final = ("Pending", "Provisioning", "Ready", "Degraded", "Deleting")
+
+TENANTS: Final = Gauge("vkgateway_tenants", "Tenants by phase.", ["phase"])
+COMPUTE_CLUSTERS: Final = Gauge("vkgateway_compute_clusters", "Compute clusters by whether they answer.", ["reachable"])
+QUEUE_DEPTH: Final = Gauge("vkgateway_queue_depth", "Objects that wait to be worked on, over all tenants.")
+LOOP_LAG: Final = Gauge("vkgateway_event_loop_lag_seconds", "How late the event loop is, at the last look.")
+ONBOARDING: Final = Histogram(
+    "vkgateway_tenant_ready_seconds",
+    "From a tenant's first look to its being ready for the first time.",
+    buckets=(1, 2, 3, 4, 5, 7.5, 10, 15, 30, 60, 120, 300),
+)
+
+LAG_SECONDS: Final = 1.0
+
+
+def count_tenants(phases: Iterable[str]) -> None:
+    """Set how many tenants are in each phase."""
+    counts = Count(phases)
+    for phase in PHASES:
+        TENANTS.labels(phase).set(counts[phase])
+
+
+async def watch_loop() -> None:
+    """Measure the event loop's lag once a second, until cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + LAG_SECONDS
+        await asyncio.sleep(LAG_SECONDS)
+        LOOP_LAG.set(max(0.0, loop.time() - due))

@@ -1,0 +1,55 @@
+"""What the tenants' controller needs of control planes and of the work for one tenant, as interfaces."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from vkgateway.gateway.status import Verdict
+from vkgateway.kube.client import Client
+from vkgateway.model.api import Tenant, TenantPoolStatus
+
+OnStep = Callable[[str, str], Awaitable[None]]
+"""Hears of each step: a reason in CamelCase and a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """A tenant's API server as the gateway reaches it: the client has an admin's rights."""
+
+    client: Client
+    url: str
+    host: str
+    port: int
+
+
+class ControlPlanes(Protocol):
+    """Makes and removes tenants' control planes; every call may be repeated."""
+
+    def templates(self) -> Collection[str]:
+        """Names of the templates there are."""
+
+    async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> Access:
+        """Make the control plane as the tenant's spec says, and wait until it serves."""
+
+    async def remove(self, name: str, *, on_step: OnStep) -> None:
+        """Remove all that the control plane had; nothing happens where nothing is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodesSeen:
+    """How a tenant's virtual nodes are."""
+
+    verdict: Verdict
+    pools: tuple[TenantPoolStatus, ...] = ()
+
+
+class Runtimes(Protocol):
+    """The work for tenants: virtual nodes, reconcilers, the right to call the kubelet endpoint."""
+
+    async def serve(self, tenant: Tenant, access: Access) -> NodesSeen:
+        """Have the work done as the tenant's spec says now; started or changed where it must be."""
+
+    async def stop(self, name: str) -> None:
+        """End the work for a tenant; nothing is removed by that."""

@@ -1,0 +1,139 @@
+"""What the gateway knows of one tenant while it runs, and how it tells that in the object's status and events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal
+
+import structlog
+
+from vkgateway.gateway.events import Recorder
+from vkgateway.gateway.metrics import ONBOARDING
+from vkgateway.gateway.planes import Access
+from vkgateway.gateway.status import TenantFacts, Verdict, changed, difference, failing, tenant_status
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import TENANTS
+from vkgateway.model.api import ApiServerStatus, Tenant, TenantSpec, TenantStatus
+from vkgateway.model.errors import VkgatewayError
+from vkgateway.model.objects import Condition
+
+log = structlog.get_logger(__name__)
+
+Stage = Literal["accepted", "control_plane", "virtual_nodes", "deleting"]
+
+SETTLING_SECONDS = 10.0
+"""A tenant that was Ready when the gateway began is not called anything less for so long without a failure."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TenantRecord:
+    """Lives as long as the object; `stage` says which condition a failure belongs to."""
+
+    uid: str
+    status: TenantStatus
+    facts: TenantFacts
+    seen_at: float
+    was_ready: bool
+    stage: Stage = "accepted"
+    access: Access | None = None
+    built_from: TenantSpec | None = None
+    probe_due: float = 0.0
+    recorded: TenantSpec | None = None
+    """The accepted spec that the object is known to carry, beside our finalizer."""
+    released: bool = False
+    """Our finalizer is off; only the object's end is waited for."""
+
+    @classmethod
+    def of(cls, tenant: Tenant, *, now: float) -> TenantRecord:
+        """Begin with what the object says of itself."""
+        return cls(
+            uid=tenant.metadata.uid,
+            status=tenant.status,
+            facts=TenantFacts(api_server=tenant.status.api_server, pools=tenant.status.pools),
+            seen_at=now,
+            was_ready=tenant.status.phase == "Ready",
+        )
+
+    def learn(self, **facts: Any) -> None:
+        """Take over new facts by their names in `TenantFacts`."""
+        self.facts = replace(self.facts, **facts)
+
+    def trouble(self, error: Exception) -> None:
+        """Note a failure where it belongs."""
+        if self.stage == "deleting":
+            self.learn(deleting=Verdict("False", "DeletionStuck", str(error), trouble=True))
+        else:
+            reason = type(error).__name__ if isinstance(error, VkgatewayError) else "InternalError"
+            self.learn(**{self.stage: failing(reason, str(error))})
+
+
+class Teller:
+    """Writes statuses where they changed, and an event for each condition that turned."""
+
+    def __init__(
+        self,
+        management: Client,
+        recorder: Recorder,
+        *,
+        clock: Callable[[], datetime],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._management = management
+        self._recorder = recorder
+        self._clock = clock
+        self._monotonic = monotonic
+
+    async def tell(self, tenant: Tenant, record: TenantRecord) -> None:
+        """Bring the object's status up to what is known. A tenant that is gone meanwhile is no error."""
+        old = record.status
+        new = tenant_status(record.facts, old=old, generation=tenant.metadata.generation, now=self._clock())
+        if self._settling(record, new):
+            return
+        change = difference(old, new)
+        if not change:
+            return
+        try:
+            await self._management.patch(TENANTS, tenant.metadata.name, {"status": change}, subresource="status")
+        except errors.NotFound:
+            return
+        record.status = new
+        self._measure(record, old=old)
+        for one in changed(old.conditions, new.conditions):
+            await self._event(tenant, one, record=record)
+
+    def _settling(self, record: TenantRecord, new: TenantStatus) -> bool:
+        """Whether to keep quiet: after a start of the gateway all is as it was until something shows otherwise."""
+        if not record.was_ready:
+            return False
+        facts = record.facts
+        told = (facts.accepted, facts.control_plane, facts.virtual_nodes)
+        if (
+            new.phase in {"Ready", "Deleting"}
+            or any(one.trouble for one in told)
+            or self._monotonic() - record.seen_at > SETTLING_SECONDS
+        ):
+            record.was_ready = False
+            return False
+        return True
+
+    def _measure(self, record: TenantRecord, *, old: TenantStatus) -> None:
+        if record.status.phase == "Ready" and old.phase in {"Pending", "Provisioning"}:
+            ONBOARDING.observe(self._monotonic() - record.seen_at)
+
+    async def _event(self, tenant: Tenant, one: Condition, *, record: TenantRecord) -> None:
+        verdict = record.facts.verdicts().get(one.type)
+        await self._recorder.emit(
+            TENANTS,
+            tenant.metadata,
+            reason=one.reason,
+            message=f"{one.type}: {one.message or one.reason}",
+            kind="Warning" if verdict is not None and verdict.trouble else "Normal",
+        )
+
+
+def api_server(access: Access) -> ApiServerStatus:
+    """Say where the tenant's API server is."""
+    return ApiServerStatus(url=access.url, port=access.port)

@@ -1,0 +1,330 @@
+"""Makes of every Tenant object a tenant: accepted, with a control plane, virtual nodes and its work done; and back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime
+
+import msgspec
+import structlog
+
+from vkgateway.gateway import metrics
+from vkgateway.gateway.compute import ComputeController
+from vkgateway.gateway.events import Recorder
+from vkgateway.gateway.ledger import ACCEPTED_SPEC, Ledger, written
+from vkgateway.gateway.planes import Access, ControlPlanes, Runtimes
+from vkgateway.gateway.status import Verdict, failing, passed, waiting
+from vkgateway.gateway.teardown import clear
+from vkgateway.gateway.tenant_record import Teller, TenantRecord, api_server
+from vkgateway.gateway.worker import DONE, Fleet, Outcome
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.kube.resources import TENANTS
+from vkgateway.model.api import Tenant, TenantPolicy, TenantSpec
+from vkgateway.model.errors import UnavailableError
+from vkgateway.model.names import TENANT_FINALIZER
+
+log = structlog.get_logger(__name__)
+
+PROBE_SECONDS = 10.0
+PROBE_TIMEOUT = 5.0
+RETRY_SECONDS = 15.0
+CLEARING_SECONDS = 0.3
+PROVISION_TIMEOUT = 180.0
+"""One attempt at a control plane; the steps it has done stay done."""
+
+
+class TenantController:
+    """One worker a tenant; whatever happens to one is no matter to another."""
+
+    def __init__(
+        self,
+        management: Client,
+        *,
+        recorder: Recorder,
+        computes: ComputeController,
+        planes: ControlPlanes,
+        runtimes: Runtimes,
+        concurrency: int = 8,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._management = management
+        self._computes = computes
+        self._planes = planes
+        self._runtimes = runtimes
+        self._monotonic = monotonic
+        self._teller = Teller(management, recorder, clock=clock, monotonic=monotonic)
+        self._slots = asyncio.Semaphore(concurrency)
+        self._records: dict[str, TenantRecord] = {}
+        self.ledger = Ledger()
+        self._fleet = Fleet("tenant", self._reconcile, on_error=self._failed)
+        self.tenants: Reflector[Tenant] = Reflector(
+            management, TENANTS, decode=msgspec.json.Decoder(Tenant).decode, on_change=self._tenant_changed
+        )
+
+    def wake(self, name: str) -> None:
+        """Have one tenant looked at."""
+        if name in self._records:
+            self._fleet.wake(name)
+
+    def wake_all(self) -> None:
+        """Have all tenants looked at: a compute cluster changed."""
+        self._fleet.wake_all()
+
+    def phases(self) -> list[str]:
+        """Return the phase of every tenant that was looked at."""
+        return [record.status.phase for record in self._records.values()]
+
+    async def run(self) -> None:
+        """Work until cancelled. Nothing is decided before all tenants and compute clusters are known."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.tenants.run(), name="tenants/watch")
+            await self.tenants.wait_complete()
+            await self._computes.clusters.wait_complete()
+            self.ledger.load(self.tenants.items.values())
+            self._computes.tenants_changed()
+            group.create_task(self._fleet.run(), name="tenants/workers")
+
+    async def close(self) -> None:
+        """End the work for all tenants; their pods and control planes go on."""
+        await asyncio.gather(*(self._drop(name) for name in list(self._records)))
+
+    def _tenant_changed(self, old: Tenant | None, new: Tenant | None) -> None:
+        found = new or old
+        if found is None or (old is not None and new is not None and _same(old, new)):
+            return
+        self._fleet.wake(found.metadata.name)
+
+    async def _reconcile(self, name: str) -> Outcome:
+        tenant = self.tenants.items.get(("", name))
+        record = self._records.get(name)
+        if tenant is None or (record is not None and record.uid != tenant.metadata.uid):
+            return await self._vanished(name, tenant)
+        if record is None:
+            record = self._records[name] = TenantRecord.of(tenant, now=self._monotonic())
+        if tenant.metadata.deletion_timestamp is not None:
+            return await self._remove(tenant, record)
+        spec = await self._accept(tenant, record)
+        if spec is None:
+            await self._teller.tell(tenant, record)
+            return RETRY_SECONDS
+        inforce = Tenant(metadata=tenant.metadata, spec=spec, status=record.status)
+        access = await self._control_plane(inforce, record)
+        await self._serve(inforce, record, access)
+        await self._teller.tell(tenant, record)
+        return PROBE_SECONDS
+
+    async def _failed(self, name: str, error: Exception) -> None:
+        tenant, record = self.tenants.items.get(("", name)), self._records.get(name)
+        if tenant is not None and record is not None and record.uid == tenant.metadata.uid:
+            record.trouble(error)
+            await self._teller.tell(tenant, record)
+
+    # Accepted
+
+    async def _accept(self, tenant: Tenant, record: TenantRecord) -> TenantSpec | None:
+        """Return the spec in force: the one asked for, or the one accepted before; None if there is none."""
+        record.stage = "accepted"
+        name = tenant.metadata.name
+        verdict = self.ledger.decide(tenant, computes=self._computes.seen(), templates=self._planes.templates())
+        record.learn(accepted=verdict)
+        if verdict.good and not self._is_recorded(tenant, record):
+            await self._record(tenant, record)
+            self._computes.tenants_changed()
+            await self._teller.tell(tenant, record)
+        return self.ledger.accepted(name)
+
+    def _is_recorded(self, tenant: Tenant, record: TenantRecord) -> bool:
+        if record.recorded is None and TENANT_FINALIZER in tenant.metadata.finalizers:
+            # What a watch shows may be older than what was written; so it is only believed at first.
+            record.recorded = written(tenant)
+        return record.recorded == tenant.spec
+
+    async def _record(self, tenant: Tenant, record: TenantRecord) -> None:
+        """Write down what was accepted, with our finalizer, before anything is made for it."""
+        metadata = tenant.metadata
+        finalizers = [one for one in metadata.finalizers if one != TENANT_FINALIZER]
+        text = msgspec.json.encode(tenant.spec).decode()
+        change = {
+            "metadata": {
+                "uid": metadata.uid,
+                "finalizers": [*finalizers, TENANT_FINALIZER],
+                "annotations": {ACCEPTED_SPEC: text},
+            }
+        }
+        await self._management.patch(TENANTS, metadata.name, change)
+        record.recorded = tenant.spec
+
+    # ControlPlaneReady
+
+    async def _control_plane(self, tenant: Tenant, record: TenantRecord) -> Access:
+        record.stage = "control_plane"
+        access = await self._healthy(tenant, record)
+        if access is None:
+            access = await self._provision(tenant, record)
+        record.learn(control_plane=passed("Serving", f"serves at {access.url}"), api_server=api_server(access))
+        return access
+
+    async def _healthy(self, tenant: Tenant, record: TenantRecord) -> Access | None:
+        """Return the access if the control plane is as wanted and answers; asked once every PROBE_SECONDS."""
+        access = record.access
+        if access is None or record.built_from != _shape(tenant.spec):
+            return None
+        if self._monotonic() < record.probe_due:
+            return access
+        try:
+            await access.client.request("GET", "/readyz", timeout=PROBE_TIMEOUT)
+        except errors.ApiError as error:
+            log.warning("tenant's API server does not answer", tenant=tenant.metadata.name, error=str(error))
+            record.learn(control_plane=failing("Unreachable", f"{access.url} does not answer: {error}"))
+            await self._teller.tell(tenant, record)
+            return None
+        record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
+        return access
+
+    async def _provision(self, tenant: Tenant, record: TenantRecord) -> Access:
+        async def on_step(reason: str, message: str) -> None:
+            if not record.facts.control_plane.trouble or record.access is None:
+                record.learn(control_plane=waiting(reason, message))
+            await self._teller.tell(tenant, record)
+
+        if self._slots.locked():
+            await on_step("Queued", "waits for its turn: other control planes are being made")
+        async with self._slots:
+            try:
+                async with asyncio.timeout(PROVISION_TIMEOUT):
+                    access = await self._planes.ensure(tenant, on_step=on_step)
+            except TimeoutError as error:
+                last = record.facts.control_plane.message
+                raise UnavailableError(
+                    f"the control plane was not ready after {PROVISION_TIMEOUT:.0f} s; it was at: {last}"
+                ) from error
+        if record.access is not None and record.access.client is not access.client:
+            await self._runtimes.stop(tenant.metadata.name)
+            await record.access.client.close()
+        record.access, record.built_from = access, _shape(tenant.spec)
+        record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
+        return access
+
+    # VirtualNodesReady
+
+    async def _serve(self, tenant: Tenant, record: TenantRecord, access: Access) -> None:
+        record.stage = "virtual_nodes"
+        seen = await self._runtimes.serve(tenant, access)
+        record.learn(virtual_nodes=seen.verdict, pools=seen.pools)
+
+    # Deletion
+
+    async def _remove(self, tenant: Tenant, record: TenantRecord) -> Outcome:
+        record.stage = "deleting"
+        name = tenant.metadata.name
+        held = TENANT_FINALIZER in tenant.metadata.finalizers or record.recorded is not None
+        if record.released or not held:
+            return None
+        await self._say(tenant, record, "its work is being ended")
+        await self._drop(name, keep=True)
+        needed = _clusters(tenant, self.ledger.accepted(name))
+        left = await self._clear(name, needed=needed)
+        if left:
+            await self._say(tenant, record, left)
+            return CLEARING_SECONDS
+        await self._say(tenant, record, "its control plane and data are being removed")
+        await self._planes.remove(name, on_step=lambda _reason, message: self._say(tenant, record, message))
+        # A request that was under way when the work was ended may have made something since.
+        left = await self._clear(name, needed=needed)
+        if left:
+            await self._say(tenant, record, left)
+            return CLEARING_SECONDS
+        await self._release(tenant)
+        record.released = True
+        self.ledger.forget(name)
+        self._computes.tenants_changed()
+        return None
+
+    async def _say(self, tenant: Tenant, record: TenantRecord, message: str) -> None:
+        record.learn(deleting=Verdict("False", "Deleting", message))
+        await self._teller.tell(tenant, record)
+
+    async def _clear(self, name: str, *, needed: Collection[str]) -> str:
+        """Empty all compute clusters of the tenant; say what is left, or "" if nothing is.
+
+        Those that it does not use now may still hold something of it from before, and are cleared if they can be.
+        """
+        links = self._computes.links
+        missing = [one for one in needed if one not in links and self._computes.cluster(one) is not None]
+        if missing:
+            return f"waits until compute cluster {missing[0]} is connected"
+        for link in links.values():
+            try:
+                left = await clear(link, name)
+            except errors.ApiError as error:
+                if link.name in needed:
+                    raise
+                log.warning("compute cluster not cleared", tenant=name, compute=link.name, error=str(error))
+                continue
+            if left:
+                return left
+        return ""
+
+    async def _release(self, tenant: Tenant) -> None:
+        metadata = tenant.metadata
+        rest = [one for one in metadata.finalizers if one != TENANT_FINALIZER]
+        change = {"metadata": {"uid": metadata.uid, "finalizers": rest or None}}
+        try:
+            await self._management.patch(TENANTS, metadata.name, change)
+        except errors.NotFound:
+            return
+        log.info("tenant is gone", tenant=metadata.name)
+
+    async def _vanished(self, name: str, successor: Tenant | None) -> Outcome:
+        """The object is gone: what it had goes too, if somebody took our finalizer off by force."""
+        await self._drop(name, keep=True)
+        if self.ledger.accepted(name) is not None:
+            log.warning("tenant vanished without being removed; removing what it had", tenant=name)
+            if await self._clear(name, needed=self._computes.links):
+                return CLEARING_SECONDS
+            await self._planes.remove(name, on_step=_nobody)
+            self.ledger.forget(name)
+            self._computes.tenants_changed()
+        self._records.pop(name, None)
+        return DONE if successor is None else 0.0
+
+    async def _drop(self, name: str, *, keep: bool = False) -> None:
+        """End the work for a tenant and close its client."""
+        record = self._records.get(name) if keep else self._records.pop(name, None)
+        await self._runtimes.stop(name)
+        if record is not None and record.access is not None:
+            access, record.access = record.access, None
+            await access.client.close()
+
+    def measure(self) -> None:
+        """Bring the metrics up to date."""
+        metrics.count_tenants(self.phases())
+
+
+async def _nobody(_reason: str, _message: str) -> None:
+    """Hears steps of which nobody is left to be told."""
+
+
+def _clusters(tenant: Tenant, accepted: TenantSpec | None) -> set[str]:
+    """Return the compute clusters that hold, or may hold, something of the tenant."""
+    pools = (*tenant.spec.pools, *tenant.status.pools, *(accepted.pools if accepted is not None else ()))
+    return {pool.compute_cluster for pool in pools}
+
+
+def _shape(spec: TenantSpec) -> TenantSpec:
+    """Return the part of a spec that the control plane is made from."""
+    return msgspec.structs.replace(spec, pools=(), policy=TenantPolicy())
+
+
+def _same(old: Tenant, new: Tenant) -> bool:
+    """Whether nothing changed but the status and what we wrote ourselves."""
+    return (
+        old.metadata.uid == new.metadata.uid
+        and old.metadata.generation == new.metadata.generation
+        and old.metadata.deletion_timestamp == new.metadata.deletion_timestamp
+    )
