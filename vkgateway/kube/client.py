@@ -305,7 +305,7 @@ class Client:
         if limit:
             params["limit"] = limit
         while True:
-            page = _decode_page(await self.request("GET", path, params=params, timeout=timeout))
+            page = await self._page(path, params, timeout)
             yield page
             if not page.metadata.continue_:
                 return
@@ -322,7 +322,16 @@ class Client:
     ) -> Page:
         """All objects in one answer, for what is known to be few."""
         params = _selectors(label_selector, field_selector)
-        return _decode_page(await self.request("GET", resource.path(namespace), params=params, timeout=timeout))
+        return await self._page(resource.path(namespace), params, timeout)
+
+    async def _page(self, path: str, params: Params, timeout: float) -> Page:
+        answer = await self.request("GET", path, params=params, timeout=timeout)
+        try:
+            return _decode_page(answer)
+        except msgspec.DecodeError as error:
+            raise errors.ServerError(
+                f"GET {path} at {self.name}: the answer is no list: {error}", status=500
+            ) from error
 
     @contextlib.asynccontextmanager
     async def stream(

@@ -1,0 +1,1 @@
+"""Stand-ins for real components that any test may use."""

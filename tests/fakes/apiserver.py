@@ -1,0 +1,427 @@
+"""A Kubernetes API server for unit tests: any kind, over real HTTP on loopback, with faults on demand.
+
+    async with FakeApiServer() as server, server.client() as client:
+        server.store.create(PODS, {"metadata": {"name": "a"}})
+        server.fail("GET", "/pods", status=429, retry_after=1)
+
+It knows lists with pages and selectors, watches with bookmarks, history and 410, streaming lists, all four
+patch types, the status, binding, eviction and token subresources, graceful deletion, finalizers,
+preconditions and discovery. It validates nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from aiohttp import web
+
+from tests.fakes import patches
+from tests.fakes.store import Change, ObjectStore, Refusal, Selection
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import INITIAL_EVENTS_END
+from vkgateway.kube.resources import CRDS, KNOWN, PODS, Resource
+from vkgateway.model.times import render
+
+Document = dict[str, Any]
+
+_PATCHES = {
+    "application/merge-patch+json": patches.merge,
+    "application/strategic-merge-patch+json": patches.strategic,
+    "application/json-patch+json": patches.json_patch,
+}
+
+
+@dataclass
+class Fault:
+    """What happens to the next `times` requests that fit, instead of an answer."""
+
+    method: str
+    path: str
+    status: int
+    times: int
+    reason: str = ""
+    retry_after: float | None = None
+    gate: asyncio.Event | None = None
+    hits: int = field(default=0, init=False)
+
+    def fits(self, request: web.Request) -> bool:
+        return self.times > 0 and self.method in ("*", request.method) and self.path in request.path_qs
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a request's path names."""
+
+    resource: Resource
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+
+class FakeApiServer:
+    """The server; `store` is what it holds, `requests` what it was asked (`"GET /api/v1/pods?limit=500"`)."""
+
+    def __init__(self, *, store: ObjectStore | None = None, streaming_lists: bool = True, token: str = "") -> None:
+        self.store = store or ObjectStore()
+        self.streaming_lists = streaming_lists
+        self.token = token
+        self.token_lifetime = timedelta(hours=1)
+        self.requests: list[str] = []
+        self.user_agents: set[str] = set()
+        self.watches = 0
+        self.url = ""
+        self._faults: list[Fault] = []
+        self._kinds = {(known.prefix, known.plural): known for known in KNOWN.values()}
+        self._bookmarks = 0
+        self._ended = asyncio.Event()
+        self._runner: web.AppRunner | None = None
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    async def start(self, port: int = 0) -> None:
+        """Listen on loopback."""
+        app = web.Application(client_max_size=16 * 1024 * 1024)
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None, handler_cancellation=True)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", port)
+        await site.start()
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; keep it to start another server there after `stop`."""
+        assert self._runner is not None
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Go away: running watches are cut, new connections refused."""
+        self.end_watches()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def client(self, name: str = "fake") -> Client:
+        """A client of this server."""
+        return Client(self.url, name=name)
+
+    # -- what tests ask of it --------------------------------------------------------------------------------------
+
+    def fail(
+        self,
+        method: str,
+        path: str,
+        *,
+        status: int,
+        times: int = 1,
+        reason: str = "",
+        retry_after: float | None = None,
+    ) -> Fault:
+        """Answer the next requests whose method and path (a part of it, query included) fit with an error.
+
+        Status 0 closes the connection without an answer.
+        """
+        fault = Fault(method, path, status, times, reason, retry_after)
+        self._faults.append(fault)
+        return fault
+
+    def hold(self, method: str, path: str, *, times: int = 1) -> asyncio.Event:
+        """Let the next requests that fit wait until the event returned is set, then answer them as usual."""
+        gate = asyncio.Event()
+        self._faults.append(Fault(method, path, 200, times, gate=gate))
+        return gate
+
+    def heal(self) -> None:
+        """Forget all faults; those who wait go on."""
+        for fault in self._faults:
+            if fault.gate is not None:
+                fault.gate.set()
+        self._faults.clear()
+
+    def bookmark(self) -> None:
+        """Send a bookmark on every watch."""
+        self._bookmarks += 1
+        self.store.wake()
+
+    def end_watches(self) -> None:
+        """End every watch that runs now, as servers do when their time is up."""
+        self._ended.set()
+        self._ended = asyncio.Event()
+        self.store.wake()
+
+    def register(self, resource: Resource) -> None:
+        """Serve one more kind (a CustomResourceDefinition that is created does this on its own)."""
+        self._kinds[resource.prefix, resource.plural] = resource
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(f"{request.method} {request.path_qs}")
+        self.user_agents.add(request.headers.get("User-Agent", ""))
+        try:
+            refused = await self._fault(request)
+            if refused is not None:
+                return refused
+            if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+                raise Refusal(401, "Unauthorized", "Unauthorized")
+            return await self._dispatch(request)
+        except Refusal as refusal:
+            return _status(refusal)
+
+    async def _fault(self, request: web.Request) -> web.StreamResponse | None:
+        fault = next((fault for fault in self._faults if fault.fits(request)), None)
+        if fault is None:
+            return None
+        fault.times -= 1
+        fault.hits += 1
+        if fault.gate is not None:
+            await fault.gate.wait()
+            return None
+        if fault.status == 0:
+            assert request.transport is not None
+            request.transport.abort()
+        answer = _status(Refusal(fault.status or 500, fault.reason, "a fault that the test asked for"))
+        if fault.retry_after is not None:
+            answer.headers["Retry-After"] = f"{fault.retry_after:g}"
+        return answer
+
+    async def _dispatch(self, request: web.Request) -> web.StreamResponse:
+        parts = [part for part in request.path.split("/") if part]
+        size = 2 if parts[:1] == ["api"] else 3
+        if parts in (["version"], ["healthz"], ["readyz"], ["livez"]):
+            return web.json_response({"gitVersion": "v1.36.3"}) if parts == ["version"] else web.Response(text="ok")
+        if len(parts) == size:
+            return self._discovery("/".join(parts))
+        target = self._target(parts, size)
+        if not target.name:
+            return await self._collection(request, target)
+        return await self._object(request, target)
+
+    def _target(self, parts: list[str], size: int) -> Target:
+        prefix, rest = "/".join(parts[:size]), parts[size:]
+        namespace = ""
+        if len(rest) > 2 and rest[0] == "namespaces" and (prefix, rest[2]) in self._kinds:
+            namespace, rest = rest[1], rest[2:]
+        resource = self._kinds.get((prefix, rest[0])) if rest else None
+        if resource is None:
+            raise Refusal(404, "NotFound", "the server could not find the requested resource")
+        rest = [*rest, "", ""]
+        return Target(resource, namespace, rest[1], rest[2])
+
+    def _discovery(self, prefix: str) -> web.Response:
+        kinds = [known for (where, _), known in self._kinds.items() if where == prefix]
+        if not kinds:
+            raise Refusal(404, "NotFound", "the server could not find the requested resource")
+        entries = [{"name": k.plural, "kind": k.kind, "namespaced": k.namespaced} for k in kinds]
+        return web.json_response({"kind": "APIResourceList", "resources": entries})
+
+    async def _collection(self, request: web.Request, target: Target) -> web.StreamResponse:
+        if request.method == "POST":
+            document = self.store.create(target.resource, await request.json(), target.namespace)
+            self._define(document)
+            return web.json_response(document, status=201)
+        query = request.query
+        selection = Selection(target.namespace, query.get("labelSelector", ""), query.get("fieldSelector", ""))
+        if query.get("watch") in ("true", "1"):
+            return await self._watch(request, target.resource, selection)
+        if request.method != "GET":
+            raise Refusal(405, "MethodNotAllowed", "the server does not allow this method")
+        return web.json_response(self._list(target.resource, selection, query))
+
+    def _list(self, resource: Resource, selection: Selection, query: Any) -> Document:
+        found = [document for document in self.store.all(resource) if selection.matches(document)]
+        start, version = 0, self.store.version
+        if query.get("continue"):
+            version, start = json.loads(base64.b64decode(query["continue"]))
+            if version < self.store.oldest:
+                raise Refusal(410, "Expired", "The provided continue parameter is too old")
+        limit = int(query.get("limit") or 0) or len(found)
+        metadata: Document = {"resourceVersion": str(version)}
+        if start + limit < len(found):
+            token = json.dumps([version, start + limit]).encode()
+            metadata["continue"] = base64.b64encode(token).decode()
+        return {"kind": f"{resource.kind}List", "metadata": metadata, "items": found[start : start + limit]}
+
+    def _define(self, document: Document) -> None:
+        if document["kind"] != CRDS.kind:
+            return
+        spec, name = document["spec"], document["metadata"]["name"]
+        for version in spec["versions"]:
+            prefix = f"apis/{spec['group']}/{version['name']}"
+            names = spec["names"]
+            self.register(Resource(prefix, names["plural"], names["kind"], spec["scope"] == "Namespaced"))
+        established = {"conditions": [{"type": "Established", "status": "True"}]}
+        self.store.update(CRDS, document | {"status": established}, name=name, status=True)
+
+    # -- single objects --------------------------------------------------------------------------------------------
+
+    async def _object(self, request: web.Request, target: Target) -> web.StreamResponse:
+        store, resource = self.store, target.resource
+        if request.method == "POST":
+            return self._action(target, await request.json())
+        if request.method == "GET":
+            return web.json_response(store.get(resource, target.name, target.namespace))
+        if request.method == "PATCH":
+            return await self._patch(request, target)
+        if request.method == "PUT":
+            status = target.subresource == "status"
+            return web.json_response(
+                store.update(
+                    resource, await request.json(), name=target.name, namespace=target.namespace, status=status
+                )
+            )
+        options = await request.json() if request.can_read_body else {}
+        wanted = options.get("preconditions") or {}
+        return web.json_response(
+            store.delete(
+                resource,
+                target.name,
+                target.namespace,
+                uid=wanted.get("uid"),
+                version=wanted.get("resourceVersion"),
+                grace=options.get("gracePeriodSeconds"),
+            )
+        )
+
+    async def _patch(self, request: web.Request, target: Target) -> web.StreamResponse:
+        store, patch = self.store, await request.json()
+        old = store.find(target.resource, target.name, target.namespace)
+        if request.content_type == "application/apply-patch+yaml":
+            if old is None:
+                document = store.create(target.resource, patch, target.namespace)
+                self._define(document)
+                return web.json_response(document, status=201)
+            new = patches.merge(old, patch)
+        else:
+            old = store.get(target.resource, target.name, target.namespace)
+            try:
+                new = copy.deepcopy(_PATCHES[request.content_type](old, patch))
+            except ValueError as error:
+                raise Refusal(422, "Invalid", str(error)) from error
+            if isinstance(patch, dict) and "resourceVersion" not in patch.get("metadata", {}):
+                new["metadata"].pop("resourceVersion", None)
+        return web.json_response(
+            store.update(
+                target.resource,
+                new,
+                name=target.name,
+                namespace=target.namespace,
+                status=target.subresource == "status",
+            )
+        )
+
+    def _action(self, target: Target, body: Document) -> web.Response:
+        store = self.store
+        old = store.get(target.resource, target.name, target.namespace)
+        if target.subresource == "binding":
+            spec = old["spec"] | {"nodeName": body["target"]["name"]}
+            store.update(PODS, old | {"spec": spec}, name=target.name, namespace=target.namespace)
+        elif target.subresource == "eviction":
+            options = body.get("deleteOptions") or {}
+            uid = (options.get("preconditions") or {}).get("uid")
+            grace = options.get("gracePeriodSeconds")
+            store.delete(PODS, target.name, target.namespace, uid=uid, grace=grace)
+        elif target.subresource == "token":
+            asked = body["spec"].get("expirationSeconds") or int(self.token_lifetime.total_seconds())
+            expires = render(store.now() + timedelta(seconds=asked))
+            token = f"token.{target.namespace}.{target.name}.{store.version}"
+            return web.json_response(body | {"status": {"token": token, "expirationTimestamp": expires}}, status=201)
+        else:
+            raise Refusal(404, "NotFound", f"no subresource {target.subresource}")
+        return web.json_response({"kind": "Status", "status": "Success"}, status=201)
+
+    # -- watches -----------------------------------------------------------------------------------------------------
+
+    async def _watch(self, request: web.Request, resource: Resource, selection: Selection) -> web.StreamResponse:
+        query = request.query
+        store, ended = self.store, self._ended
+        streaming = query.get("sendInitialEvents") == "true"
+        if streaming and not self.streaming_lists:
+            raise Refusal(422, "Invalid", "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch")
+        since = int(query.get("resourceVersion") or 0) or store.version
+        async with self._stream(request) as response:
+            if since < store.oldest:
+                await _send(response, "ERROR", _document(Refusal(410, "Expired", "too old resource version")))
+                return response
+            if streaming:
+                for document in store.all(resource):
+                    if selection.matches(document):
+                        await _send(response, "ADDED", document)
+                since = store.version
+                await _send(response, "BOOKMARK", _bookmark(resource, since, initial=True))
+            marked = self._bookmarks
+            while not ended.is_set():
+                changed = store.changed
+                for change in store.since(since):
+                    await self._send_change(response, change, resource, selection)
+                    since = change.version
+                if marked != self._bookmarks:
+                    marked = self._bookmarks
+                    await _send(response, "BOOKMARK", _bookmark(resource, store.version))
+                await changed.wait()
+        return response
+
+    @asynccontextmanager
+    async def _stream(self, request: web.Request) -> AsyncIterator[web.StreamResponse]:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        self.watches += 1
+        try:
+            yield response
+        except ConnectionResetError:
+            pass
+        finally:
+            self.watches -= 1
+
+    async def _send_change(
+        self, response: web.StreamResponse, change: Change, resource: Resource, selection: Selection
+    ) -> None:
+        event = change.event(selection) if change.resource == resource else None
+        if event is not None:
+            await _send(response, *event)
+
+
+async def _send(response: web.StreamResponse, kind: str, document: Document) -> None:
+    line = json.dumps({"type": kind, "object": document}, separators=(",", ":"))
+    await response.write(line.encode() + b"\n")
+
+
+def _bookmark(resource: Resource, version: int, *, initial: bool = False) -> Document:
+    metadata: Document = {"resourceVersion": str(version)}
+    if initial:
+        metadata["annotations"] = {INITIAL_EVENTS_END: "true"}
+    return {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
+
+
+def _document(refusal: Refusal) -> Document:
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "message": str(refusal),
+        "reason": refusal.reason,
+        "details": {"causes": [{"reason": cause} for cause in refusal.causes]},
+        "code": refusal.status,
+    }
+
+
+def _status(refusal: Refusal) -> web.Response:
+    return web.json_response(_document(refusal), status=refusal.status)

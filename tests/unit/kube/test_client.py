@@ -1,0 +1,191 @@
+"""The client: what goes over the wire, and what failures become."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import CONFIG_MAPS, KNOWN, NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS, Resource
+from vkgateway.model.errors import InputError
+
+POD: dict[str, Any] = {"metadata": {"name": "a"}, "spec": {"nodeName": "n", "containers": []}}
+
+
+def _load(body: bytes) -> Any:
+    return json.loads(body)
+
+
+@pytest.mark.parametrize(
+    ("resource", "arguments", "path"),
+    [
+        (PODS, (), "/api/v1/pods"),
+        (PODS, ("n",), "/api/v1/namespaces/n/pods"),
+        (PODS, ("n", "a"), "/api/v1/namespaces/n/pods/a"),
+        (PODS, ("n", "a", "status"), "/api/v1/namespaces/n/pods/a/status"),
+        (NODES, (None, "x"), "/api/v1/nodes/x"),
+        (NODES, ("ignored", "x"), "/api/v1/nodes/x"),
+        (NAMESPACES, (None, "n", "status"), "/api/v1/namespaces/n/status"),
+        (Resource("apis/g/v1", "things", "Thing"), ("n", "a:b/c?d"), "/apis/g/v1/namespaces/n/things/a:b%2Fc%3Fd"),
+    ],
+)
+def test_paths(resource: Resource, arguments: tuple[str | None, ...], path: str) -> None:
+    assert resource.path(*arguments) == path
+
+
+def test_every_known_kind_is_found_by_its_own_names() -> None:
+    for (api_version, kind), resource in KNOWN.items():
+        assert (resource.api_version, resource.kind) == (api_version, kind)
+
+
+async def test_life_of_an_object(server: FakeApiServer, client: Client) -> None:
+    created = _load(await client.create(PODS, POD, namespace="n"))
+    assert created["metadata"]["namespace"] == "n"
+    assert _load(await client.get(PODS, "a", namespace="n")) == created
+    created["metadata"]["labels"] = {"x": "y"}
+    replaced = _load(await client.replace(PODS, "a", created, namespace="n"))
+    assert replaced["metadata"]["labels"] == {"x": "y"}
+    status = {"status": {"phase": "Running"}}
+    patched = _load(await client.patch(PODS, "a", status, namespace="n", subresource="status"))
+    assert patched["status"]["phase"] == "Running"
+    await client.delete(PODS, "a", namespace="n", uid=created["metadata"]["uid"], grace_period_seconds=0)
+    with pytest.raises(errors.NotFound):
+        await client.get(PODS, "a", namespace="n")
+
+
+async def test_deletion_spares_what_took_the_name(server: FakeApiServer, client: Client) -> None:
+    server.store.create(CONFIG_MAPS, {"metadata": {"name": "a"}})
+    with pytest.raises(errors.Conflict):
+        await client.delete(CONFIG_MAPS, "a", namespace="default", uid="another")
+    with pytest.raises(errors.Conflict):
+        await client.delete(CONFIG_MAPS, "a", namespace="default", resource_version="1")
+    assert server.store.find(CONFIG_MAPS, "a", "default")
+
+
+async def test_patch_kinds(server: FakeApiServer, client: Client) -> None:
+    server.store.create(CONFIG_MAPS, {"metadata": {"name": "a"}, "data": {"x": "1", "y": "2"}})
+
+    async def patched(body: object, **how: Any) -> Any:
+        return _load(await client.patch(CONFIG_MAPS, "a", body, namespace="default", **how))["data"]
+
+    assert await patched({"data": {"x": None}}) == {"y": "2"}
+    assert await patched({"data": {"x": "3"}}, kind="strategic") == {"x": "3", "y": "2"}
+    assert await patched([{"op": "remove", "path": "/data/y"}], kind="json") == {"x": "3"}
+    applied = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"z": "4"}}
+    assert await patched(applied, kind="apply", field_manager="me", force=False) == {"x": "3", "z": "4"}
+    assert server.requests[-1].endswith("?fieldManager=me&force=false")
+    assert server.user_agents == {next(agent for agent in server.user_agents if agent.startswith("vkgateway/"))}
+
+
+async def test_bytes_are_sent_as_they_are(server: FakeApiServer, client: Client) -> None:
+    await client.create(CONFIG_MAPS, b'{"metadata": {"name": "a"}, "data": {"k": "v"}}', namespace="default")
+    stored = server.store.get(CONFIG_MAPS, "a", "default")
+    assert stored["data"] == {"k": "v"}
+
+
+async def test_subresource_of_a_named_object(server: FakeApiServer, client: Client) -> None:
+    server.store.create(SERVICE_ACCOUNTS, {"metadata": {"name": "sa"}})
+    answer = await client.create(SERVICE_ACCOUNTS, {"spec": {}}, namespace="default", name="sa", subresource="token")
+    assert _load(answer)["status"]["token"].startswith("token.default.sa")
+
+
+async def test_pages_cover_everything_once(server: FakeApiServer, client: Client) -> None:
+    for number in range(7):
+        server.store.create(CONFIG_MAPS, {"metadata": {"name": f"c{number}", "labels": {"odd": str(number % 2)}}})
+    pages = [page async for page in client.pages(CONFIG_MAPS, limit=3)]
+    assert [len(page.items) for page in pages] == [3, 3, 1]
+    names = [_load(bytes(item))["metadata"]["name"] for page in pages for item in page.items]
+    assert names == [f"c{number}" for number in range(7)]
+    odd = [page async for page in client.pages(CONFIG_MAPS, label_selector="odd=1", namespace="default")]
+    assert [len(page.items) for page in odd] == [3]
+    assert len((await client.list_all(CONFIG_MAPS, field_selector="metadata.name=c2")).items) == 1
+
+
+async def test_refusals_are_named_and_sorted(server: FakeApiServer, client: Client) -> None:
+    server.fail("GET", "/pods", status=429, reason="TooManyRequests", retry_after=3)
+    with pytest.raises(errors.TooManyRequests, match="GET /api/v1/namespaces/n/pods/a at fake") as caught:
+        await client.get(PODS, "a", namespace="n")
+    assert caught.value.retry_after == 3
+
+
+async def test_lost_connection_is_unreachable(server: FakeApiServer, client: Client) -> None:
+    server.fail("POST", "/pods", status=0)
+    with pytest.raises(errors.Unreachable, match="at fake"):
+        await client.create(PODS, POD, namespace="n")
+
+
+async def test_silence_is_unreachable(server: FakeApiServer, client: Client) -> None:
+    gate = server.hold("GET", "/pods")
+    with pytest.raises(errors.Unreachable, match="no answer in time"):
+        await client.get(PODS, "a", namespace="n", timeout=0.05)
+    gate.set()
+
+
+async def test_nobody_there_is_unreachable() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        async with Client(f"http://127.0.0.1:{taken.getsockname()[1]}", name="nobody") as client:
+            with pytest.raises(errors.Unreachable, match="nobody"):
+                await client.get(PODS, "a", namespace="n")
+
+
+async def test_answer_that_is_no_list_is_a_server_error(server: FakeApiServer, client: Client) -> None:
+    with pytest.raises(errors.ServerError, match="no list"):
+        [page async for page in client.pages(Resource("version", "", "Version"))]
+
+
+async def test_closed_client_refuses(server: FakeApiServer) -> None:
+    client = server.client()
+    await client.request("GET", "/version")
+    await client.close()
+    with pytest.raises(errors.Unreachable, match="closed"):
+        await client.request("GET", "/version")
+    await client.close()
+
+
+async def test_token_is_asked_for_each_request(server: FakeApiServer) -> None:
+    server.token = "second"
+    tokens = iter(["first", "second", "second"])
+
+    async def token() -> str:
+        return next(tokens)
+
+    async with Client(server.url, token=token) as client:
+        with pytest.raises(errors.Unauthorized):
+            await client.request("GET", "/version")
+        await client.request("GET", "/version")
+        assert await client.authorization() == {"Authorization": "Bearer second"}
+
+
+async def test_stream_gives_bytes_as_they_come(server: FakeApiServer, client: Client) -> None:
+    async with client.stream("GET", "/api/v1/pods", {"watch": True}) as response:
+        server.store.create(PODS, POD)
+        assert (await response.content.readline()).startswith(b'{"type":"ADDED"')
+    server.fail("GET", "/pods", status=403)
+    with pytest.raises(errors.Forbidden):
+        async with client.stream("GET", "/api/v1/pods"):
+            pass
+
+
+async def test_silent_stream_is_unreachable(server: FakeApiServer, client: Client) -> None:
+    async with client.stream("GET", "/api/v1/pods", {"watch": True}, inactivity=0.05) as response:
+        with pytest.raises(errors.Unreachable), client.unreachable("GET", "/api/v1/pods"):
+            await response.content.readany()
+
+
+async def test_prefix_of_the_server_is_kept(server: FakeApiServer) -> None:
+    async with Client(server.url + "/k8s/clusters/c/") as client:
+        with pytest.raises(errors.NotFound):
+            await client.get(PODS, "a", namespace="n")
+    assert server.requests == ["GET /k8s/clusters/c/api/v1/namespaces/n/pods/a"]
+
+
+@pytest.mark.parametrize("server", ["", "nonsense", "ftp://x", "https://"])
+def test_what_is_no_server_is_refused(server: str) -> None:
+    with pytest.raises(InputError, match="no URL"):
+        Client(server)

@@ -1,0 +1,94 @@
+"""Errors are sorted by what the caller may do, and say nothing that is secret."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from vkgateway.kube import errors
+from vkgateway.model.errors import VkgatewayError
+
+
+def _status(code: int, reason: str = "", message: str = "why", **details: object) -> bytes:
+    return json.dumps(
+        {"kind": "Status", "code": code, "reason": reason, "message": message, "details": details}
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "kind", "transient"),
+    [
+        (400, "BadRequest", errors.BadRequest, False),
+        (401, "Unauthorized", errors.Unauthorized, True),
+        (403, "Forbidden", errors.Forbidden, False),
+        (404, "NotFound", errors.NotFound, False),
+        (405, "MethodNotAllowed", errors.BadRequest, False),
+        (408, "Timeout", errors.ServerError, True),
+        (409, "AlreadyExists", errors.AlreadyExists, False),
+        (409, "Conflict", errors.Conflict, True),
+        (410, "Expired", errors.Gone, True),
+        (413, "RequestEntityTooLarge", errors.BadRequest, False),
+        (422, "Invalid", errors.Invalid, False),
+        (429, "TooManyRequests", errors.TooManyRequests, True),
+        (500, "InternalError", errors.ServerError, True),
+        (504, "Timeout", errors.ServerError, True),
+    ],
+)
+def test_status_decides_the_kind(code: int, reason: str, kind: type[errors.ApiError], transient: bool) -> None:
+    error = errors.from_response(code, _status(code, reason), what="GET /x at alpha")
+    assert type(error) is kind
+    assert isinstance(error, VkgatewayError)
+    assert error.transient is transient
+    assert (error.status, error.reason) == (code, reason)
+    assert str(error) == f"GET /x at alpha: why ({code} {reason})"
+
+
+def test_wait_comes_from_the_header_or_the_body() -> None:
+    body = _status(429, retryAfterSeconds=7)
+    assert errors.from_response(429, body, what="x").retry_after == 7
+    assert errors.from_response(429, body, what="x", retry_after="2").retry_after == 2
+    assert errors.from_response(429, body, what="x", retry_after="Wed, 21 Oct 2015 07:28:00 GMT").retry_after == 7
+    assert errors.from_response(500, _status(500), what="x").retry_after is None
+
+
+def test_causes_are_kept() -> None:
+    body = _status(403, "Forbidden", causes=[{"reason": "NamespaceTerminating", "field": "metadata.namespace"}])
+    assert errors.from_response(403, body, what="x").causes == ("NamespaceTerminating",)
+
+
+def test_answer_that_is_no_status_is_quoted() -> None:
+    error = errors.from_response(502, b"<html>Bad Gateway</html>", what="GET /x at alpha")
+    assert isinstance(error, errors.ServerError)
+    assert "Bad Gateway" in str(error)
+    assert str(errors.from_response(503, b"", what="x")) == "x: no reason given (503)"
+
+
+def test_event_of_a_watch() -> None:
+    assert isinstance(errors.from_event(_status(410, "Expired"), what="w"), errors.Gone)
+    assert isinstance(errors.from_event(b"nonsense", what="w"), errors.ServerError)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("POST /api/v1/namespaces/n/secrets at a", 'Secret "s" is invalid: data[k]: Invalid value: "hunter2": no'),
+        ("POST /api/v1/namespaces/n/secrets at a", 'x: Invalid value: "hunter2 \\" hunter2": no'),
+        ("POST /api/v1/namespaces/n/pods at a", 'Invalid value: {"env":[{"value":"hunter2"}]}: may not change'),
+        ("POST /api/v1/namespaces/n/pods at a", 'Invalid value: core.PodSpec{Env: "hunter2"}: may not change'),
+        ("GET /api/v1/pods at a", "bad header Authorization: Bearer hunter2.hunter2"),
+    ],
+)
+def test_secrets_are_not_repeated(what: str, message: str) -> None:
+    error = errors.from_response(422, _status(422, "Invalid", message), what=what)
+    assert "hunter2" not in str(error)
+    assert "(hidden)" in str(error)
+
+
+def test_harmless_values_help_the_reader() -> None:
+    message = 'spec.containers[0].name: Invalid value: "A_B": must be a DNS label'
+    assert '"A_B"' in str(errors.from_response(422, _status(422, "Invalid", message), what="POST /pods"))
+
+
+def test_long_messages_are_cut() -> None:
+    assert len(str(errors.from_response(500, _status(500, message="x" * 100_000), what="y"))) < 2000

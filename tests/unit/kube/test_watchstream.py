@@ -1,0 +1,72 @@
+"""Watch bytes: lines and events, cut anywhere."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vkgateway.kube import watchstream
+from vkgateway.kube.errors import ServerError
+from vkgateway.kube.watchstream import LineSplitter, split_event
+
+
+@given(st.lists(st.binary().filter(lambda line: b"\n" not in line)), st.data())
+def test_lines_come_out_whole_wherever_chunks_are_cut(lines: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(line + b"\n" for line in lines)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
+    splitter = LineSplitter()
+    found = []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found += splitter.feed(stream[start:end])
+    assert found == [line for line in lines if line]
+
+
+def test_unfinished_line_is_kept_back() -> None:
+    splitter = LineSplitter()
+    assert splitter.feed(b"one\ntw") == [b"one"]
+    assert splitter.feed(b"o") == []
+    assert splitter.feed(b"\n") == [b"two"]
+
+
+def test_long_line_in_small_chunks_is_not_copied_again_and_again() -> None:
+    """16 MiB in 1 KiB chunks: joining what is there with each chunk would move 128 GiB."""
+    splitter = LineSplitter()
+    begun = time.process_time()
+    for _ in range(16 * 1024):
+        assert splitter.feed(b"x" * 1024) == []
+    (line,) = splitter.feed(b"\n")
+    assert len(line) == 16 * 1024 * 1024
+    assert time.process_time() - begun < 2
+
+
+def test_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchstream, "_LONGEST_LINE", 10)
+    splitter = LineSplitter()
+    splitter.feed(b"123456")
+    with pytest.raises(ServerError, match="longer than"):
+        splitter.feed(b"123456")
+
+
+@pytest.mark.parametrize("kind", ["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"])
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+def test_event_gives_the_bytes_of_its_object(kind: str, separators: tuple[str, str]) -> None:
+    document = {"metadata": {"name": 'a"}}'}, "x": "}"}
+    line = json.dumps({"type": kind, "object": document}, separators=separators).encode()
+    found, body = split_event(line)
+    assert found == kind
+    assert json.loads(body) == document
+
+
+def test_event_with_the_object_first_is_understood() -> None:
+    assert split_event(b'{"object":{"a":1},"type":"ADDED"}') == ("ADDED", b'{"a":1}')
+
+
+@pytest.mark.parametrize("line", [b"", b"{", b"<html>", b'{"type":"OTHER","object":{}}', b'{"type":"ADDED"}'])
+def test_what_is_no_event_is_refused(line: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        split_event(line)
