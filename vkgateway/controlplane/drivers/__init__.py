@@ -1,0 +1,1 @@
+"""How control planes run: one module a way."""

@@ -1,0 +1,29 @@
+"""What every way of running a control plane can do."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from vkgateway.controlplane.credentials import Credentials
+from vkgateway.controlplane.plane import Plane
+
+
+class Driver(Protocol):
+    """Runs tenants' control planes. Each call may be repeated; nothing is done twice."""
+
+    async def prepare(self, version: str) -> None:
+        """Fetch what is needed to run that Kubernetes version; may take minutes the first time."""
+
+    async def start(self, plane: Plane, *, credentials: Credentials, version: str) -> None:
+        """Bring the components to what `plane` says and return before they serve.
+
+        Raises:
+            ConflictError: another program listens on the API server's port.
+            InputError: that version cannot be run.
+        """
+
+    async def trouble(self, plane: Plane) -> str:
+        """Say in one sentence what keeps a component from running; empty where none is in trouble."""
+
+    async def remove(self, tenant: str) -> None:
+        """Stop a tenant's components and remove whatever they were given; nothing happens where there is none."""

@@ -1,0 +1,287 @@
+"""Making a tenant's control plane and taking it away: ordered steps, each of which may be repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import enum
+import hashlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+
+from vkgateway.controlplane.credentials import Credentials
+from vkgateway.controlplane.drivers.base import Driver
+from vkgateway.controlplane.layout import admin_kubeconfig
+from vkgateway.controlplane.pki import KeyPair
+from vkgateway.controlplane.plane import Plane, tenant_plane
+from vkgateway.controlplane.ports import Bindable, bindable, choose_port
+from vkgateway.controlplane.store import Record, Store
+from vkgateway.controlplane.templates import Template, Templates, TenantFacts
+from vkgateway.kube import errors, kubeconfig
+from vkgateway.kube.apply import apply_objects
+from vkgateway.kube.client import Client
+from vkgateway.model.api import Tenant
+from vkgateway.model.errors import UnavailableError
+
+_log = structlog.get_logger(__name__)
+
+_SERVING_SECONDS = 60.0
+_POLL_SECONDS = 0.05
+_LOOK_FOR_TROUBLE_SECONDS = 1.0
+# The roles take a second longer than the rest; an admin needs none of them, so objects are made meanwhile.
+_ROLES_HOOK = "poststarthook/rbac/bootstrap-roles"
+
+
+class Step(enum.StrEnum):
+    """What is being done; the values serve as reasons of a condition."""
+
+    TEMPLATE = "ReadingTemplate"
+    CREDENTIALS = "MakingCredentials"
+    PROGRAMS = "FetchingPrograms"
+    DATASTORE = "PreparingDatastore"
+    PROCESSES = "StartingControlPlane"
+    OBJECTS = "MakingObjects"
+    SERVING = "WaitingForControlPlane"
+    STOPPING = "StoppingControlPlane"
+    ERASING = "ErasingDatastore"
+    FORGETTING = "RemovingCredentials"
+
+
+OnStep = Callable[[Step], Awaitable[None]]
+
+
+class Datastore(Protocol):
+    """The part of `etcd.tenancy.Tenancy` that is used here."""
+
+    async def ensure_tenant(self, tenant: str) -> None:
+        """Give a tenant its user, role and key range."""
+
+    async def remove_tenant(self, tenant: str) -> int:
+        """Take them away, keys included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPlane:
+    """A tenant's control plane that serves, and the gateway's way in as its administrator."""
+
+    tenant: str
+    url: str
+    address: str
+    port: int
+    ca: bytes
+    identity: KeyPair
+
+    def client(self, *, max_connections: int = 64) -> Client:
+        """Make a client with the gateway's own certificate; the caller closes it."""
+        return Client.from_pem(
+            self.url,
+            ca=self.ca,
+            cert=self.identity.cert_pem,
+            key=self.identity.key_pem,
+            name=self.tenant,
+            max_connections=max_connections,
+        )
+
+
+async def _silent(step: Step) -> None:
+    """Tell nobody."""
+
+
+class Provisioner:
+    """Makes control planes and takes them away. One call a tenant at a time; different tenants side by side.
+
+    `address` is where the API servers listen; `etcd_endpoints` is where they find etcd.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        datastore: Datastore,
+        driver: Driver,
+        templates: Templates,
+        address: str,
+        etcd_endpoints: tuple[str, ...],
+        can_bind: Bindable = bindable,
+        connect: Callable[[ControlPlane], Client] = ControlPlane.client,
+        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._store = store
+        self._datastore = datastore
+        self._driver = driver
+        self._templates = templates
+        self._address = address
+        self._etcd_endpoints = etcd_endpoints
+        self._can_bind = can_bind
+        self._connect = connect
+        self._now = now
+        self._clock = clock
+        self._sleep = sleep
+        self._choosing = asyncio.Lock()
+
+    async def provision(self, tenant: Tenant, *, on_step: OnStep = _silent) -> ControlPlane:
+        """Bring a tenant's control plane to what its spec says, and return once it serves.
+
+        `on_step` is awaited before each step. Stopped at any point and called again, it goes on from
+        what it finds; called for a control plane that runs, it changes nothing.
+
+        Raises:
+            VkgatewayError: what stands in the way; `ApiError` and `EtcdError` tell by `transient` whether
+                trying again helps.
+        """
+        name = tenant.metadata.name
+        await on_step(Step.TEMPLATE)
+        template = self._templates.load(tenant.spec.template)
+        await on_step(Step.CREDENTIALS)
+        record, plane = await self._credentials(tenant, template)
+        await on_step(Step.PROGRAMS)
+        await self._driver.prepare(tenant.spec.kubernetes_version)
+        await on_step(Step.DATASTORE)
+        await self._datastore.ensure_tenant(name)
+        await on_step(Step.PROCESSES)
+        version = tenant.spec.kubernetes_version
+        await self._driver.start(plane, credentials=record.credentials, version=version)
+        control_plane = ControlPlane(
+            tenant=name,
+            url=plane.url,
+            address=plane.address,
+            port=plane.port,
+            ca=record.credentials.ca.cert_pem,
+            identity=record.credentials.gateway(),
+        )
+        async with self._connect(control_plane) as client:
+            await self._serving(client, plane, exclude=_ROLES_HOOK)
+            await on_step(Step.OBJECTS)
+            await self._objects(client, record, template.objects(_facts(tenant, plane)), tenant=name)
+            await on_step(Step.SERVING)
+            await self._serving(client, plane)
+        return control_plane
+
+    async def deprovision(self, tenant: str, *, on_step: OnStep = _silent) -> None:
+        """Remove everything a tenant's control plane had, and nothing else; credentials go last.
+
+        It does not matter how much of it was ever made. What the tenant has in compute clusters is not
+        touched: that must be gone before.
+        """
+        await on_step(Step.STOPPING)
+        await self._driver.remove(tenant)
+        await on_step(Step.ERASING)
+        keys = await self._datastore.remove_tenant(tenant)
+        await on_step(Step.FORGETTING)
+        await self._store.delete(tenant)
+        _log.info("control plane removed", tenant=tenant, keys=keys)
+
+    async def _credentials(self, tenant: Tenant, template: Template) -> tuple[Record, Plane]:
+        """Load the record or make it; renew the admin's certificate; follow a port that was changed."""
+        name = tenant.metadata.name
+        async with self._choosing:
+            kept = await self._store.load(name)
+            port = await self._port(tenant, kept)
+            credentials = kept.credentials if kept else await asyncio.to_thread(Credentials.create, name)
+            credentials = credentials.renewed(now=self._now())
+            plane = self._plane(tenant, template, port=port)
+            record = Record(
+                credentials=credentials,
+                port=port,
+                kubeconfig=kubeconfig.dump(admin_kubeconfig(plane, credentials=credentials)),
+                objects=kept.objects if kept else "",
+            )
+            if kept == record:
+                return record, plane
+            saved = await self._store.save(name, record)
+        if saved.port != port:  # another replica was quicker
+            plane = self._plane(tenant, template, port=saved.port)
+        return saved, plane
+
+    async def _port(self, tenant: Tenant, kept: Record | None) -> int:
+        wanted = tenant.spec.api_server.port
+        if kept is not None and wanted in (0, kept.port):
+            return kept.port
+        return choose_port(
+            tenant.metadata.name,
+            wanted=wanted,
+            given=await self._store.ports(),
+            address=self._address,
+            can_bind=self._can_bind,
+        )
+
+    def _plane(self, tenant: Tenant, template: Template, *, port: int) -> Plane:
+        return tenant_plane(
+            tenant.metadata.name,
+            address=self._address,
+            port=port,
+            etcd_endpoints=self._etcd_endpoints,
+            subject_alt_names=tenant.spec.api_server.subject_alt_names,
+            service_cidr=template.service_cidr,
+            tuning=template.tuning,
+        )
+
+    async def _serving(self, client: Client, plane: Plane, *, exclude: str = "") -> None:
+        """Wait until the API server says that it is ready, but for the check called `exclude`."""
+        params = {"exclude": exclude} if exclude else None
+        started = looked = self._clock()
+        while True:
+            try:
+                await client.request("GET", "/readyz", params=params, timeout=5)
+                return
+            except errors.ApiError as error:
+                failure = error
+            now = self._clock()
+            if now - looked >= _LOOK_FOR_TROUBLE_SECONDS:
+                looked = now
+                if trouble := await self._driver.trouble(plane):
+                    raise UnavailableError(trouble)
+            if now - started >= _SERVING_SECONDS:
+                raise UnavailableError(
+                    f"the API server of {plane.cluster!r} is not ready after {_SERVING_SECONDS:.0f} s: {failure}"
+                ) from failure
+            await self._sleep(_POLL_SECONDS)
+
+    async def _objects(self, client: Client, record: Record, objects: list[dict[str, Any]], *, tenant: str) -> None:
+        """Make what the tenant is born with, once for each state of its template.
+
+        A tenant that has been born once may refuse changes later, by webhooks or policies of its own: that
+        is told in the log and holds nothing up.
+        """
+        digest = hashlib.sha256(msgspec.json.encode(objects, order="deterministic")).hexdigest()[:16]
+        if digest == record.objects:
+            return
+        try:
+            await self._apply(client, objects)
+        except errors.ApiError as error:
+            if not record.objects:
+                raise
+            _log.warning("the tenant refuses its template's objects", tenant=tenant, error=str(error))
+            return
+        await self._store.save(tenant, replace(record, objects=digest))
+
+    async def _apply(self, client: Client, objects: list[dict[str, Any]]) -> None:
+        """Apply, and again while a server that has just started lacks its first namespaces."""
+        started = self._clock()
+        while True:
+            try:
+                await apply_objects(client, objects)
+                return
+            except errors.ApiError as error:
+                missing = isinstance(error, errors.NotFound)
+                if not (missing or error.transient) or self._clock() - started >= _SERVING_SECONDS:
+                    raise
+            await self._sleep(_POLL_SECONDS)
+
+
+def _facts(tenant: Tenant, plane: Plane) -> TenantFacts:
+    return TenantFacts(
+        name=tenant.metadata.name,
+        template=tenant.spec.template,
+        kubernetes_version=tenant.spec.kubernetes_version,
+        address=plane.address,
+        port=plane.port,
+        cluster_domain=plane.cluster_domain,
+    )

@@ -1,0 +1,125 @@
+"""Tenant templates: a folder each, with the control plane's shape and the objects a tenant is born with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import msgspec
+import yaml
+
+from vkgateway.controlplane.plane import SERVICE_CIDR, ComponentName, Tuning
+from vkgateway.model.errors import InputError
+
+SHIPPED = Path(__file__).parent / "tenant_templates"
+
+_FILE = "template.yaml"
+_OBJECTS = "objects"
+_SUFFIX = ".yaml.j2"
+
+
+class _Component(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    flags: dict[str, str | int | bool | None] = {}
+    env: dict[str, str | int] = {}
+
+    def tuning(self) -> Tuning:
+        flags = {name: value if value is None else _text(value) for name, value in self.flags.items()}
+        return Tuning(flags=flags, env={name: str(value) for name, value in self.env.items()})
+
+
+class _Description(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    description: str
+    service_cidr: str = SERVICE_CIDR
+    components: dict[ComponentName, _Component] = {}
+    values: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantFacts:
+    """What a template's objects may say of the tenant, as `tenant.name` and so on."""
+
+    name: str
+    template: str
+    kubernetes_version: str
+    address: str
+    port: int
+    cluster_domain: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """One kind of tenant, read from its folder."""
+
+    name: str
+    folder: Path
+    description: str
+    service_cidr: str
+    tuning: Mapping[ComponentName, Tuning]
+    values: Mapping[str, Any]
+
+    def objects(self, tenant: TenantFacts) -> list[dict[str, Any]]:
+        """Render the objects that `tenant` is born with, in the order of their file names.
+
+        Raises:
+            InputError: a file uses what is not defined, or renders to something that is no object.
+        """
+        environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(self.folder / _OBJECTS),
+            undefined=jinja2.StrictUndefined,
+            autoescape=False,  # noqa: S701 - the result is YAML, not HTML; values go through `tojson`
+        )
+        names = environment.list_templates(filter_func=lambda name: name.endswith(_SUFFIX))
+        return [found for name in sorted(names) for found in self._render(environment, name, tenant)]
+
+    def _render(self, environment: jinja2.Environment, name: str, tenant: TenantFacts) -> list[dict[str, Any]]:
+        where = f"{self.folder / _OBJECTS / name}"
+        try:
+            text = environment.get_template(name).render(tenant=tenant, values=self.values)
+            documents = [document for document in yaml.safe_load_all(text) if document is not None]
+        except (jinja2.TemplateError, yaml.YAMLError) as error:
+            raise InputError(f"template file {where} cannot be used: {' '.join(str(error).split())}") from error
+        for document in documents:
+            if not isinstance(document, dict) or not {"apiVersion", "kind", "metadata"} <= document.keys():
+                raise InputError(f"template file {where} holds something without apiVersion, kind or metadata")
+        return documents
+
+
+@dataclass(frozen=True, slots=True)
+class Templates:
+    """The templates in a folder, one sub-folder each."""
+
+    folder: Path = SHIPPED
+
+    def names(self) -> list[str]:
+        """List the templates there are."""
+        return sorted(path.parent.name for path in self.folder.glob(f"*/{_FILE}"))
+
+    def load(self, name: str) -> Template:
+        """Read a template.
+
+        Raises:
+            InputError: there is none of that name (the message lists those there are), or its file is wrong.
+        """
+        if name not in self.names():
+            known = ", ".join(self.names()) or "none"
+            raise InputError(f"template {name!r} does not exist in {self.folder}", hint=f"there is: {known}")
+        path = self.folder / name / _FILE
+        try:
+            found = msgspec.yaml.decode(path.read_bytes(), type=_Description)
+        except (msgspec.DecodeError, OSError) as error:
+            raise InputError(f"template file {path} cannot be used: {error}") from error
+        return Template(
+            name=name,
+            folder=path.parent,
+            description=found.description,
+            service_cidr=found.service_cidr,
+            tuning={component: written.tuning() for component, written in found.components.items()},
+            values=found.values,
+        )
+
+
+def _text(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
