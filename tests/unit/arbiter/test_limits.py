@@ -1,0 +1,83 @@
+"""Limits: what is bound past them waits, in order, and runs when there is room."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vkgateway.arbiter.limits import WAITING_FOR_QUOTA, Limits
+
+NODE = "a100.local"
+
+
+def gpus(count: int) -> dict[str, int]:
+    return {"nvidia.com/gpu": count * 1000}
+
+
+def test_a_pod_within_the_limit_is_admitted() -> None:
+    limits = Limits()
+    limits.set_limit(NODE, gpus(8))
+
+    assert limits.ask("a", NODE, gpus(8)).verdict == "admitted"
+
+
+def test_a_pod_past_the_limit_is_held_with_the_numbers() -> None:
+    limits = Limits()
+    limits.set_limit(NODE, gpus(8))
+    limits.ask("a", NODE, gpus(6))
+
+    held = limits.ask("b", NODE, gpus(4))
+
+    assert held.verdict == "held"
+    assert held.code == WAITING_FOR_QUOTA
+    assert held.message == ("needs nvidia.com/gpu 4 on a100.local; in use: nvidia.com/gpu 6; limit: nvidia.com/gpu 8")
+
+
+def test_a_resource_that_the_node_does_not_have_cannot_be_had() -> None:
+    limits = Limits()
+    limits.set_limit(NODE, gpus(8))
+
+    assert limits.ask("a", NODE, {"amd.com/gpu": 1000}).verdict == "held"
+
+
+def test_asking_twice_counts_once() -> None:
+    limits = Limits()
+    limits.set_limit(NODE, gpus(8))
+    limits.ask("a", NODE, gpus(8))
+
+    assert limits.ask("a", NODE, gpus(8)).verdict == "admitted"
+    limits.release("a")
+    assert limits.ask("b", NODE, gpus(8)).verdict == "admitted"
+
+
+def test_what_ends_wakes_those_who_wait_in_the_order_of_asking() -> None:
+    limits = Limits()
+    limits.set_limit(NODE, gpus(8))
+    limits.ask("a", NODE, gpus(8))
+    limits.ask("b", NODE, gpus(4))
+    limits.ask("c", NODE, gpus(4))
+
+    assert limits.release("a") == ["b", "c"]
+
+
+def test_what_runs_already_counts_whatever_the_limit_says_now() -> None:
+    limits = Limits()
+    limits.set_limit(NODE, gpus(4))
+    limits.running("a", NODE, gpus(8))
+
+    assert limits.ask("b", NODE, gpus(1)).verdict == "held"
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.booleans()), max_size=60))
+def test_the_limit_holds_after_any_course_of_events(steps: list[tuple[int, int, bool]]) -> None:
+    limits = Limits()
+    limits.set_limit(NODE, gpus(10))
+    running: dict[str, int] = {}
+    for pod, size, leaves in steps:
+        uid = str(pod)
+        if leaves:
+            limits.release(uid)
+            running.pop(uid, None)
+        elif limits.ask(uid, NODE, gpus(size)).verdict == "admitted":
+            running.setdefault(uid, size)
+        assert sum(running.values()) <= 10

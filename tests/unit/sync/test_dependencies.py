@@ -1,0 +1,248 @@
+"""ConfigMaps, Secrets, tokens and namespaces: there before the pod, fresh while it runs, gone after it."""
+
+from __future__ import annotations
+
+import base64
+import copy
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.unit.sync.world import BELOW, World, until, world
+from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES, NETWORK_POLICIES, PODS, SECRETS, SERVICE_ACCOUNTS
+from vkgateway.model.names import POD_SERVICE_ACCOUNT, TENANT_LABEL
+from vkgateway.sync import tenant as tenant_module
+from vkgateway.sync.teardown import remove_tenant
+
+USES_SETTINGS = {"volumes": [{"name": "settings", "configMap": {"name": "settings"}}]}
+USES_KEY = {
+    "containers": [
+        {
+            "name": "main",
+            "image": "busybox",
+            "env": [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "key", "key": "k"}}}],
+        }
+    ]
+}
+TOKEN_VOLUME = {
+    "serviceAccountName": "builder",
+    "volumes": [
+        {
+            "name": "kube-api-access-abcde",
+            "projected": {
+                "sources": [
+                    {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+                    {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+                ]
+            },
+        }
+    ],
+}
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[World]:
+    async with world() as made:
+        yield made
+
+
+def set_config(here: World, value: str) -> None:
+    found = here.above.store.find(CONFIG_MAPS, "settings", "default")
+    document = {"metadata": {"name": "settings"}, "data": {"colour": value}}
+    if found is None:
+        here.above.store.create(CONFIG_MAPS, document, "default")
+    else:
+        here.above.store.update(CONFIG_MAPS, document, name="settings", namespace="default")
+
+
+def copied(here: World) -> str:
+    found = here.below.store.find(CONFIG_MAPS, "settings", BELOW)
+    return str(found["data"]["colour"]) if found is not None else ""
+
+
+async def test_a_missing_config_map_holds_the_pod_and_is_named(here: World) -> None:
+    here.create(**USES_SETTINGS)
+    async with here.gateway():
+        await until(lambda: any('configmap "settings"' in message for _, message in here.events()))
+        assert here.compute_pod() is None
+        set_config(here, "red")
+        await here.forwarded()
+
+    assert copied(here) == "red"
+
+
+async def test_an_optional_config_map_may_be_missing(here: World) -> None:
+    here.create(volumes=[{"name": "settings", "configMap": {"name": "settings", "optional": True}}])
+    async with here.gateway():
+        await here.forwarded()
+        set_config(here, "late")
+        await until(lambda: copied(here) == "late")
+
+
+async def test_updates_follow_while_a_pod_refers_to_it(here: World) -> None:
+    set_config(here, "red")
+    here.create(**USES_SETTINGS)
+    async with here.gateway():
+        await here.forwarded()
+        set_config(here, "blue")
+        await until(lambda: copied(here) == "blue")
+
+
+async def test_updates_while_the_gateway_was_down_follow_when_it_is_back(here: World) -> None:
+    set_config(here, "red")
+    here.create(**USES_SETTINGS)
+    async with here.gateway():
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+    set_config(here, "blue")
+    async with here.gateway():
+        await until(lambda: copied(here) == "blue")
+
+
+async def test_what_no_pod_refers_to_is_not_copied(here: World) -> None:
+    here.above.store.create(SECRETS, {"metadata": {"name": "private"}, "data": {}}, "default")
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        await here.settled()
+
+    assert here.below.store.all(SECRETS) == []
+
+
+async def test_a_copy_goes_after_its_last_pod(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenant_module, "_LINGER", 0.01)
+    set_config(here, "red")
+    here.create(**USES_SETTINGS)
+    async with here.gateway():
+        await here.forwarded()
+        here.delete(grace=0)
+        await until(
+            lambda: (here.compute_pod() or {}).get("metadata", {}).get("deletionTimestamp") or not here.compute_pod()
+        )
+        await until(lambda: not copied(here))
+
+    assert here.above.store.find(CONFIG_MAPS, "settings", "default") is not None
+
+
+async def test_an_immutable_one_made_anew_above_is_made_anew_below(here: World) -> None:
+    here.above.store.create(SECRETS, {"metadata": {"name": "key"}, "data": {"k": "b25l"}, "immutable": True}, "default")
+    here.create(**USES_KEY)
+    async with here.gateway():
+        await here.forwarded()
+        here.below.fail("PUT", "/secrets/key", status=422, reason="Invalid")
+        here.above.store.delete(SECRETS, "key", "default")
+        here.above.store.create(
+            SECRETS, {"metadata": {"name": "key"}, "data": {"k": "dHdv"}, "immutable": True}, "default"
+        )
+        await until(lambda: (here.below.store.find(SECRETS, "key", BELOW) or {}).get("data") == {"k": "dHdv"})
+
+
+async def test_a_copy_deleted_below_is_made_again(here: World) -> None:
+    set_config(here, "red")
+    here.create(**USES_SETTINGS)
+    async with here.gateway():
+        await here.forwarded()
+        here.below.store.delete(CONFIG_MAPS, "settings", BELOW)
+        await until(lambda: copied(here) == "red")
+
+
+async def test_the_pods_own_token_and_the_tenants_authority_go_down(here: World) -> None:
+    here.above.store.create(SERVICE_ACCOUNTS, {"metadata": {"name": "builder"}}, "default")
+    here.above.store.create(
+        CONFIG_MAPS, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "CA"}}, "default"
+    )
+    here.create(**TOKEN_VOLUME)
+    async with here.gateway():
+        below = await here.forwarded()
+        secrets = here.below.store.all(SECRETS)
+
+    assert len(secrets) == 1
+    (key,) = secrets[0]["data"]
+    assert base64.b64decode(secrets[0]["data"][key]).startswith(b"token.default.builder")
+    sources = below["spec"]["volumes"][0]["projected"]["sources"]
+    assert sources[0]["secret"]["name"] == secrets[0]["metadata"]["name"]
+    assert sources[1]["configMap"]["name"] == "vkgateway-root-ca.crt"
+    assert below["spec"]["serviceAccountName"] == POD_SERVICE_ACCOUNT
+    assert below["spec"]["automountServiceAccountToken"] is False
+
+
+async def test_the_token_goes_with_the_pod(here: World) -> None:
+    here.above.store.create(SERVICE_ACCOUNTS, {"metadata": {"name": "builder"}}, "default")
+    here.above.store.create(
+        CONFIG_MAPS, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "CA"}}, "default"
+    )
+    here.create(**TOKEN_VOLUME)
+    async with here.gateway():
+        await here.forwarded()
+        here.run()
+        here.delete(grace=0)
+        await until(lambda: (here.compute_pod() or {}).get("metadata", {}).get("deletionTimestamp"))
+        here.end(code=137)
+        await until(lambda: here.below.store.all(SECRETS) == [])
+
+
+async def test_tokens_are_refreshed_before_they_expire() -> None:
+    moved = 0.0
+    import time
+
+    async with world(clock=lambda: time.time() + moved) as here:
+        here.above.store.create(SERVICE_ACCOUNTS, {"metadata": {"name": "builder"}}, "default")
+        here.above.store.create(
+            CONFIG_MAPS, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "CA"}}, "default"
+        )
+        here.create(**TOKEN_VOLUME)
+        async with here.gateway() as sync:
+            await here.forwarded()
+            here.run()
+            await until(lambda: here.phase() == "Running")
+            first = copy.deepcopy(here.below.store.all(SECRETS)[0]["data"])
+            moved = 3000.0
+            sync.look_at_everything()
+            await until(lambda: here.below.store.all(SECRETS)[0]["data"] != first)
+
+
+async def test_a_namespace_is_fenced_in_before_the_first_pod(here: World) -> None:
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+
+    namespace = here.below.store.get(NAMESPACES, BELOW)
+    assert namespace["metadata"]["labels"][TENANT_LABEL] == "alpha"
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "baseline"
+    assert here.below.store.find(SERVICE_ACCOUNTS, POD_SERVICE_ACCOUNT, BELOW) is not None
+    assert len(here.below.store.all(NETWORK_POLICIES)) >= 1
+
+
+async def test_a_namespace_goes_with_the_tenants(here: World) -> None:
+    here.above.store.create(NAMESPACES, {"metadata": {"name": "team"}})
+    here.above.store.create(
+        PODS, {"metadata": {"name": "a"}, "spec": {"nodeName": "a100.local", "containers": []}}, "team"
+    )
+    async with here.gateway():
+        await until(lambda: here.below.store.find(PODS, "a", "alpha--team"))
+        here.above.store.delete(PODS, "a", "team", grace=0)
+        here.above.store.delete(NAMESPACES, "team")
+        await until(lambda: here.below.store.find(NAMESPACES, "alpha--team") is None)
+
+    assert here.below.store.find(PODS, "a", "alpha--team") is None
+
+
+async def test_a_tenant_is_removed_with_all_it_had_and_nothing_else(here: World) -> None:
+    here.below.store.create(NAMESPACES, {"metadata": {"name": "beta--default", "labels": {TENANT_LABEL: "beta"}}})
+    here.below.store.create(NAMESPACES, {"metadata": {"name": "mine", "labels": {TENANT_LABEL: "alpha"}}})
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+        link = here.link
+        assert link is not None
+        assert here.sync is not None
+        link.unlisten("alpha")
+        here.sync.links.clear()
+        await remove_tenant(link, "alpha")
+
+    left = {document["metadata"]["name"] for document in here.below.store.all(NAMESPACES)}
+    assert left == {"beta--default", "mine"}
+    assert here.below.store.all(PODS) == []

@@ -1,0 +1,325 @@
+"""A pod's way down and back up through the real reconcilers, between two fake API servers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, until, world
+from vkgateway.kube.resources import NAMESPACES, PODS
+from vkgateway.model.names import MIRROR_FINALIZER, NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[World]:
+    async with world() as made:
+        yield made
+
+
+async def test_a_bound_pod_appears_below_and_says_whose_it_is(here: World) -> None:
+    above = here.create()
+    async with here.gateway():
+        below = await here.forwarded()
+
+    metadata = below["metadata"]
+    assert metadata["labels"][TENANT_LABEL] == "alpha"
+    assert metadata["annotations"][NAMESPACE_ANNOTATION] == "default"
+    assert metadata["annotations"][NAME_ANNOTATION] == "web"
+    assert metadata["annotations"][UID_ANNOTATION] == above["metadata"]["uid"]
+    assert MIRROR_FINALIZER in metadata["finalizers"]
+
+
+async def test_a_pod_that_is_not_bound_stays_above(here: World) -> None:
+    here.create("unbound", node="")
+    here.create("bound")
+    async with here.gateway():
+        await here.forwarded("bound")
+        await here.settled()
+
+    assert here.compute_pod("unbound") is None
+
+
+async def test_status_comes_up_and_names_of_hosts_do_not(here: World) -> None:
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+
+    status = (here.tenant_pod() or {})["status"]
+    assert status["hostIP"] == "10.213.0.1"
+    assert status["podIP"] == "10.1.2.3"
+    assert COMPUTE_NODE not in str(here.tenant_pod())
+
+
+async def test_a_plain_life_takes_six_writes(here: World) -> None:
+    """Create, status, delete, last status, finalizer, remove; more would need a reason."""
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+        here.delete()
+        await until(lambda: (here.compute_pod() or {}).get("metadata", {}).get("deletionTimestamp"))
+        here.end(code=143)
+        await until(lambda: here.tenant_pod() is None and here.compute_pod() is None)
+        await here.settled()
+
+    assert len(here.writes()) == 6, here.writes()
+
+
+async def test_deleted_above_stays_terminating_until_it_is_gone_below(here: World) -> None:
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+        here.delete(grace=7)
+        below = await until(
+            lambda: (here.compute_pod() or {}).get("metadata", {}).get("deletionTimestamp") and here.compute_pod()
+        )
+        assert below["metadata"]["deletionGracePeriodSeconds"] in (6, 7)
+        await here.settled()
+        assert here.tenant_pod() is not None
+        here.end(code=0)
+        await until(lambda: here.tenant_pod() is None)
+
+
+async def test_deleted_by_force_above_is_deleted_below(here: World) -> None:
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+        here.delete(grace=0)
+        await until(lambda: (here.compute_pod() or {}).get("metadata", {}).get("deletionTimestamp"))
+        here.end(code=137)
+        await until(lambda: here.compute_pod() is None)
+
+
+async def test_a_new_pod_of_the_old_name_waits_until_the_old_one_is_gone_below(here: World) -> None:
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+        here.delete(grace=0)
+        second = here.create()
+        await until(lambda: (here.compute_pod() or {}).get("metadata", {}).get("deletionTimestamp"))
+        here.end(code=137)
+        await until(
+            lambda: (
+                ((here.compute_pod() or {}).get("metadata", {}).get("annotations", {})).get(UID_ANNOTATION)
+                == second["metadata"]["uid"]
+            )
+        )
+
+
+async def test_deleted_below_becomes_failed_above_with_a_reason(here: World) -> None:
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+        here.below.store.delete(PODS, "web", BELOW)
+        await here.settled()
+        here.end(code=143)
+        await until(lambda: here.phase() == "Failed")
+        await until(lambda: here.compute_pod() is None)
+        await until(here.events)
+
+    status = (here.tenant_pod() or {})["status"]
+    assert status["reason"]
+    assert any(entry["type"] == "DisruptionTarget" and entry["status"] == "True" for entry in status["conditions"])
+
+
+async def test_a_pod_whose_end_was_hidden_is_not_started_again(here: World) -> None:
+    """Somebody takes the finalizer off by hand and deletes by force: it ran, so it is lost, not created anew."""
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+        pod = copy.deepcopy(here.compute_pod())
+        assert pod is not None
+        pod["metadata"]["finalizers"] = []
+        here.below.store.update(PODS, pod, name="web", namespace=BELOW)
+        here.below.store.delete(PODS, "web", BELOW, grace=0)
+        await until(lambda: here.phase() == "Failed")
+
+    assert here.compute_pod() is None
+
+
+async def test_what_ended_while_the_gateway_was_down_is_told_when_it_is_back(here: World) -> None:
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+    here.end(code=3)
+    async with here.gateway():
+        await until(lambda: here.phase() == "Failed")
+
+    status = (here.tenant_pod() or {})["status"]
+    assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
+
+
+async def test_deletions_while_the_gateway_was_down_are_carried_out(here: World) -> None:
+    here.create("forced")
+    here.create("graceful")
+    async with here.gateway():
+        for name in ("forced", "graceful"):
+            await here.forwarded(name)
+            here.run(name)
+        await until(lambda: here.phase("forced") == here.phase("graceful") == "Running")
+    here.delete("forced", grace=0)
+    here.delete("graceful")
+    async with here.gateway():
+        for name in ("forced", "graceful"):
+            await until(lambda name=name: (here.compute_pod(name) or {}).get("metadata", {}).get("deletionTimestamp"))
+            here.end(name, code=143)
+        await until(lambda: here.below.store.all(PODS) == here.above.store.all(PODS) == [])
+
+
+async def test_something_else_of_that_name_below_is_never_touched(here: World) -> None:
+    here.below.store.create(
+        NAMESPACES,
+        {
+            "metadata": {
+                "name": BELOW,
+                "labels": {TENANT_LABEL: "alpha"},
+                "annotations": {
+                    NAME_ANNOTATION: "default",
+                    UID_ANNOTATION: here.above.store.get(NAMESPACES, "default")["metadata"]["uid"],
+                },
+            }
+        },
+    )
+    theirs = here.below.store.create(PODS, {"metadata": {"name": "web"}, "spec": {"containers": []}}, BELOW)
+    here.create()
+    async with here.gateway():
+        await until(lambda: any(reason == "NameTaken" for reason, _ in here.events()))
+        here.delete()
+        await until(lambda: here.tenant_pod() is None)
+
+    assert here.compute_pod() == theirs
+
+
+async def test_a_pod_that_merely_wears_our_label_is_nobodys(here: World) -> None:
+    here.below.store.create(NAMESPACES, {"metadata": {"name": "elsewhere"}})
+    theirs = here.below.store.create(
+        PODS,
+        {
+            "metadata": {
+                "name": "web",
+                "labels": {TENANT_LABEL: "alpha"},
+                "annotations": {NAMESPACE_ANNOTATION: "default", NAME_ANNOTATION: "web", UID_ANNOTATION: "x"},
+            },
+            "spec": {"containers": []},
+        },
+        "elsewhere",
+    )
+    here.create("other")
+    async with here.gateway():
+        await here.forwarded("other")
+        await here.settled()
+
+    assert here.below.store.find(PODS, "web", "elsewhere") == theirs
+
+
+async def test_an_unreachable_compute_cluster_fails_and_deletes_nothing(here: World) -> None:
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+        port = here.below.port
+        await here.below.stop()
+        here.create("second")
+        await here.settled()
+        assert here.phase() == "Running"
+        assert here.phase("second") == "Pending"
+        await here.below.start(port)
+        await until(lambda: here.compute_pod("second"), seconds=15)
+
+
+async def test_a_forbidden_field_fails_the_pod_and_says_which(here: World) -> None:
+    here.create(hostNetwork=True)
+    async with here.gateway():
+        await until(lambda: here.phase() == "Failed")
+
+    assert here.compute_pod() is None
+    assert "hostNetwork" in (here.tenant_pod() or {})["status"]["message"] + str(here.events())
+
+
+async def test_pods_past_the_limit_wait_for_room(here: World) -> None:
+    gpus = {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]}
+    here.create("first", **gpus)
+    async with here.gateway():
+        await here.forwarded("first")
+        here.run("first")
+        here.create("second", **gpus)
+        await until(lambda: any(reason == "WaitingForQuota" for reason, _ in here.events()))
+        assert here.compute_pod("second") is None
+        here.end("first")
+        await here.forwarded("second")
+
+
+async def test_label_and_image_changes_go_down(here: World) -> None:
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        here.run()
+        pod = copy.deepcopy(here.tenant_pod())
+        assert pod is not None
+        pod["metadata"]["labels"] = {"tier": "front"}
+        pod["spec"]["containers"][0]["image"] = "busybox:2"
+        here.above.store.update(PODS, pod, name="web", namespace="default")
+        await until(lambda: (here.compute_pod() or {})["metadata"]["labels"].get("tier") == "front")
+        await until(lambda: (here.compute_pod() or {})["spec"]["containers"][0]["image"] == "busybox:2")
+
+
+@pytest.mark.parametrize("status", [0, 429, 500, 503])
+@pytest.mark.parametrize("nth", range(8))
+async def test_a_life_completes_whichever_write_fails_first(here: World, status: int, nth: int) -> None:
+    """Fail the nth write of a life once, at either server: the end is the same."""
+    verbs = [
+        ("below", "POST", "/pods"),
+        ("above", "PATCH", "/status"),
+        ("below", "DELETE", "/pods/web"),
+        ("above", "PATCH", "/status"),
+        ("below", "PATCH", "/pods/web"),
+        ("above", "DELETE", "/pods/web"),
+        ("below", "POST", "/namespaces"),
+        ("below", "POST", "/serviceaccounts"),
+    ]
+    where, method, path = verbs[nth]
+    server = here.below if where == "below" else here.above
+    server.fail(method, path, status=status, times=2)
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+        here.delete()
+        await until(lambda: (here.compute_pod() or {}).get("metadata", {}).get("deletionTimestamp"))
+        here.end(code=143)
+        await until(lambda: here.tenant_pod() is None and here.compute_pod() is None)
+
+
+async def test_the_gateway_may_die_after_every_write(here: World) -> None:
+    """Run a life with a fresh gateway for every step: each finds its place by looking, not by remembering."""
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+    here.run()
+    async with here.gateway():
+        await until(lambda: here.phase() == "Running")
+    here.delete()
+    async with here.gateway():
+        await until(lambda: (here.compute_pod() or {}).get("metadata", {}).get("deletionTimestamp"))
+    here.end(code=143)
+    async with here.gateway():
+        await until(lambda: here.tenant_pod() is None and here.compute_pod() is None)

@@ -1,0 +1,189 @@
+"""A tenant, a compute cluster with a hand-moved kubelet, and the reconcilers between them; all over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.store import ObjectStore
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import EVENTS, NAMESPACES, PODS, Resource
+from vkgateway.model.names import compute_namespace
+from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.engine import Engine
+from vkgateway.sync.pods.case import Binding
+from vkgateway.sync.tenant import TenantSync
+from vkgateway.translate.context import PoolContext, TenantContext
+
+Document = dict[str, Any]
+
+TENANT = "alpha"
+NODE = "a100.local"
+COMPUTE_NODE = "gpu-host-17"
+BELOW = compute_namespace(TENANT, "default")
+PLENTY = {"pods": 110_000, "cpu": 10**9, "memory": 10**18, "nvidia.com/gpu": 8_000}
+
+
+async def until(seen: Callable[[], Any], *, seconds: float = 5.0) -> Any:
+    """Wait until something is seen, and return it; a failure names nothing, so that the assertion after it does."""
+    deadline = time.monotonic() + seconds
+    while not (found := seen()):
+        if time.monotonic() > deadline:
+            raise AssertionError("not seen in time")
+        await asyncio.sleep(0.002)
+    return found
+
+
+@dataclass
+class World:
+    """Both servers, and the gateway's part, which can be stopped and started."""
+
+    above: FakeApiServer
+    below: FakeApiServer
+    clock: Callable[[], float] = time.time
+    sync: TenantSync | None = None
+    link: ComputeLink | None = None
+    limit: dict[str, int] = field(default_factory=lambda: dict(PLENTY))
+
+    # -- what a tenant and its API server do ---------------------------------------------------------------------
+
+    def create(self, name: str = "web", *, node: str = NODE, **spec: Any) -> Document:
+        """A bound pod of the tenant."""
+        body = {"containers": [{"name": "main", "image": "busybox"}], "enableServiceLinks": False} | spec
+        if node:
+            body["nodeName"] = node
+        return self.above.store.create(PODS, {"metadata": {"name": name}, "spec": body}, "default")
+
+    def delete(self, name: str = "web", *, grace: int | None = None) -> None:
+        self.above.store.delete(PODS, name, "default", grace=grace)
+
+    def tenant_pod(self, name: str = "web") -> Document | None:
+        return self.above.store.find(PODS, name, "default")
+
+    def phase(self, name: str = "web") -> str:
+        pod = self.tenant_pod(name)
+        return pod["status"].get("phase", "") if pod is not None else ""
+
+    def events(self) -> list[tuple[str, str]]:
+        return [(event["reason"], event["message"]) for event in self.above.store.all(EVENTS)]
+
+    # -- what the compute cluster does ---------------------------------------------------------------------------
+
+    def compute_pod(self, name: str = "web") -> Document | None:
+        return self.below.store.find(PODS, name, BELOW)
+
+    def run(self, name: str = "web") -> None:
+        """The compute scheduler binds the pod, its kubelet starts it."""
+        pod = copy.deepcopy(self.compute_pod(name))
+        assert pod is not None
+        pod["spec"]["nodeName"] = COMPUTE_NODE
+        self.below.store.update(PODS, pod, name=name, namespace=BELOW)
+        self._status(name, "Running", {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, ready=True)
+
+    def end(self, name: str = "web", *, code: int = 0) -> None:
+        """The pod's containers end; one that is being deleted is then confirmed gone by the kubelet."""
+        phase = "Failed" if code else "Succeeded"
+        self._status(name, phase, {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed"}})
+        pod = self.compute_pod(name)
+        if pod is not None and pod["metadata"].get("deletionTimestamp"):
+            self.below.store.delete(PODS, name, BELOW, grace=0)
+
+    def _status(self, name: str, phase: str, state: Document, *, ready: bool = False) -> None:
+        pod = copy.deepcopy(self.compute_pod(name))
+        assert pod is not None
+        pod["status"] |= {
+            "phase": phase,
+            "hostIP": "10.9.9.9",
+            "podIP": "10.1.2.3",
+            "conditions": [{"type": "Ready", "status": str(ready)}],
+            "containerStatuses": [
+                {"name": "main", "image": "busybox", "ready": ready, "restartCount": 0, "state": state}
+            ],
+        }
+        self.below.store.update(PODS, pod, name=name, namespace=BELOW, status=True)
+
+    # -- waiting --------------------------------------------------------------------------------------------------
+
+    async def forwarded(self, name: str = "web") -> Document:
+        found: Document = await until(lambda: self.compute_pod(name))
+        return found
+
+    async def settled(self) -> None:
+        """Wait until the reconcilers have nothing ready to do and both servers have been quiet for a moment."""
+        quiet = 0
+        versions = (0, 0)
+        while quiet < 8:
+            now = self.above.store.version, self.below.store.version
+            quiet = quiet + 1 if now == versions else 0
+            versions = now
+            await asyncio.sleep(0.01)
+
+    def writes(self) -> list[str]:
+        """What was written to either server, without events and the namespace's own objects."""
+        return [
+            request
+            for server in (self.above, self.below)
+            for request in server.requests
+            if not request.startswith("GET") and "/events" not in request and "/pods" in request
+        ]
+
+    # -- the gateway -----------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def gateway(self) -> AsyncIterator[TenantSync]:
+        """Run the reconcilers; leaving the block is their sudden death."""
+        tenant_client, compute_client = self.above.client("tenant"), self.below.client("compute")
+        link = ComputeLink("local", compute_client)
+        engine = Engine(workers=8)
+        sync = TenantSync(
+            TenantContext(name=TENANT, api_host="10.213.0.1", api_port=6443),
+            tenant_client,
+            links={"local": link},
+            bindings={NODE: self.binding(link)},
+            engine=engine,
+            clock=self.clock,
+        )
+        sync.set_limit(NODE, self.limit)
+        self.sync, self.link = sync, link
+        tasks = [asyncio.create_task(part.run(), name="gateway") for part in (link, sync, engine)]
+        try:
+            yield sync
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await _close(tenant_client, compute_client)
+
+    @staticmethod
+    def binding(link: ComputeLink) -> Binding:
+        pool = PoolContext(
+            name="a100", compute_cluster="local", node_name=NODE, node_selector={"gpu": "a100"}, tolerations=()
+        )
+        return Binding(pool=pool, link=link, node_ip="10.213.0.1")
+
+
+async def _close(*clients: Client) -> None:
+    for client in clients:
+        await client.close()
+
+
+@asynccontextmanager
+async def world(*, clock: Callable[[], float] = time.time) -> AsyncIterator[World]:
+    """Two empty servers, with the tenant's default namespace."""
+    async with (
+        FakeApiServer(store=ObjectStore(namespaces_must_exist=True)) as above,
+        FakeApiServer(store=ObjectStore(namespaces_must_exist=True)) as below,
+    ):
+        above.store.create(NAMESPACES, {"metadata": {"name": "default"}})
+        yield World(above, below, clock=clock)
+
+
+def names(server: FakeApiServer, resource: Resource) -> list[str]:
+    """Names of everything of a kind."""
+    return [document["metadata"]["name"] for document in server.store.all(resource)]
