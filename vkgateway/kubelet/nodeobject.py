@@ -1,0 +1,74 @@
+"""What a virtual node's Node object should look like next, given what the tenant's API server holds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from vkgateway.model.objects import Condition, Object, set_condition
+from vkgateway.model.times import render
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """The two documents to apply on the server: the object itself, and its status."""
+
+    main: Object
+    status: Object
+
+
+def writes(wanted: Mapping[str, Any], current: Mapping[str, Any] | None, *, now: datetime) -> Writes:
+    """Documents for server-side apply. Conditions get their times: `wanted` has none.
+
+    A transition time is kept as long as `current` shows the same status; the heartbeat is `now`.
+    """
+    identity = {"apiVersion": "v1", "kind": "Node"}
+    metadata = wanted["metadata"]
+    status = dict(wanted.get("status", {}))
+    status["conditions"] = conditions(status.get("conditions", ()), _conditions(current), now=now)
+    main = {**identity, "metadata": metadata, "spec": wanted.get("spec", {})}
+    return Writes(main, {**identity, "metadata": {"name": metadata["name"]}, "status": status})
+
+
+def conditions(wanted: Any, current: Any, *, now: datetime) -> list[Object]:
+    """The wanted conditions, and only those, with heartbeat and transition times."""
+    before = msgspec.convert(list(current), list[Condition])
+    placed = []
+    for entry in msgspec.convert(list(wanted), list[Condition]):
+        new = msgspec.structs.replace(entry, last_heartbeat_time=render(now))
+        merged = set_condition(before, new, now=now)
+        placed.append(next(found for found in merged if found.type == new.type))
+    return [msgspec.to_builtins(entry) for entry in placed]
+
+
+def _conditions(node: Mapping[str, Any] | None) -> Any:
+    return (node or {}).get("status", {}).get("conditions") or ()
+
+
+def projection(node: Mapping[str, Any], wanted: Mapping[str, Any]) -> Object:
+    """The part of a Node that `wanted` speaks of, as the server tells it: to see whether somebody changed it.
+
+    The server writes some values in its own way (quantities), so its answers are compared with each other,
+    never with what was sent.
+    """
+    seen: Object = _part({key: node.get(key) for key in ("metadata", "spec", "status")}, wanted)
+    return seen
+
+
+def _part(value: Any, shape: Any) -> Any:
+    if isinstance(shape, Mapping) and isinstance(value, Mapping):
+        return {key: _part(value.get(key), part) for key, part in shape.items()}
+    if _is_conditions(shape) and isinstance(value, list):
+        by_type = {entry.get("type"): entry for entry in value}
+        return [_part(by_type.get(part["type"]), part) for part in shape]
+    return value
+
+
+def _is_conditions(shape: Any) -> bool:
+    return isinstance(shape, list | tuple) and all(
+        isinstance(part, Mapping) and "type" in part and "status" in part for part in shape
+    )

@@ -1,0 +1,199 @@
+"""Keeps one virtual node alive in its tenant: the Node object as it should be, and its Lease."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from vkgateway.kube import errors
+from vkgateway.kube.backoff import Backoff
+from vkgateway.kube.client import Client
+from vkgateway.kube.leases import NODE_LEASES, renew_node_lease, utc_now
+from vkgateway.kube.reflector import Reflector
+from vkgateway.kube.resources import LEASES, NODES
+from vkgateway.kubelet import nodeobject
+from vkgateway.model.objects import Meta, Object, ObjectView
+
+REPORT_SECONDS: Final = 300.0
+"""How often conditions get a new heartbeat when nothing else changes: a kubelet's nodeStatusReportFrequency."""
+SETTLE_SECONDS: Final = 0.2
+"""Changes within this time become one write."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    metadata: Meta
+    body: Object
+
+
+def _decode(data: bytes) -> _Node:
+    return _Node(_decode_view(data).metadata, _decode_object(data))
+
+
+_decode_view: Final = msgspec.json.Decoder(ObjectView).decode
+_decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class VirtualNode:
+    """One Node object and its Lease, kept right until `run` is cancelled.
+
+    `build` gives the Node as it should be now (`translate.nodes`), conditions without times. It is called when
+    `refresh` says that something it depends on changed, when the tenant changed or deleted the object, and every
+    `report_every` seconds; only differences are written, by server-side apply, so that labels, taints and annotations
+    of others stay. The Lease is renewed every `renew_every` seconds and valid for `lease_seconds`, also while the node
+    is NotReady: the node then tells the truth about itself, it is not lost. `on_registered` is called each time
+    the object was written as wanted.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        name: str,
+        build: Callable[[], Object],
+        lease_seconds: int = 40,
+        renew_every: float = 10.0,
+        report_every: float = REPORT_SECONDS,
+        settle: float = SETTLE_SECONDS,
+        on_registered: Callable[[], None] | None = None,
+        backoff: Backoff | None = None,
+        now: Callable[[], datetime] = utc_now,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self.name: Final = name
+        self.registered = False
+        """Whether the object was written as wanted, and has not gone since."""
+        self._client = client
+        self._build = build
+        self._lease_seconds = lease_seconds
+        self._renew_every = renew_every
+        self._report_every = report_every
+        self._settle = settle
+        self._on_registered = on_registered
+        self._backoff = backoff or Backoff(base=0.2, cap=10.0)
+        self._now = now
+        self._clock = clock
+        self._sleep = sleep
+        self._wake = asyncio.Event()
+        self._exists = asyncio.Event()
+        self._uid = ""
+        self._version = 0
+        self._wanted: Object = {}
+        self._seen: Object = {}
+        """The server's view of `_wanted` after it was last written."""
+        self._reported = float("-inf")
+        self._reflector = Reflector(
+            client, NODES, decode=_decode, on_change=self._changed, field_selector=f"metadata.name={name}"
+        )
+
+    def refresh(self) -> None:
+        """Say that what `build` gives may have changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Keep node and Lease until cancelled; failures of the tenant's API server are retried for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._reflector.run(), name=f"watch-node-{self.name}")
+            group.create_task(self._keep_node(), name=f"keep-node-{self.name}")
+            group.create_task(self._keep_lease(), name=f"keep-lease-{self.name}")
+
+    async def remove(self) -> None:
+        """Take the node and its Lease out of the tenant; `run` must have ended. Raises ApiError."""
+        for resource, namespace in ((NODES, None), (LEASES, NODE_LEASES)):
+            try:
+                await self._client.delete(resource, self.name, namespace=namespace)
+            except errors.NotFound:
+                continue
+
+    def _changed(self, _: _Node | None, new: _Node | None) -> None:
+        if new is None:
+            _log.info("virtual node is gone, making it again", node=self.name)
+            self.registered = False
+            self._exists.clear()
+            self._seen = {}
+        self._wake.set()
+
+    async def _keep_node(self) -> None:
+        await self._reflector.wait_complete()
+        failures = 0
+        while True:
+            self._wake.clear()
+            try:
+                await self._reconcile()
+                failures = 0
+            except errors.ApiError as error:
+                failures += 1
+                _log.warning("virtual node not written", node=self.name, error=error.message)
+                await self._sleep(self._backoff.delay(failures, at_least=error.retry_after))
+                continue
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Wait for a reason to look again, and then for those that follow on its heels."""
+        try:
+            async with asyncio.timeout(self._report_every):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        await self._sleep(self._settle)
+
+    async def _reconcile(self) -> None:
+        held = self._reflector.items.get(("", self.name))
+        wanted = self._build()
+        if held is not None and not self._due(wanted, held):
+            return
+        current = held.body if held is not None else None
+        writes = nodeobject.writes(wanted, current, now=self._now())
+        answer = await self._client.patch(NODES, self.name, writes.main, kind="apply")
+        answer = await self._client.patch(NODES, self.name, writes.status, kind="apply", subresource="status")
+        stored = _decode(answer)
+        self._wanted, self._seen = wanted, nodeobject.projection(stored.body, wanted)
+        self._uid = stored.metadata.uid
+        self._version = int(stored.metadata.resource_version)
+        self._reported = self._clock()
+        if not self.registered:
+            _log.info("virtual node registered", node=self.name, uid=self._uid)
+        self.registered = True
+        self._exists.set()
+        if self._on_registered is not None:
+            self._on_registered()
+
+    def _due(self, wanted: Object, held: _Node) -> bool:
+        """Whether there is something to write: other wishes, another's change, or a heartbeat."""
+        if wanted != self._wanted or self._clock() >= self._reported + self._report_every:
+            return True
+        return not self._outdated(held) and nodeobject.projection(held.body, wanted) != self._seen
+
+    def _outdated(self, held: _Node) -> bool:
+        """Whether the watch has yet to tell what we wrote last; versions of one object are ordered numbers."""
+        return held.metadata.uid == self._uid and int(held.metadata.resource_version) < self._version
+
+    async def _keep_lease(self) -> None:
+        failures = 0
+        while True:
+            await self._exists.wait()
+            try:
+                await renew_node_lease(
+                    self._client,
+                    self.name,
+                    now=self._now(),
+                    duration=self._lease_seconds,
+                    owner_uid=self._uid,
+                    timeout=self._renew_every,
+                )
+                failures = 0
+            except errors.ApiError as error:
+                failures += 1
+                _log.warning("node lease not renewed", node=self.name, error=error.message)
+            delay = self._backoff.delay(failures) if failures else self._renew_every
+            await self._sleep(min(delay, self._renew_every))
