@@ -15,7 +15,7 @@ import asyncio
 import base64
 import copy
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -77,12 +77,16 @@ class FakeApiServer:
         self.token_lifetime = timedelta(hours=1)
         self.requests: list[str] = []
         self.user_agents: set[str] = set()
+        self.ancient = False
+        """Takes what it does not know of a watch's parameters for air, as servers before streaming lists did."""
         self.watches = 0
+        """How many run now."""
         self.url = ""
         self._faults: list[Fault] = []
         self._kinds = {(known.prefix, known.plural): known for known in KNOWN.values()}
         self._bookmarks = 0
         self._ended = asyncio.Event()
+        self._changed = asyncio.Event()
         self._runner: web.AppRunner | None = None
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -167,6 +171,16 @@ class FakeApiServer:
         self._ended = asyncio.Event()
         self.store.wake()
 
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until something holds that requests or watches bring about; 5 s at most."""
+        async with asyncio.timeout(5):
+            while not condition():
+                await self._changed.wait()
+
+    def _news(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
     def register(self, resource: Resource) -> None:
         """Serve one more kind (a CustomResourceDefinition that is created does this on its own)."""
         self._kinds[resource.prefix, resource.plural] = resource
@@ -176,6 +190,7 @@ class FakeApiServer:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(f"{request.method} {request.path_qs}")
         self.user_agents.add(request.headers.get("User-Agent", ""))
+        self._news()
         try:
             refused = await self._fault(request)
             if refused is not None:
@@ -366,7 +381,8 @@ class FakeApiServer:
                     if selection.matches(document):
                         await _send(response, "ADDED", document)
                 since = store.version
-                await _send(response, "BOOKMARK", _bookmark(resource, since, initial=True))
+                if not self.ancient:
+                    await _send(response, "BOOKMARK", _bookmark(resource, since, initial=True))
             marked = self._bookmarks
             while not ended.is_set():
                 changed = store.changed
@@ -384,12 +400,14 @@ class FakeApiServer:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         self.watches += 1
+        self._news()
         try:
             yield response
         except ConnectionResetError:
             pass
         finally:
             self.watches -= 1
+            self._news()
 
     async def _send_change(
         self, response: web.StreamResponse, change: Change, resource: Resource, selection: Selection

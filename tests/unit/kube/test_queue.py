@@ -1,0 +1,295 @@
+"""The work queue: fair, one worker an object, nothing lost, failures remembered."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vkgateway.kube.backoff import Backoff
+from vkgateway.kube.errors import Forbidden, TooManyRequests
+from vkgateway.kube.queue import FairQueue, run_workers
+
+
+@dataclass(order=True)
+class _Call:
+    due: float
+    number: int
+    call: Callable[[], None] = field(compare=False)
+    cancelled: bool = field(default=False, compare=False)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._calls: list[_Call] = []
+        self._number = 0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, call: Callable[[], None]) -> _Call:
+        self._number += 1
+        made = _Call(self.now + delay, self._number, call)
+        heapq.heappush(self._calls, made)
+        return made
+
+    def advance(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self._calls and self._calls[0].due <= until:
+            made = heapq.heappop(self._calls)
+            self.now = made.due
+            if not made.cancelled:
+                made.call()
+        self.now = until
+
+    @property
+    def pending(self) -> int:
+        return sum(not made.cancelled for made in self._calls)
+
+
+def make(clock: Clock | None = None, **options: object) -> FairQueue[str]:
+    clock = clock or Clock()
+    return FairQueue(clock=clock, call_later=clock.call_later, random=lambda: 1.0, **options)  # type: ignore[arg-type]
+
+
+async def take(queue: FairQueue[str], count: int, *, finish: bool = True) -> list[str]:
+    taken = []
+    for _ in range(count):
+        async with asyncio.timeout(1):
+            tenant, key = await queue.get()
+        taken.append(f"{tenant}/{key}")
+        if finish:
+            queue.done(tenant, key)
+    return taken
+
+
+async def empty(queue: FairQueue[str]) -> bool:
+    getter = asyncio.ensure_future(queue.get())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    if getter.done():
+        return False
+    getter.cancel()
+    await asyncio.gather(getter, return_exceptions=True)
+    return True
+
+
+async def test_crowd_of_one_tenant_delays_anothers_first_by_one_turn() -> None:
+    queue = make()
+    for number in range(10_000):
+        queue.add("big", str(number))
+    await take(queue, 5)
+    queue.add("small", "a")
+    assert "small/a" in await take(queue, 2)
+    assert len(queue) == 10_000 + 1 - 7
+
+
+async def test_turns_follow_weights_and_each_tenant_keeps_its_order() -> None:
+    queue = make(weights=lambda tenant: 2 if tenant == "b" else 1)
+    for tenant in "ab":
+        for number in range(3):
+            queue.add(tenant, str(number))
+    assert await take(queue, 6) == ["a/0", "b/0", "b/1", "a/1", "b/2", "a/2"]
+
+
+async def test_adding_what_waits_changes_nothing() -> None:
+    queue = make()
+    for _ in range(3):
+        queue.add("a", "x")
+    assert await take(queue, 1) == ["a/x"]
+    assert await empty(queue)
+
+
+async def test_one_worker_an_object_and_nothing_missed() -> None:
+    queue = make()
+    queue.add("a", "x")
+    await take(queue, 1, finish=False)
+    queue.add("a", "x")
+    queue.add("a", "x")
+    assert await empty(queue)
+    queue.done("a", "x")
+    assert await take(queue, 1) == ["a/x"]
+    assert await empty(queue)
+
+
+async def test_tenant_holds_only_its_share_of_the_workers() -> None:
+    queue = make(per_tenant=2)
+    for number in range(5):
+        queue.add("stuck", str(number))
+    assert await take(queue, 2, finish=False) == ["stuck/0", "stuck/1"]
+    assert await empty(queue)
+    queue.add("other", "x")
+    assert await take(queue, 1) == ["other/x"]
+    queue.done("stuck", "0")
+    assert await take(queue, 1, finish=False) == ["stuck/2"]
+
+
+async def test_delays() -> None:
+    clock = Clock()
+    queue = make(clock)
+    queue.add("a", "x", delay=10)
+    queue.add("a", "x", delay=20)
+    clock.advance(9)
+    assert await empty(queue)
+    queue.add("a", "x", delay=0.5)
+    clock.advance(0.5)
+    assert await take(queue, 1) == ["a/x"]
+    clock.advance(100)
+    assert await empty(queue)
+    assert clock.pending == 0
+
+
+async def test_what_comes_at_once_takes_the_place_of_what_would_come_later() -> None:
+    clock = Clock()
+    queue = make(clock)
+    queue.add("a", "x", delay=10)
+    queue.add("a", "x")
+    assert await take(queue, 1) == ["a/x"]
+    clock.advance(10)
+    assert await empty(queue)
+
+
+async def test_failures_in_a_row_wait_longer_and_success_ends_the_row() -> None:
+    clock = Clock()
+    queue = make(clock, backoff=Backoff(base=1, cap=8, random=lambda: 1.0))
+    queue.add("a", "x")
+    delays = []
+    for _ in range(6):
+        await take(queue, 1, finish=False)
+        delays.append(queue.retry("a", "x"))
+        queue.done("a", "x")
+        clock.advance(delays[-1])
+    assert delays == [1, 2, 4, 8, 8, 8]
+    assert queue.failures("a", "x") == 6
+    await take(queue, 1, finish=False)
+    assert queue.retry("a", "x", at_least=30) == 30
+    queue.forget("a", "x")
+    assert queue.failures("a", "x") == 0
+
+
+async def test_dropped_tenant_leaves_nothing() -> None:
+    clock = Clock()
+    queue = make(clock)
+    for key in "xyz":
+        queue.add("a", key)
+    queue.add("b", "k")
+    queue.add("a", "later", delay=5)
+    await take(queue, 1, finish=False)
+    queue.add("a", "x")
+    queue.drop("a")
+    queue.done("a", "x")
+    clock.advance(5)
+    assert await take(queue, 1) == ["b/k"]
+    assert await empty(queue)
+    assert queue._tenants == {}
+
+
+async def test_waiting_worker_that_is_cancelled_passes_the_call_on() -> None:
+    queue = make()
+    first, second = asyncio.ensure_future(queue.get()), asyncio.ensure_future(queue.get())
+    await asyncio.sleep(0)
+    queue.add("a", "x")
+    first.cancel()
+    async with asyncio.timeout(1):
+        assert await second == ("a", "x")
+    await asyncio.gather(first, return_exceptions=True)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.sampled_from(["add", "later", "take", "done"]))
+    )
+)
+def test_nothing_is_lost_or_worked_on_twice(steps: list[tuple[str, str, str]]) -> None:
+    async def play() -> None:
+        clock = Clock()
+        queue = make(clock, per_tenant=2)
+        working: set[tuple[str, str]] = set()
+        wanted: set[tuple[str, str]] = set()
+        for tenant, key, step in steps:
+            if step == "add":
+                queue.add(tenant, key)
+                wanted.add((tenant, key))
+            elif step == "later":
+                queue.add(tenant, key, delay=3)
+                wanted.add((tenant, key))
+            elif step == "take" and queue._round:
+                got = await queue.get()
+                assert got not in working
+                working.add(got)
+                wanted.discard(got)
+                assert sum(other == got[0] for other, _ in working) <= 2
+            elif step == "done" and (tenant, key) in working:
+                working.discard((tenant, key))
+                queue.done(tenant, key)
+        for tenant, key in working:
+            queue.done(tenant, key)
+        clock.advance(3)
+        while queue._round:
+            tenant, key = await queue.get()
+            wanted.discard((tenant, key))
+            queue.done(tenant, key)
+        assert not wanted
+        assert queue._tenants == {}
+
+    asyncio.run(play())
+
+
+async def test_workers_retry_what_fails_and_repeat_what_asks_for_it() -> None:
+    clock = Clock()
+    queue = make(clock, backoff=Backoff(base=1, cap=8, random=lambda: 1.0))
+    calls: list[str] = []
+    outcomes: dict[str, list[Exception | float | None]] = {
+        "ok": [None],
+        "again": [5.0, None],
+        "busy": [TooManyRequests("busy", status=429, retry_after=7), None],
+        "no": [Forbidden("no", status=403), None],
+        "defect": [KeyError("x"), None],
+    }
+
+    async def handle(tenant: str, key: str) -> float | None:
+        calls.append(key)
+        outcome = outcomes[key].pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def settle() -> list[str]:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        done, calls[:] = sorted(calls), []
+        return done
+
+    workers = asyncio.create_task(run_workers(queue, handle, concurrency=2))
+    for key in outcomes:
+        queue.add("a", key)
+    assert await settle() == sorted(outcomes)
+    clock.advance(1)
+    assert await settle() == ["defect", "no"]
+    clock.advance(4)
+    assert await settle() == ["again"]
+    clock.advance(2)
+    assert await settle() == ["busy"]
+    assert queue._tenants == {}
+    workers.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await workers
+
+
+def test_backoff_is_bounded_jittered_and_patient() -> None:
+    low, high = Backoff(base=1, cap=60, random=lambda: 0.0), Backoff(base=1, cap=60, random=lambda: 1.0)
+    assert [low.delay(n) for n in (1, 2, 3)] == [0.5, 1, 2]
+    assert [high.delay(n) for n in (1, 2, 3)] == [1, 2, 4]
+    assert high.delay(10_000) == 60
+    assert high.delay(1, at_least=90) == 90

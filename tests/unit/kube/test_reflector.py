@@ -1,0 +1,358 @@
+"""The reflector: its copy is right, and known to be right, whatever happens to the watch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.kube.resources import CONFIG_MAPS, PODS
+from vkgateway.model.objects import Meta
+
+
+class View(msgspec.Struct):
+    """A ConfigMap whose `data.n`, if there, is a number."""
+
+    metadata: Meta
+    data: dict[str, int | str] = {}
+
+
+def _decode(body: bytes) -> View:
+    view = msgspec.json.decode(body, type=View)
+    if view.data.get("n") == "poison":
+        raise msgspec.ValidationError("poison")
+    return view
+
+
+class Seen:
+    """A running reflector and all that it told."""
+
+    def __init__(self, client: Client, **options: Any) -> None:
+        self.changes: list[str] = []
+        self.reachable: list[tuple[bool, str]] = []
+        self.completed = 0
+        self.sleeps: list[float] = []
+        self._news = asyncio.Event()
+        self.reflector: Reflector[View] = Reflector(
+            client,
+            options.pop("resource", CONFIG_MAPS),
+            decode=_decode,
+            on_change=self._changed,
+            on_reachable=self._told,
+            on_complete=self._done,
+            sleep=self._sleep,
+            random=lambda: 0.5,
+            **options,
+        )
+
+    def _changed(self, old: View | None, new: View | None) -> None:
+        sign = "+" if old is None else "-" if new is None else "~"
+        view = new or old
+        assert view is not None
+        if old is not None and new is not None:
+            assert old.metadata.uid == new.metadata.uid
+        self.changes.append(sign + view.metadata.name)
+        self._news.set()
+
+    def _told(self, reachable: bool, why: str) -> None:
+        self.reachable.append((reachable, why))
+        self._news.set()
+
+    def _done(self) -> None:
+        assert self.reflector.complete
+        self.completed += 1
+        self._news.set()
+
+    async def _sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self._news.set()
+        await asyncio.sleep(0)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():
+                await self._news.wait()
+                self._news.clear()
+
+    async def heard(self, *changes: str) -> None:
+        """Wait for exactly these changes, since the last call."""
+        await self.until(lambda: len(self.changes) >= len(changes))
+        assert self.changes == list(changes)
+        self.changes.clear()
+
+    @property
+    def complete(self) -> list[bool]:
+        """As a list, which keeps mypy from concluding that it never changes."""
+        return [self.reflector.complete]
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(name for _, name in self.reflector.items)
+
+
+@asynccontextmanager
+async def watching(client: Client, *, complete: bool = True, **options: Any) -> AsyncIterator[Seen]:
+    seen = Seen(client, **options)
+    task = asyncio.create_task(seen.reflector.run())
+    try:
+        if complete:
+            async with asyncio.timeout(5):
+                await seen.reflector.wait_complete()
+        yield seen
+    finally:
+        if task.done():
+            task.result()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def put(server: FakeApiServer, name: str, n: int | str = 0, **metadata: Any) -> None:
+    """Create or change a ConfigMap."""
+    found = server.store.find(CONFIG_MAPS, name, "default")
+    if found is None:
+        server.store.create(CONFIG_MAPS, {"metadata": {"name": name} | metadata, "data": {"n": n}})
+    else:
+        metadata = found["metadata"] | metadata
+        server.store.update(
+            CONFIG_MAPS, found | {"metadata": metadata, "data": {"n": n}}, name=name, namespace="default"
+        )
+
+
+def remove(server: FakeApiServer, name: str) -> None:
+    server.store.delete(CONFIG_MAPS, name, "default")
+
+
+both_lists = pytest.mark.parametrize("streaming", [True, False], ids=["streaming", "paged"])
+
+
+@both_lists
+async def test_list_then_changes(server: FakeApiServer, client: Client, streaming: bool) -> None:
+    server.streaming_lists = streaming
+    put(server, "a")
+    put(server, "b")
+    async with watching(client, page_size=1) as seen:
+        assert seen.reachable == [(True, "")]
+        assert seen.completed == 1
+        await seen.heard("+a", "+b")
+        put(server, "c")
+        put(server, "a", 1)
+        remove(server, "b")
+        await seen.heard("+c", "~a", "-b")
+        assert seen.names == ["a", "c"]
+        assert seen.reflector.items["default", "a"].data == {"n": 1}
+    paged = [request for request in server.requests if "limit=1" in request]
+    assert len(paged) == (0 if streaming else 2)
+
+
+async def test_only_what_was_selected(server: FakeApiServer, client: Client) -> None:
+    put(server, "a", labels={"team": "x"})
+    put(server, "b")
+    async with watching(client, label_selector="team=x", namespace="default") as seen:
+        await seen.heard("+a")
+        put(server, "b", labels={"team": "x"})
+        put(server, "a", labels={})
+        await seen.heard("+b", "-a")
+    assert server.requests[0].startswith("GET /api/v1/namespaces/default/configmaps?watch=true")
+    assert "labelSelector=team%3Dx" in server.requests[0]
+
+
+async def test_watch_that_ends_goes_on_where_it_was(server: FakeApiServer, client: Client) -> None:
+    put(server, "a")
+    async with watching(client) as seen:
+        await seen.heard("+a")
+        server.end_watches()
+        put(server, "b")
+        await seen.heard("+b")
+        assert seen.reflector.relists == 1
+        assert seen.completed == 1
+        assert seen.reachable == [(True, "")]
+    assert "resourceVersion=101" in server.requests[-1]
+
+
+async def test_one_lost_connection_is_nothing(server: FakeApiServer, client: Client) -> None:
+    async with watching(client, inactivity=0.1) as seen:
+        await seen.until(lambda: seen.sleeps)
+        put(server, "a")
+        await seen.heard("+a")
+        assert seen.reflector.complete
+        assert seen.reachable == [(True, "")]
+
+
+async def test_server_that_stays_away_is_told_once_and_distrusted(server: FakeApiServer, client: Client) -> None:
+    put(server, "a")
+    async with watching(client) as seen:
+        server.fail("GET", "/configmaps", status=503, times=4)
+        server.end_watches()
+        await seen.until(lambda: len(seen.reachable) == 3)
+        (_, first), (down, why), (up, _) = seen.reachable
+        assert (first, down, up) == ("", False, True)
+        assert "503" in why
+        assert seen.completed == 2
+        waits = [wait for wait in seen.sleeps if wait > 0.1]
+        assert waits == sorted(waits)
+        await seen.heard("+a")
+
+
+async def test_distrusted_while_away(server: FakeApiServer, client: Client) -> None:
+    async with watching(client) as seen:
+        server.fail("GET", "/configmaps", status=503, times=1000)
+        server.end_watches()
+        await seen.until(lambda: len(seen.reachable) == 2)
+        assert not seen.reflector.complete
+        assert not seen.reflector.reachable
+        server.heal()
+        await seen.reflector.wait_complete()
+        assert seen.reflector.reachable
+
+
+async def test_resumed_watch_is_trusted_after_its_first_bookmark(server: FakeApiServer, client: Client) -> None:
+    async with watching(client) as seen:
+        server.fail("GET", "/configmaps", status=503, times=2)
+        server.end_watches()
+        await seen.until(lambda: len(seen.reachable) == 2)
+        await server.until(lambda: server.watches == 1)
+        assert not seen.reflector.complete
+        server.bookmark()
+        await seen.reflector.wait_complete()
+        assert seen.reflector.relists == 1
+
+
+async def test_server_asks_for_patience(server: FakeApiServer, client: Client) -> None:
+    async with watching(client) as seen:
+        server.fail("GET", "/configmaps", status=429, retry_after=17)
+        server.end_watches()
+        await seen.until(lambda: any(wait >= 17 for wait in seen.sleeps))
+
+
+@both_lists
+@pytest.mark.parametrize("in_stream", [True, False], ids=["in-stream", "in-status"])
+async def test_forgotten_version_is_listed_anew_with_the_difference(
+    server: FakeApiServer, client: Client, streaming: bool, in_stream: bool
+) -> None:
+    server.streaming_lists = streaming
+    for name in "abc":
+        put(server, name)
+    async with watching(client) as seen:
+        await seen.heard("+a", "+b", "+c")
+        gate = server.hold("GET", "resourceVersion=")
+        server.end_watches()
+        await server.until(lambda: any("resourceVersion=" in request for request in server.requests))
+        put(server, "b", 1)
+        remove(server, "c")
+        put(server, "d")
+        server.store.compact()
+        if not in_stream:
+            server.fail("GET", "resourceVersion=", status=410, reason="Expired")
+        gate.set()
+        await seen.heard("~b", "+d", "-c")
+        assert seen.names == ["a", "b", "d"]
+        await seen.until(lambda: seen.completed == 2)
+        assert seen.reachable == [(True, "")]
+
+
+async def test_replaced_object_goes_before_the_other_comes(server: FakeApiServer, client: Client) -> None:
+    put(server, "a")
+    async with watching(client) as seen:
+        await seen.heard("+a")
+        gate = server.hold("GET", "resourceVersion=")
+        server.end_watches()
+        await server.until(lambda: any("resourceVersion=" in request for request in server.requests))
+        remove(server, "a")
+        put(server, "a")
+        server.store.compact()
+        gate.set()
+        await seen.heard("-a", "+a")
+
+
+async def test_list_that_outlives_its_token_is_taken_in_one_piece(server: FakeApiServer, client: Client) -> None:
+    server.streaming_lists = False
+    for name in "abc":
+        put(server, name)
+    server.fail("GET", "continue=", status=410, reason="Expired")
+    async with watching(client, page_size=2) as seen:
+        await seen.heard("+a", "+b", "+c")
+        assert seen.reachable == [(True, "")]
+
+
+async def test_server_older_than_streaming_lists(server: FakeApiServer, client: Client) -> None:
+    """It takes the parameters for air: adds everything, and its first bookmark marks no end."""
+    server.ancient = True
+    put(server, "a")
+    async with watching(client, complete=False) as seen:
+        await server.until(lambda: server.watches == 1)
+        await seen.heard("+a")
+        assert seen.completed == 0
+        server.bookmark()
+        await seen.reflector.wait_complete()
+        put(server, "b")
+        await seen.heard("+b")
+        assert seen.reachable == [(True, "")]
+    assert "limit=500" in server.requests[1]
+
+
+async def test_list_cut_half_way_proves_nothing(server: FakeApiServer, client: Client) -> None:
+    put(server, "a")
+    async with watching(client, complete=False) as seen:
+        server.fail("GET", "sendInitialEvents", status=0, times=2)
+        await seen.reflector.wait_complete()
+        assert seen.reachable[0][0] is False
+        assert seen.reachable[-1] == (True, "")
+
+
+async def test_unreadable_object_is_kept_as_it_was_and_forbids_conclusions(
+    server: FakeApiServer, client: Client
+) -> None:
+    put(server, "a", 1)
+    async with watching(client) as seen:
+        await seen.heard("+a")
+        put(server, "a", "poison")
+        put(server, "b")
+        await seen.heard("+b")
+        assert seen.reflector.items["default", "a"].data == {"n": 1}
+        assert seen.complete == [False]
+        assert seen.reflector.unreadable == {("default", "a")}
+        put(server, "a", 2)
+        await seen.heard("~a")
+        assert seen.complete == [True]
+        put(server, "b", "poison")
+        remove(server, "b")
+        await seen.heard("-b")
+        assert seen.complete == [True]
+
+
+async def test_refused_for_good_is_told_and_tried_on(server: FakeApiServer, client: Client) -> None:
+    server.fail("GET", "/configmaps", status=403, reason="Forbidden", times=3)
+    async with watching(client) as seen:
+        assert seen.reachable[0][0] is False
+        assert "403" in seen.reachable[0][1]
+        assert seen.reachable[-1] == (True, "")
+
+
+async def test_version_itself_is_doubted_in_the_end(server: FakeApiServer, client: Client) -> None:
+    async with watching(client) as seen:
+        server.fail("GET", "resourceVersion=", status=504, times=100)
+        server.end_watches()
+        await seen.until(lambda: seen.reflector.relists == 2)
+        assert seen.reflector.complete
+
+
+async def test_large_object_across_many_chunks(server: FakeApiServer, client: Client) -> None:
+    async with watching(client) as seen:
+        put(server, "big", "x" * 1_500_000)
+        put(server, "small")
+        await seen.heard("+big", "+small")
+        assert len(str(seen.reflector.items["default", "big"].data["n"])) == 1_500_000
+
+
+async def test_pods_are_never_mixed_up_with_others(server: FakeApiServer, client: Client) -> None:
+    async with watching(client, resource=PODS) as seen:
+        put(server, "a")
+        server.store.create(PODS, {"metadata": {"name": "p"}, "spec": {}})
+        await seen.heard("+p")
