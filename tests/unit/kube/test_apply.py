@@ -1,0 +1,102 @@
+"""Applying documents of any kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from vkgateway.kube import errors
+from vkgateway.kube.apply import Discovery, apply_objects
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import CONFIG_MAPS, CRDS, NAMESPACES, Resource
+from vkgateway.model.errors import InputError
+
+WIDGETS = Resource("apis/example.org/v1", "widgets", "Widget", namespaced=False)
+CRD: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "widgets.example.org"},
+    "spec": {
+        "group": "example.org",
+        "scope": "Cluster",
+        "names": {"plural": "widgets", "kind": "Widget"},
+        "versions": [{"name": "v1"}],
+    },
+}
+WIDGET = {"apiVersion": "example.org/v1", "kind": "Widget", "metadata": {"name": "w"}}
+CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"k": "v"}}
+
+
+async def test_what_others_need_goes_first(server: FakeApiServer, client: Client) -> None:
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}}
+    server.store.namespaces_must_exist = True
+    stored = await apply_objects(client, [WIDGET, CONFIG_MAP, CRD, namespace], namespace="n")
+    assert len(stored) == 4
+    assert server.store.get(NAMESPACES, "n")
+    assert server.store.get(CRDS, "widgets.example.org")
+    assert server.store.get(WIDGETS, "w")
+    assert server.store.get(CONFIG_MAPS, "c", "n")
+    assert "PATCH /api/v1/namespaces/n/configmaps/c?fieldManager=vkgateway&force=true" in server.requests
+
+
+async def test_twice_is_once(server: FakeApiServer, client: Client) -> None:
+    await apply_objects(client, [CONFIG_MAP])
+    version = server.store.version
+    await apply_objects(client, [CONFIG_MAP], field_manager="other")
+    assert server.store.version == version
+
+
+async def test_waits_until_a_definition_is_served(server: FakeApiServer, client: Client) -> None:
+    naps: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 3:
+            server.store.update(
+                CRDS,
+                CRD | {"status": {"conditions": [{"type": "Established", "status": "True"}]}},
+                name="widgets.example.org",
+                status=True,
+            )
+
+    server._define = lambda document: None  # type: ignore[method-assign]
+    await apply_objects(client, [CRD], sleep=sleep)
+    assert len(naps) == 3
+
+
+async def test_gives_up_in_the_end(server: FakeApiServer, client: Client) -> None:
+    time = 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal time
+        time += seconds
+
+    server._define = lambda document: None  # type: ignore[method-assign]
+    with pytest.raises(errors.ServerError, match=r"widgets\.example\.org at fake is not established"):
+        await apply_objects(client, [CRD], timeout=5, sleep=sleep, clock=lambda: time)
+    assert time >= 5
+
+
+async def test_kind_that_nobody_defines_is_named(client: Client) -> None:
+    with pytest.raises(errors.NotFound):
+        await apply_objects(client, [WIDGET])
+    other = WIDGET | {"apiVersion": "v1"}
+    with pytest.raises(errors.NotFound, match="fake has no kind Widget in v1"):
+        await apply_objects(client, [other])
+
+
+@pytest.mark.parametrize("doc", [{}, {"kind": "X", "apiVersion": "v1"}, {"kind": "X", "metadata": {"name": "a"}}])
+async def test_what_is_no_document_is_refused(client: Client, doc: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="needs apiVersion, kind and"):
+        await apply_objects(client, [doc])
+
+
+async def test_discovery_asks_once(server: FakeApiServer, client: Client) -> None:
+    server.register(WIDGETS)
+    discovery = Discovery(client)
+    for _ in range(2):
+        assert await discovery.resource("example.org/v1", "Widget") == WIDGETS
+    assert await discovery.resource("v1", "ConfigMap") == CONFIG_MAPS
+    assert server.requests == ["GET /apis/example.org/v1"]

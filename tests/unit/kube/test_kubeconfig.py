@@ -1,0 +1,234 @@
+"""Kubeconfig files: read as kubectl reads them, written so that nothing of the user's is lost."""
+
+from __future__ import annotations
+
+import base64
+import os
+import ssl
+import stat
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.fakes.apiserver import FakeApiServer
+from vkgateway.kube import kubeconfig, tls
+from vkgateway.kube.client import Client
+from vkgateway.model.errors import InputError
+
+
+def _identity(name: str) -> tuple[bytes, bytes]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    cert = (
+        x509.CertificateBuilder(subject, subject, key.public_key(), 1, now, now + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return cert.public_bytes(serialization.Encoding.PEM), pem
+
+
+CERT, KEY = _identity("one")
+OTHER_CERT, OTHER_KEY = _identity("two")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "config"
+
+
+def _built(name: str = "alpha", **options: Any) -> dict[str, Any]:
+    return kubeconfig.build(name, server="https://10.0.0.1:6443/", ca=CERT, cert=CERT, key=KEY, **options)
+
+
+def test_what_is_built_is_read_back(path: Path) -> None:
+    kubeconfig.write(path, _built(user="admin", namespace="team"))
+    connection = kubeconfig.load(path).connection()
+    assert connection.server == "https://10.0.0.1:6443"
+    assert (connection.context, connection.namespace) == ("alpha", "team")
+    assert (connection.ca, connection.cert, connection.key) == (CERT, CERT, KEY)
+    assert connection.token_source() is None
+    context = connection.ssl_context()
+    assert context is not None
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname
+
+
+def test_written_for_the_owner_alone_and_nothing_left_beside(path: Path) -> None:
+    path.write_text("{}")
+    path.chmod(0o644)
+    kubeconfig.write(path, _built())
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert os.listdir(path.parent) == ["config"]
+
+
+def test_link_stays_a_link(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    path.symlink_to(tmp_path / "real" / "config")
+    kubeconfig.write(path, _built())
+    assert path.is_symlink()
+    assert (tmp_path / "real" / "config").exists()
+
+
+def test_merge_keeps_what_is_the_users(path: Path) -> None:
+    theirs = _built("mine") | {"preferences": {"colors": True}}
+    kubeconfig.write(path, theirs)
+    kubeconfig.merge(path, _built("alpha"))
+    kubeconfig.merge(path, _built("alpha", namespace="n"), switch=False)
+    merged = yaml.safe_load(path.read_text())
+    assert [entry["name"] for entry in merged["contexts"]] == ["mine", "alpha"]
+    assert merged["contexts"][1]["context"]["namespace"] == "n"
+    assert merged["preferences"] == {"colors": True}
+    assert merged["current-context"] == "alpha"
+    assert kubeconfig.without(merged, "alpha") == theirs | {"current-context": ""}
+
+
+def test_merge_makes_the_file_and_its_folder(tmp_path: Path) -> None:
+    kubeconfig.merge(tmp_path / "new" / "config", _built())
+    assert kubeconfig.load(tmp_path / "new" / "config").current_context == "alpha"
+
+
+def test_merge_into_nonsense_leaves_it_alone(path: Path) -> None:
+    path.write_text("- a list")
+    with pytest.raises(InputError, match="not a kubeconfig"):
+        kubeconfig.merge(path, _built())
+    assert path.read_text() == "- a list"
+
+
+def test_entry_shared_with_another_context_stays() -> None:
+    document = _built("a")
+    document["contexts"].append({"name": "b", "context": {"cluster": "a", "user": "a"}})
+    left = kubeconfig.without(document, "a")
+    assert [entry["name"] for entry in left["clusters"]] == ["a"]
+    assert [entry["name"] for entry in left["contexts"]] == ["b"]
+
+
+def test_files_are_found_beside_the_kubeconfig(path: Path) -> None:
+    document = _built()
+    document["clusters"][0]["cluster"] = {"server": "https://x", "certificate-authority": "ca.crt"}
+    document["users"][0]["user"] = {"tokenFile": "token"}
+    kubeconfig.write(path, document)
+    with pytest.raises(InputError, match=r"certificate-authority .*ca\.crt cannot be read"):
+        kubeconfig.load(path).connection()
+    (path.parent / "ca.crt").write_bytes(CERT)
+    assert kubeconfig.load(path).connection().ca == CERT
+
+
+async def test_token_file_is_read_again(path: Path) -> None:
+    document = _built()
+    document["users"][0]["user"] = {"tokenFile": "token"}
+    kubeconfig.write(path, document)
+    source = kubeconfig.load(path).connection().token_source()
+    assert isinstance(source, kubeconfig._Renewed)
+    with pytest.raises(InputError, match="token file"):
+        await source()
+    (path.parent / "token").write_text("one\n")
+    assert await source() == "one"
+    (path.parent / "token").write_text("two")
+    assert await source() == "one"
+    source._until = 0
+    assert await source() == "two"
+
+
+async def test_exec_plugin_gives_the_token(path: Path) -> None:
+    answer = '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "t"}}'
+    document = _built()
+    document["users"][0]["user"] = {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": sys.executable,
+            "args": ["-c", f"print('{answer}')"],
+        }
+    }
+    kubeconfig.write(path, document)
+    source = kubeconfig.load(path).connection().token_source()
+    assert source is not None
+    assert await source() == "t"
+    document["users"][0]["user"]["exec"]["args"] = ["-c", "raise SystemExit(3)"]
+    kubeconfig.write(path, document)
+    source = kubeconfig.load(path).connection().token_source()
+    assert source is not None
+    with pytest.raises(InputError, match="exec plugin of context 'alpha' failed"):
+        await source()
+
+
+async def test_client_from_a_kubeconfig(path: Path, server: FakeApiServer) -> None:
+    server.token = "secret"
+    document = kubeconfig.build("alpha", server=server.url, ca="", token="secret")
+    kubeconfig.write(path, document)
+    async with Client.from_kubeconfig(path) as client:
+        assert client.name == "alpha"
+        await client.request("GET", "/version")
+    assert "secret" not in repr(kubeconfig.load(path).connection())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"current-context": ""}, "has no current-context"),
+        ({"current-context": "x"}, "has no context 'x'; it has: alpha"),
+        ({"clusters": []}, "has no cluster 'alpha'; it has: none"),
+        ({"clusters": [{"name": "alpha", "cluster": {}}]}, "has no server"),
+        ({"users": [{"name": "alpha", "user": {"client-key-data": "!"}}]}, "client-key-data is not base64"),
+        ({"users": [{"name": "alpha", "user": {"auth-provider": {}}}]}, "auth-provider"),
+        ({"users": "x"}, "not a kubeconfig"),
+    ],
+)
+def test_what_is_missing_is_named(path: Path, change: dict[str, Any], message: str) -> None:
+    path.write_text(yaml.safe_dump(_built() | change))
+    with pytest.raises(InputError, match=message) as caught:
+        kubeconfig.load(path).connection()
+    assert str(path) in str(caught.value)
+
+
+def test_unreadable_files_are_named(path: Path) -> None:
+    with pytest.raises(InputError, match=f"{path} cannot be read: No such file"):
+        kubeconfig.load(path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="not a text file"):
+        kubeconfig.load(path)
+    path.write_text("a: [")
+    with pytest.raises(InputError, match="is not YAML"):
+        kubeconfig.load(path)
+
+
+def test_default_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", ":/a/b:/c")
+    assert kubeconfig.default_path() == Path("/a/b")
+    monkeypatch.delenv("KUBECONFIG")
+    assert kubeconfig.default_path() == Path.home() / ".kube/config"
+
+
+def test_in_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(InputError, match="does not run in a Kubernetes pod"):
+        kubeconfig.in_cluster(tmp_path)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    (tmp_path / "token").write_text("t")
+    (tmp_path / "ca.crt").write_bytes(CERT)
+    assert kubeconfig.in_cluster(tmp_path).server == "https://[fd00::1]:443"
+
+
+def test_identity_needs_a_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tls.client_context(ca=CERT.decode(), cert=CERT.decode(), key=KEY.decode()).check_hostname
+    with pytest.raises(InputError, match="pair that belongs together"):
+        tls.client_context(ca=CERT, cert=CERT, key=OTHER_KEY)
+    with pytest.raises(InputError, match="not a PEM certificate"):
+        tls.client_context(ca="nonsense")
+    assert tls.client_context(insecure=True).verify_mode is ssl.CERT_NONE
+    monkeypatch.delattr(os, "memfd_create")
+    tls.client_context(ca=CERT, cert=OTHER_CERT, key=OTHER_KEY)
+
+
+def test_built_documents_hold_pem_as_base64() -> None:
+    user = _built()["users"][0]["user"]
+    assert base64.b64decode(user["client-key-data"]) == KEY
