@@ -32,12 +32,12 @@ class TenantPool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Tru
 
 
 class TenantPolicy(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
-    """What a tenant's pods may do below. Lists name what is allowed; an empty list allows none."""
+    """What a tenant's pods may do below. Lists name what is allowed, `*` all; an empty one allows none."""
 
     pod_security: PodSecurity = "baseline"
     runtime_classes: tuple[str, ...] = ()
     storage_classes: tuple[str, ...] = ()
-    image_pull_secrets: tuple[str, ...] = ()
+    image_pull_secrets: tuple[str, ...] = ("*",)
 
 
 class ApiServerAccess(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):

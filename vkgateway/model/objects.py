@@ -116,6 +116,7 @@ class NodeStatusView(msgspec.Struct, kw_only=True, rename="camel"):
     node_info: dict[str, Any] = {}
     declared_features: tuple[str, ...] = ()
     runtime_handlers: tuple[NodeRuntimeHandler, ...] = ()
+    features: dict[str, bool] = {}
 
 
 class NodeView(msgspec.Struct, kw_only=True, rename="camel"):

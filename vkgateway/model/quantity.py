@@ -87,9 +87,7 @@ def least(resources: Mapping[str, Quantity], caps: Mapping[str, Quantity]) -> di
 def subtract(resources: Mapping[str, Quantity], taken: Mapping[str, Quantity]) -> dict[str, str]:
     """Take a resource list from another, never below zero; the keys stay those of `resources`."""
     return {
-        name: render(
-            max(_ZERO, parse(quantity) - parse(taken[name])), binary=_is_binary((quantity, taken[name]))
-        )
+        name: render(max(_ZERO, parse(quantity) - parse(taken[name])), binary=_is_binary((quantity, taken[name])))
         if name in taken
         else str(quantity)
         for name, quantity in resources.items()

@@ -1,0 +1,50 @@
+"""Messages from below, cleaned of what no tenant may see: names of hosts and namespaces, paths of hosts, uids."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from vkgateway.model.names import NAMESPACE_ANNOTATION, UID_ANNOTATION
+from vkgateway.model.objects import Object
+
+_HOST_PATH: Final = re.compile(
+    r"/(?:var/lib|var/run|run|etc)/(?:kubelet|containerd|docker|crio|cni|kubernetes)\b[^\s\"',:;)]*"
+)
+_HIDDEN_PATH: Final = "(a path of the node)"
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaner:
+    """Replaces names by others wherever they stand alone in a text, and paths of a node's own folders."""
+
+    replacements: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def for_pod(cls, compute_pod: Object, *, hide: Iterable[str], node_name: str) -> "Cleaner":
+        """For messages about one compute pod: its node, namespace and uid become the tenant's; `hide` the node."""
+        metadata = compute_pod.get("metadata") or {}
+        annotations = metadata.get("annotations") or {}
+        pairs = [
+            (metadata.get("namespace"), annotations.get(NAMESPACE_ANNOTATION)),
+            (metadata.get("uid"), annotations.get(UID_ANNOTATION)),
+            ((compute_pod.get("spec") or {}).get("nodeName"), node_name),
+            *((name, node_name) for name in hide),
+        ]
+        return cls(tuple((old, new) for old, new in pairs if old and new and old != new))
+
+    def clean(self, text: str) -> str:
+        """The text without what is to be hidden; the very same text if nothing of it is in it."""
+        for old, new in self.replacements:
+            if old in text:
+                text = _alone(old).sub(lambda _, new=new: new, text)  # type: ignore[misc]
+        if "/run/" in text or "/var/" in text or "/etc/" in text:
+            text = _HOST_PATH.sub(_HIDDEN_PATH, text)
+        return text
+
+
+@lru_cache(maxsize=4096)
+def _alone(name: str) -> re.Pattern[str]:
+    """A name that is no part of a longer one; host names and namespaces are of letters, digits, dashes and dots."""
+    return re.compile(rf"(?<![A-Za-z0-9.-]){re.escape(name)}(?![A-Za-z0-9-]|\.[A-Za-z0-9])")

@@ -1,0 +1,104 @@
+"""Conditions of a tenant's pod: which come from below, which were set above and stay, and readiness gates."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from vkgateway.model.objects import Object
+
+Conditions = list[Object]
+
+FORWARDED_CONDITION: Final = "vkgateway.io/Forwarded"
+"""`False` while a pod cannot be forwarded, with the reason; gone once its compute pod is there."""
+POOL_SCHEDULED_CONDITION: Final = "vkgateway.io/PoolScheduled"
+"""`False` while no node of the pool takes the pod, with the compute scheduler's reason; gone once one does."""
+
+_SCHEDULED: Final = "PodScheduled"
+_READY: Final = "Ready"
+_FROM_BELOW: Final = frozenset(
+    {
+        "Initialized",
+        "ContainersReady",
+        _READY,
+        "PodReadyToStartContainers",
+        "PodResizePending",
+        "PodResizeInProgress",
+        FORWARDED_CONDITION,
+        POOL_SCHEDULED_CONDITION,
+    }
+)
+"""Types that go above when they are gone below."""
+
+
+def tenant_conditions(
+    below: Sequence[Object], above: Sequence[Object], *, gates: Sequence[str], clean: Callable[[str], str]
+) -> Conditions:
+    """The conditions that the tenant's pod should have, given those of the compute pod and those it has.
+
+    PodScheduled and conditions of readiness gates are the tenant's own. Conditions that only stand above stay, except
+    those of `_FROM_BELOW`. A pod with readiness gates is Ready if it is below and the gates are True above.
+    """
+    standing = {entry["type"]: entry for entry in above}
+    made: Conditions = []
+    for entry in below:
+        kind = entry["type"]
+        if kind in gates:
+            continue
+        if kind == _SCHEDULED:
+            made += _scheduled(entry, standing, clean)
+        elif kind == _READY and gates:
+            made.append(_gated(_cleaned(entry, clean), standing, gates))
+        else:
+            made.append(_cleaned(entry, clean))
+    present = {entry["type"] for entry in made} | _FROM_BELOW
+    return made + [entry for entry in above if entry["type"] not in present]
+
+
+def placed(conditions: Sequence[Object], new: Object, *, now: str) -> Conditions:
+    """The conditions with `new` in the place of its type or at the end; its time is `now` if the status changed."""
+    old = next((entry for entry in conditions if entry["type"] == new["type"]), None)
+    same = old is not None and old["status"] == new["status"] and bool(old.get("lastTransitionTime"))
+    made = {**new, "lastTransitionTime": old["lastTransitionTime"] if old is not None and same else now}
+    if old is None:
+        return [*conditions, made]
+    return [made if entry is old else entry for entry in conditions]
+
+
+def _scheduled(entry: Object, standing: dict[str, Object], clean: Callable[[str], str]) -> Conditions:
+    """The tenant's PodScheduled, or without one the compute pod's once it is True.
+
+    Above, a bound pod is scheduled. That no node below takes it is told by a condition of ours.
+    """
+    if entry["status"] == "True":
+        return [standing.get(_SCHEDULED) or _cleaned(entry, clean)]
+    kept = [standing[_SCHEDULED]] if _SCHEDULED in standing else []
+    if not entry.get("reason"):
+        return kept
+    return [*kept, {**_cleaned(entry, clean), "type": POOL_SCHEDULED_CONDITION}]
+
+
+def _gated(ready: Object, standing: dict[str, Object], gates: Sequence[str]) -> Object:
+    """Ready as a kubelet judges it for a pod with readiness gates, in its words."""
+    if ready["status"] != "True":
+        return ready
+    lacking = []
+    for gate in gates:
+        entry = standing.get(gate)
+        if entry is None:
+            lacking.append(f'corresponding condition of pod readiness gate "{gate}" does not exist.')
+        elif entry["status"] != "True":
+            lacking.append(f'the status of pod readiness gate "{gate}" is not "True", but {entry["status"]}')
+    if not lacking:
+        return ready
+    return {**ready, "status": "False", "reason": "ReadinessGatesNotReady", "message": ", ".join(lacking)}
+
+
+def _cleaned(entry: Object, clean: Callable[[str], str]) -> Object:
+    """A condition without the compute pod's generation, which means nothing above, and with a clean message."""
+    message = entry.get("message")
+    cleaned = clean(message) if message else message
+    if cleaned == message and "observedGeneration" not in entry:
+        return entry
+    made = {key: value for key, value in entry.items() if key != "observedGeneration"}
+    if message:
+        made["message"] = cleaned
+    return made

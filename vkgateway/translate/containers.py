@@ -1,0 +1,174 @@
+"""Containers on their way down: environment and volumes that show the tenant's names instead of the compute's."""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from vkgateway.model.names import COMPUTE_ROOT_CA, GROUP, TENANT_ROOT_CA, token_key
+from vkgateway.model.objects import Object
+from vkgateway.translate import downward
+from vkgateway.translate.context import TenantContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodValues:
+    """What containers of one pod must see: the API server's variables and the tenant's own field values."""
+
+    variables: list[Object]
+    variable_names: frozenset[str]
+    fields: Mapping[str, str]
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    token_secret: str
+    derived: set[str] = field(default_factory=set)
+    """Annotations that rewritten downward API volumes read; filled while volumes are forwarded."""
+
+
+def forward_container(container: Object, values: PodValues) -> Object:
+    """A container with the tenant's environment; everything else in it stays as it is.
+
+    The variables of the tenant's API server come first, as a kubelet would set them, unless the container sets them
+    itself. Fields that only the compute kubelet knows (addresses, resources) are left to it.
+    """
+    env = container.get("env")
+    made = {**container, "env": values.variables if not env else _environment(env, values)}
+    sources = container.get("envFrom")
+    if sources and any(_is_root_ca(source.get("configMapRef")) for source in sources):
+        made["envFrom"] = [_renamed(source, "configMapRef") for source in sources]
+    return made
+
+
+def _environment(env: list[Object], values: PodValues) -> list[Object]:
+    names = {entry["name"] for entry in env}
+    given = values.variables
+    if not names.isdisjoint(values.variable_names):
+        given = [entry for entry in given if entry["name"] not in names]
+    return given + [entry if "valueFrom" not in entry else _variable(entry, values) for entry in env]
+
+
+def _variable(entry: Object, values: PodValues) -> Object:
+    source = entry["valueFrom"] or {}
+    reference = source.get("fieldRef")
+    if reference:
+        path = reference["fieldPath"]
+        if path in values.fields:
+            return _inlined(entry, values.fields[path])
+        if GROUP in path and downward.is_reserved_path(path):
+            own = downward.reserved_value(path, labels=values.labels, annotations=values.annotations)
+            return _inlined(entry, own)
+    elif _is_root_ca(source.get("configMapKeyRef")):
+        return {**entry, "valueFrom": _renamed(source, "configMapKeyRef")}
+    return entry
+
+
+def _inlined(entry: Object, value: str) -> Object:
+    """The variable with a fixed value; `$` is doubled, since plain values are expanded and field values are not."""
+    made = {key: kept for key, kept in entry.items() if key != "valueFrom"}
+    made["value"] = value.replace("$", "$$")
+    return made
+
+
+def _is_root_ca(reference: Mapping[str, Any] | None) -> bool:
+    return reference is not None and reference.get("name") == TENANT_ROOT_CA
+
+
+def _renamed(holder: Object, key: str) -> Object:
+    reference: Object = holder.get(key) or {}
+    return {**holder, key: {**reference, "name": COMPUTE_ROOT_CA}} if _is_root_ca(reference) else holder
+
+
+def forward_volume(volume: Object, values: PodValues) -> Object:
+    """A volume whose projected tokens, root certificates and downward API fields are the tenant's."""
+    if volume.get("projected"):
+        projected = volume["projected"]
+        sources = [
+            _projection(source, volume["name"], index, values)
+            for index, source in enumerate(projected.get("sources") or ())
+        ]
+        return {**volume, "projected": {**projected, "sources": sources}}
+    if volume.get("downwardAPI"):
+        return {**volume, "downwardAPI": _downward(volume["downwardAPI"], values)}
+    if "configMap" in volume:
+        return _renamed(volume, "configMap")
+    return volume
+
+
+def _projection(source: Object, volume: str, index: int, values: PodValues) -> Object:
+    token = source.get("serviceAccountToken")
+    if token:
+        item = {"key": token_key(volume, index), "path": token["path"]}
+        return {"secret": {"name": values.token_secret, "items": [item]}}
+    if source.get("downwardAPI"):
+        return {**source, "downwardAPI": _downward(source["downwardAPI"], values)}
+    return _renamed(source, "configMap")
+
+
+def _downward(source: Object, values: PodValues) -> Object:
+    return {**source, "items": [_downward_item(item, values) for item in source.get("items") or ()]}
+
+
+def _downward_item(item: Object, values: PodValues) -> Object:
+    reference: Object = item.get("fieldRef") or {}
+    annotation = downward.volume_annotation(reference.get("fieldPath", ""))
+    if annotation is None:
+        return item
+    values.derived.add(annotation)
+    return {**item, "fieldRef": {**reference, "fieldPath": downward.annotation_path(annotation)}}
+
+
+@lru_cache(maxsize=1024)
+def api_variables(host: str, port: int) -> tuple[list[Object], frozenset[str]]:
+    """The variables by which programs find the API server, as a kubelet sets them; and their names.
+
+    All of a kubelet's are named, so that none is left to show the compute cluster's own Service. The list is shared:
+    nobody may change it.
+    """
+    name = f"[{host}]" if ":" in host else host
+    address = f"tcp://{name}:{port}"
+    variables = {
+        "KUBERNETES_SERVICE_HOST": host,
+        "KUBERNETES_SERVICE_PORT": str(port),
+        "KUBERNETES_SERVICE_PORT_HTTPS": str(port),
+        "KUBERNETES_PORT": address,
+        "KUBERNETES_PORT_443_TCP": address,
+        "KUBERNETES_PORT_443_TCP_PROTO": "tcp",
+        "KUBERNETES_PORT_443_TCP_PORT": str(port),
+        "KUBERNETES_PORT_443_TCP_ADDR": host,
+    }
+    return [{"name": key, "value": value} for key, value in variables.items()], frozenset(variables)
+
+
+@lru_cache(maxsize=1024)
+def api_host_aliases(host: str, cluster_domain: str, *, in_default: bool) -> list[Object]:
+    """hostAliases by which the names of the tenant's `kubernetes` Service lead to its API server.
+
+    Empty if the API server is known by name only. The bare name is known in namespace `default` alone, as in DNS. The
+    list is shared: nobody may change it.
+    """
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return []
+    names = ["kubernetes.default", "kubernetes.default.svc", f"kubernetes.default.svc.{cluster_domain}"]
+    return [{"ip": host, "hostnames": ["kubernetes", *names] if in_default else names}]
+
+
+def pod_values(pod: Object, *, tenant: TenantContext, node_name: str, token_secret: str) -> PodValues:
+    """Gather what a pod's containers must see."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    variables, names = api_variables(tenant.api_host, tenant.api_port)
+    return PodValues(
+        variables=variables,
+        variable_names=names,
+        fields={
+            "metadata.namespace": metadata["namespace"],
+            "metadata.uid": metadata["uid"],
+            "spec.nodeName": spec.get("nodeName") or node_name,
+            "spec.serviceAccountName": spec.get("serviceAccountName") or "default",
+        },
+        labels=metadata.get("labels") or {},
+        annotations=metadata.get("annotations") or {},
+        token_secret=token_secret,
+    )

@@ -1,0 +1,74 @@
+"""What translation must know of a tenant and of a pool; gathered by the callers, never changed here."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from vkgateway.model.api import PodSecurity
+from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, POOL_LABEL, VIRTUAL_NODE_TYPE
+
+INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
+HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
+TYPE_LABEL: Final = "type"
+
+POOL_WIDE_KEYS: Final = frozenset({POOL_LABEL, COMPUTE_CLUSTER_LABEL, INSTANCE_TYPE_LABEL, TYPE_LABEL})
+"""Labels of a virtual node that tell pools apart; all nodes below one virtual node are one domain of them."""
+
+VIRTUAL_KEYS: Final = POOL_WIDE_KEYS | {HOSTNAME_LABEL}
+"""Labels that mean the virtual node itself. Terms on them are used up by the tenant's scheduler, and never go down."""
+
+KEPT_ABOVE: Final = ("kubectl.kubernetes.io/last-applied-configuration",)
+"""Prefixes of labels and annotations that stay above unless the platform names others."""
+
+ANY: Final = "*"
+"""In an allow-list: every name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantContext:
+    """A tenant's name, its policy, and where its API server is reached from compute pods.
+
+    `api_host` is an IP address or a name that compute pods can resolve. `image_pull_secrets` allows every name if it
+    holds `*`. Labels and annotations with one of `kept_prefixes` are not copied down.
+    """
+
+    name: str
+    api_host: str
+    api_port: int
+    pod_security: PodSecurity = "baseline"
+    runtime_classes: tuple[str, ...] = ()
+    storage_classes: tuple[str, ...] = ()
+    image_pull_secrets: tuple[str, ...] = (ANY,)
+    cluster_domain: str = "cluster.local"
+    kept_prefixes: tuple[str, ...] = KEPT_ABOVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolContext:
+    """A pool of a compute cluster and the virtual node that stands for it.
+
+    `node_labels` are the labels that the virtual node carries. `carried` are the label keys that any node of the
+    pool carries (`nodes.carried_labels`); without them, the virtual node's own count, less those that are virtual.
+    """
+
+    name: str
+    compute_cluster: str
+    node_name: str
+    node_selector: dict[str, str] = field(default_factory=dict)
+    tolerations: tuple[dict[str, Any], ...] | list[dict[str, Any]] = ()
+    node_labels: dict[str, str] = field(default_factory=dict)
+    carried: frozenset[str] = frozenset()
+
+    def virtual_labels(self) -> dict[str, str]:
+        """The virtual node's labels, those that mean itself included."""
+        return {
+            **self.node_labels,
+            TYPE_LABEL: VIRTUAL_NODE_TYPE,
+            POOL_LABEL: self.name,
+            COMPUTE_CLUSTER_LABEL: self.compute_cluster,
+            INSTANCE_TYPE_LABEL: self.name,
+            HOSTNAME_LABEL: self.node_name,
+        }
+
+    def carries(self, key: str) -> bool:
+        """Tell whether real nodes of the pool carry a label."""
+        return key in self.carried or (key in self.node_labels and key not in VIRTUAL_KEYS)

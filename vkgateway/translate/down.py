@@ -1,0 +1,113 @@
+"""A tenant's pod becomes a compute pod, ready to be created."""
+
+from typing import Any, Final
+
+from vkgateway.model.names import (
+    GUARANTEED_CLASS,
+    LOW_CLASS,
+    POD_SERVICE_ACCOUNT,
+    token_secret_name,
+)
+from vkgateway.model.objects import Object
+from vkgateway.translate.containers import (
+    PodValues,
+    api_host_aliases,
+    forward_container,
+    forward_volume,
+    pod_values,
+)
+from vkgateway.translate.context import PoolContext, TenantContext
+from vkgateway.translate.metadata import forward_metadata
+from vkgateway.translate.placement import forward_affinity, forward_tolerations, spread_constraints
+from vkgateway.translate.selectors import NodeTerms
+
+_DROPPED: Final = (
+    "nodeName",  # the compute scheduler's choice
+    "schedulerName",
+    "priority",  # the band's class brings its own value and preemption policy
+    "preemptionPolicy",
+    "serviceAccount",  # the old name of serviceAccountName
+    "overhead",  # the compute cluster's RuntimeClass brings its own
+    "ephemeralContainers",  # none can be given at creation
+    "readinessGates",  # judged above, where their conditions are set
+    "subdomain",  # a kubelet would write the compute namespace's name into /etc/hosts
+)
+"""What stays above whatever its value."""
+
+_BANDS: Final = {LOW_CLASS: LOW_CLASS}
+_CLUSTER_DNS: Final = frozenset({"ClusterFirst", "ClusterFirstWithHostNet"})
+
+
+def forward_pod(pod: Object, *, tenant: TenantContext, pool: PoolContext, namespace: str) -> Object:
+    """The compute pod that stands for a tenant's pod in the compute namespace `namespace`.
+
+    The pod must be one that `policy.refusals` finds nothing against, with name, namespace and uid. It is not changed,
+    and what need not differ is shared with it: callers change neither. Fields that are not known here go down as
+    they are.
+
+    Names of the tenant's Services do not resolve below yet: with dnsPolicy ClusterFirst a pod uses its node's
+    resolver (and its own dnsConfig), rather than the compute cluster's, which would answer with other people's
+    Services. For the same reason no variables of Services are set, and `subdomain` stays above.
+    """
+    metadata, spec = pod["metadata"], pod["spec"]
+    secret = token_secret_name(metadata["name"], metadata["uid"])
+    values = pod_values(pod, tenant=tenant, node_name=pool.node_name, token_secret=secret)
+    made = {key: value for key, value in spec.items() if key not in _DROPPED}
+    _forward_contents(made, values)
+    _forward_placement(made, pod, tenant=tenant, pool=pool)
+    _forward_identity(made, tenant=tenant, in_default=metadata["namespace"] == "default")
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": forward_metadata(
+            pod, tenant=tenant, pool=pool, namespace=namespace, derived=sorted(values.derived)
+        ),
+        "spec": made,
+    }
+
+
+def is_scheduled(pod: Object) -> bool:
+    """Tell whether a scheduler bound the pod, rather than somebody who set `nodeName` by hand."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(entry["type"] == "PodScheduled" and entry["status"] == "True" for entry in conditions)
+
+
+def band(priority_class: str | None) -> str:
+    """The compute cluster's priority class for a tenant's: low for the tenant's low class, else guaranteed."""
+    return _BANDS.get(priority_class or "", GUARANTEED_CLASS)
+
+
+def _forward_contents(made: dict[str, Any], values: PodValues) -> None:
+    for kind in ("initContainers", "containers"):
+        if made.get(kind):
+            made[kind] = [forward_container(container, values) for container in made[kind]]
+    if made.get("volumes"):
+        made["volumes"] = [forward_volume(volume, values) for volume in made["volumes"]]
+
+
+def _forward_placement(made: dict[str, Any], pod: Object, *, tenant: TenantContext, pool: PoolContext) -> None:
+    made["tolerations"] = forward_tolerations(made.get("tolerations"), pool)
+    labels = pod["metadata"].get("labels") or {}
+    affinity, selector = made.pop("affinity", None), made.get("nodeSelector")
+    made["nodeSelector"] = pool.node_selector
+    if affinity or selector:
+        terms = NodeTerms(pool, scheduled=is_scheduled(pod))
+        made["nodeSelector"] = terms.selector(selector)
+        kept = forward_affinity(affinity or {}, terms=terms, tenant=tenant, labels=labels)
+        if kept:
+            made["affinity"] = kept
+    constraints = made.get("topologySpreadConstraints")
+    if constraints:
+        made["topologySpreadConstraints"] = spread_constraints(constraints, tenant=tenant, labels=labels)
+
+
+def _forward_identity(made: dict[str, Any], *, tenant: TenantContext, in_default: bool) -> None:
+    made["priorityClassName"] = band(made.get("priorityClassName"))
+    made["serviceAccountName"] = POD_SERVICE_ACCOUNT
+    made["automountServiceAccountToken"] = False
+    made["enableServiceLinks"] = False
+    if (made.get("dnsPolicy") or "ClusterFirst") in _CLUSTER_DNS:
+        made["dnsPolicy"] = "Default"
+    aliases = api_host_aliases(tenant.api_host, tenant.cluster_domain, in_default=in_default)
+    if aliases:
+        made["hostAliases"] = [*(made.get("hostAliases") or ()), *aliases]

@@ -1,0 +1,85 @@
+"""Labels, annotations and ownership marks of a compute pod, made from those of the tenant's pod."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from vkgateway.model.names import (
+    GROUP,
+    MIRROR_FINALIZER,
+    NAME_ANNOTATION,
+    NAMESPACE_ANNOTATION,
+    POOL_LABEL,
+    TENANT_LABEL,
+    UID_ANNOTATION,
+    is_reserved,
+)
+from vkgateway.model.objects import Object
+from vkgateway.translate import downward
+from vkgateway.translate.context import PoolContext, TenantContext
+
+COPIED_ANNOTATION: Final = "vkgateway.io/copied"
+"""Keys of the labels and, after `;`, annotations that were copied: what the tenant took away since can be told from
+what was put on the compute pod below."""
+
+READINESS_GATES_ANNOTATION: Final = "vkgateway.io/readiness-gates"
+"""Condition types of the tenant pod's readiness gates. They are judged above, where their conditions are set."""
+
+
+def forward_metadata(
+    pod: Object, *, tenant: TenantContext, pool: PoolContext, namespace: str, derived: Iterable[str]
+) -> Object:
+    """Metadata of the compute pod; `derived` names the annotations that its downward API volumes read."""
+    source = pod["metadata"]
+    return {
+        "name": source["name"],
+        "namespace": namespace,
+        "labels": forward_labels(source, tenant=tenant, pool=pool),
+        "annotations": forward_annotations(pod, tenant=tenant, derived=derived),
+        "finalizers": [MIRROR_FINALIZER],
+    }
+
+
+def forward_labels(source: Mapping[str, Any], *, tenant: TenantContext, pool: PoolContext) -> dict[str, str]:
+    """Labels of the compute pod: the tenant's, and ours over them."""
+    labels = forwardable(source.get("labels"), tenant)
+    labels[TENANT_LABEL] = tenant.name
+    labels[POOL_LABEL] = pool.name
+    return labels
+
+
+def forward_annotations(pod: Object, *, tenant: TenantContext, derived: Iterable[str]) -> dict[str, str]:
+    """Annotations of the compute pod: the tenant's, ownership, and what later steps must find again."""
+    source = pod["metadata"]
+    labels = forwardable(source.get("labels"), tenant)
+    annotations = forwardable(source.get("annotations"), tenant)
+    if labels or annotations:
+        annotations[COPIED_ANNOTATION] = f"{','.join(sorted(labels))};{','.join(sorted(annotations))}"
+    gates = (pod.get("spec") or {}).get("readinessGates")
+    if gates:
+        annotations[READINESS_GATES_ANNOTATION] = ",".join(gate["conditionType"] for gate in gates)
+    for name in derived:
+        if name == downward.LABELS_ANNOTATION:
+            annotations[name] = downward.render_map(source.get("labels") or {})
+        elif name == downward.ANNOTATIONS_ANNOTATION:
+            annotations[name] = downward.render_map(source.get("annotations") or {})
+    annotations[NAMESPACE_ANNOTATION] = source["namespace"]
+    annotations[NAME_ANNOTATION] = source["name"]
+    annotations[UID_ANNOTATION] = source["uid"]
+    return annotations
+
+
+def forwardable(values: Mapping[str, str] | None, tenant: TenantContext) -> dict[str, str]:
+    """The labels or annotations that go down: not those reserved, nor those that the platform keeps above."""
+    if not values:
+        return {}
+    return {
+        key: value
+        for key, value in values.items()
+        if not key.startswith(tenant.kept_prefixes) and not (GROUP in key and is_reserved(key))
+    }
+
+
+def copied_keys(annotations: Mapping[str, str]) -> tuple[set[str], set[str]]:
+    """The keys of labels and of annotations that an earlier forwarding copied to this compute pod."""
+    labels, _, rest = annotations.get(COPIED_ANNOTATION, "").partition(";")
+    return set(filter(None, labels.split(","))), set(filter(None, rest.split(",")))

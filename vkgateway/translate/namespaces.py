@@ -1,0 +1,110 @@
+"""What a tenant's namespace becomes in the compute cluster: the namespace, and what fences it in."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from vkgateway.model.names import (
+    GUARANTEED_CLASS,
+    LOW_CLASS,
+    NAME_ANNOTATION,
+    NAMESPACE_ANNOTATION,
+    POD_SERVICE_ACCOUNT,
+    TENANT_LABEL,
+    UID_ANNOTATION,
+    compute_namespace,
+)
+from vkgateway.model.objects import Object
+from vkgateway.model.quantity import Quantity
+from vkgateway.translate.context import TenantContext
+
+GUARANTEED_PRIORITY: Final = 1000
+LOW_PRIORITY: Final = 0
+
+_POLICY_NAME: Final = "vkgateway-tenant"
+_QUOTA_NAME: Final = "vkgateway-backstop"
+_LINK_LOCAL: Final = "169.254.0.0/16"
+"""Where clouds answer for the node itself (instance metadata): nothing for a tenant's pod."""
+
+
+def namespace_objects(
+    tenant: TenantContext, namespace: str, uid: str, *, quota: Mapping[str, Quantity] | None = None
+) -> list[Object]:
+    """The compute namespace that stands for a tenant's namespace, first, and what belongs in it.
+
+    `uid` is the tenant namespace's. `quota` is a ResourceQuota's `hard` list, as a backstop behind the tenant's
+    limits; name only `pods` and extended resources in it, since quota on cpu or memory refuses pods without requests.
+    """
+    name = compute_namespace(tenant.name, namespace)
+    marks = {"labels": {TENANT_LABEL: tenant.name}, "annotations": _annotations(namespace, uid)}
+    level = tenant.pod_security
+    labels = {
+        TENANT_LABEL: tenant.name,
+        "pod-security.kubernetes.io/enforce": level,
+        "pod-security.kubernetes.io/enforce-version": "latest",
+    }
+    made: list[Object] = [
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": name, "labels": labels, "annotations": marks["annotations"]},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": POD_SERVICE_ACCOUNT, "namespace": name, **marks},
+            "automountServiceAccountToken": False,
+        },
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {"name": _POLICY_NAME, "namespace": name, **marks},
+            "spec": _network_policy(tenant.name),
+        },
+    ]
+    if quota:
+        metadata = {"name": _QUOTA_NAME, "namespace": name, **marks}
+        hard = {resource: str(quantity) for resource, quantity in quota.items()}
+        made.append({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}})
+    return made
+
+
+def priority_classes() -> list[Object]:
+    """The compute cluster's classes for the two bands; neither preempts, so that only the arbiter evicts."""
+    return [
+        _priority_class(GUARANTEED_CLASS, GUARANTEED_PRIORITY, "Tenants' work inside their guarantee."),
+        _priority_class(LOW_CLASS, LOW_PRIORITY, "Tenants' work on borrowed capacity."),
+    ]
+
+
+def _priority_class(name: str, value: int, description: str) -> Object:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name},
+        "value": value,
+        "preemptionPolicy": "Never",
+        "description": description,
+    }
+
+
+def _annotations(namespace: str, uid: str) -> dict[str, str]:
+    return {NAMESPACE_ANNOTATION: namespace, NAME_ANNOTATION: namespace, UID_ANNOTATION: uid}
+
+
+def _network_policy(tenant: str) -> Object:
+    """Nothing enters but from the tenant's own pods; out go the tenant's own, names, and all but link-local.
+
+    What leaves for another tenant's pods is stopped there, by the policy of that tenant's namespace.
+    """
+    own = {"namespaceSelector": {"matchLabels": {TENANT_LABEL: tenant}}}
+    anywhere = [{"ipBlock": {"cidr": "0.0.0.0/0", "except": [_LINK_LOCAL]}}, {"ipBlock": {"cidr": "::/0"}}]
+    return {
+        "podSelector": {},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": [own]}],
+        "egress": [
+            {"to": [own]},
+            {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]},
+            {"to": anywhere},
+        ],
+    }

@@ -1,0 +1,179 @@
+"""What a tenant's pod may not be: against policy, against the platform's own names, or not supported yet."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vkgateway.model.names import COMPUTE_ROOT_CA, GROUP, is_reserved
+from vkgateway.model.objects import Object
+from vkgateway.translate import downward, security
+from vkgateway.translate.context import ANY, PoolContext, TenantContext
+from vkgateway.translate.down import is_scheduled
+from vkgateway.translate.placement import unsupported_namespace_selector
+from vkgateway.translate.references import references
+from vkgateway.translate.selectors import NodeTerms
+
+NOT_SUPPORTED: Final = "NotSupported"
+RESERVED: Final = "Reserved"
+NOT_ALLOWED: Final = "NotAllowed"
+NODE_AFFINITY: Final = "NodeAffinity"
+
+_MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a pod is not forwarded: the field, its value, the rule it breaks, and a sentence for the tenant.
+
+    `rule` is a word without spaces: the name of a rule of the Pod Security Standards, or one of this module's.
+    """
+
+    field: str
+    value: str
+    rule: str
+    message: str
+
+
+def refusals(pod: Object, *, tenant: TenantContext, pool: PoolContext | None = None) -> tuple[Refusal, ...]:
+    """Everything that stands against forwarding a tenant's pod; empty if nothing does.
+
+    With the pool that the pod is bound to, also required node terms that its virtual node can never meet.
+    """
+    spec = pod.get("spec") or {}
+    found = list(_reserved_metadata(pod.get("metadata") or {}))
+    found += [
+        Refusal(field=broken.field, value=broken.value, rule=broken.rule, message=broken.message)
+        for broken in security.violations(pod, level=tenant.pod_security)
+    ]
+    found += _unsupported_fields(spec)
+    for index, volume in enumerate(spec.get("volumes") or ()):
+        found += _volume(volume, f"spec.volumes[{index}]")
+    found += _not_allowed(spec, tenant)
+    found += _placement(spec)
+    found += _reserved_references(pod)
+    if pool is not None and not is_scheduled(pod):
+        found += _contradiction(spec, pool)
+    return tuple(found)
+
+
+def _reserved_metadata(metadata: Mapping[str, Any]) -> Iterator[Refusal]:
+    for kind in ("labels", "annotations"):
+        for key, value in (metadata.get(kind) or {}).items():
+            if GROUP in key and is_reserved(key):
+                message = f"{kind[:-1]} {key} is reserved to the platform; take it off the pod"
+                yield Refusal(field=f"metadata.{kind}[{key}]", value=value, rule=RESERVED, message=message)
+    if _MIRROR_ANNOTATION in (metadata.get("annotations") or {}):
+        message = "static pods are a node's own; a virtual node has none"
+        field = f"metadata.annotations[{_MIRROR_ANNOTATION}]"
+        yield Refusal(field=field, value="", rule=NOT_SUPPORTED, message=message)
+
+
+_UNSUPPORTED_FIELDS: Final[Mapping[str, str]] = {
+    "resourceClaims": "dynamic resource allocation is not supported yet; ask for extended resources in limits",
+    "schedulingGroup": "pod groups of Kubernetes' Workload API are not supported yet; leave schedulingGroup out",
+    "workloadRef": "Kubernetes' Workload API is not supported yet; leave workloadRef out",
+}
+
+
+def _unsupported_fields(spec: Mapping[str, Any]) -> Iterator[Refusal]:
+    for name, message in _UNSUPPORTED_FIELDS.items():
+        if spec.get(name):
+            yield Refusal(field=f"spec.{name}", value=_first_name(spec[name]), rule=NOT_SUPPORTED, message=message)
+    if spec.get("setHostnameAsFQDN") and spec.get("subdomain"):
+        message = "a pod's full name is not known below yet, so it cannot be its hostname; leave setHostnameAsFQDN out"
+        yield Refusal(field="spec.setHostnameAsFQDN", value="true", rule=NOT_SUPPORTED, message=message)
+
+
+def _first_name(value: Any) -> str:
+    entry = value[0] if isinstance(value, list) else value
+    return str(next(iter(entry.values()), "")) if isinstance(entry, dict) else str(entry)
+
+
+_UNSUPPORTED_VOLUMES: Final[Mapping[str, str]] = {
+    "persistentVolumeClaim": "persistent volume claims are not supported yet; use emptyDir, or object storage",
+    "ephemeral": "generic ephemeral volumes are not supported yet; use emptyDir",
+    "csi": "inline CSI volumes are not supported yet; use emptyDir, configMap or secret",
+}
+_UNSUPPORTED_SOURCES: Final[Mapping[str, str]] = {
+    "clusterTrustBundle": "projected trust bundles are not supported yet; project a ConfigMap with the certificates",
+    "podCertificate": "projected pod certificates are not supported yet; project a Secret with key and certificate",
+}
+
+
+def _volume(volume: Mapping[str, Any], path: str) -> Iterator[Refusal]:
+    name = str(volume.get("name", ""))
+    for kind, why in _UNSUPPORTED_VOLUMES.items():
+        if kind in volume:
+            message = f"volume {name}: {why}"
+            yield Refusal(field=f"{path}.{kind}", value=name, rule=NOT_SUPPORTED, message=message)
+    yield from _downward_items(volume.get("downwardAPI"), name, f"{path}.downwardAPI")
+    for index, source in enumerate((volume.get("projected") or {}).get("sources") or ()):
+        field = f"{path}.projected.sources[{index}]"
+        for kind, why in _UNSUPPORTED_SOURCES.items():
+            if kind in source:
+                message = f"volume {name}: {why}"
+                yield Refusal(field=f"{field}.{kind}", value=name, rule=NOT_SUPPORTED, message=message)
+        yield from _downward_items(source.get("downwardAPI"), name, f"{field}.downwardAPI")
+
+
+def _downward_items(source: Mapping[str, Any] | None, volume: str, path: str) -> Iterator[Refusal]:
+    for index, item in enumerate((source or {}).get("items") or ()):
+        field_path = (item.get("fieldRef") or {}).get("fieldPath", "")
+        if GROUP in field_path and downward.is_reserved_path(field_path):
+            message = f"volume {volume}: {field_path} is reserved to the platform; take the item off the volume"
+            yield Refusal(field=f"{path}.items[{index}].fieldRef", value=field_path, rule=RESERVED, message=message)
+
+
+def _not_allowed(spec: Mapping[str, Any], tenant: TenantContext) -> Iterator[Refusal]:
+    runtime_class = spec.get("runtimeClassName")
+    if runtime_class and not _allows(tenant.runtime_classes, runtime_class):
+        message = f"runtime class {runtime_class} is not allowed to this tenant{_instead(tenant.runtime_classes)}"
+        yield Refusal(field="spec.runtimeClassName", value=runtime_class, rule=NOT_ALLOWED, message=message)
+    for index, secret in enumerate(spec.get("imagePullSecrets") or ()):
+        name = secret.get("name") or ""
+        if name and not _allows(tenant.image_pull_secrets, name):
+            message = f"image pull secret {name} is not allowed to this tenant{_instead(tenant.image_pull_secrets)}"
+            yield Refusal(field=f"spec.imagePullSecrets[{index}].name", value=name, rule=NOT_ALLOWED, message=message)
+    for index, toleration in enumerate(spec.get("tolerations") or ()):
+        key = toleration.get("key") or ""
+        if GROUP in key and is_reserved(key):
+            message = f"taint {key} is the platform's own; take the toleration off the pod"
+            yield Refusal(field=f"spec.tolerations[{index}].key", value=key, rule=RESERVED, message=message)
+
+
+def _allows(names: tuple[str, ...], name: str) -> bool:
+    return name in names or ANY in names
+
+
+def _instead(names: tuple[str, ...]) -> str:
+    return f"; allowed: {', '.join(names)}" if names else "; it is allowed none"
+
+
+def _placement(spec: Mapping[str, Any]) -> Iterator[Refusal]:
+    affinity = spec.get("affinity") or {}
+    for kind in ("podAffinity", "podAntiAffinity"):
+        for name, terms in (affinity.get(kind) or {}).items():
+            for index, weighted in enumerate(terms or ()):
+                term = weighted.get("podAffinityTerm", weighted)
+                key = unsupported_namespace_selector(term.get("namespaceSelector"))
+                if key is not None:
+                    message = (
+                        f"namespaceSelector by label {key} is not supported yet; "
+                        "use `namespaces`, or the label kubernetes.io/metadata.name"
+                    )
+                    field = f"spec.affinity.{kind}.{name}[{index}].namespaceSelector"
+                    yield Refusal(field=field, value=key, rule=NOT_SUPPORTED, message=message)
+
+
+def _reserved_references(pod: Object) -> Iterator[Refusal]:
+    if COMPUTE_ROOT_CA in references(pod).config_maps:
+        message = f"the name {COMPUTE_ROOT_CA} is the platform's own; give the ConfigMap another"
+        yield Refusal(field="spec", value=COMPUTE_ROOT_CA, rule=RESERVED, message=message)
+
+
+def _contradiction(spec: Mapping[str, Any], pool: PoolContext) -> Iterator[Refusal]:
+    found = NodeTerms(pool, scheduled=False).contradiction(spec)
+    if found is not None:
+        field, value = found
+        message = f"node {pool.node_name}, named by hand, does not meet the pod's node affinity or selector"
+        yield Refusal(field=field, value=value, rule=NODE_AFFINITY, message=message)

@@ -1,0 +1,106 @@
+"""What a pod refers to by name: ConfigMaps, Secrets and service account tokens that must be below before it."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vkgateway.model.names import token_key
+from vkgateway.model.objects import Object
+
+DEFAULT_TOKEN_SECONDS: Final = 3600
+"""What a projected token lives if its source names no time (core/v1 ServiceAccountTokenProjection)."""
+
+SECRET_REF_VOLUMES: Final = ("cephfs", "rbd", "flexVolume", "scaleIO", "storageos", "iscsi", "cinder")
+"""In-tree volume types that name a Secret as `secretRef`."""
+
+CONTAINER_LISTS: Final = ("initContainers", "containers", "ephemeralContainers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSource:
+    """A projected service account token: its key in the token Secret, and what to ask the tenant's API for."""
+
+    key: str
+    audience: str
+    expiration_seconds: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class References:
+    """Names that a pod refers to, in its own namespace; the value tells whether all of its uses are optional."""
+
+    config_maps: Mapping[str, bool]
+    secrets: Mapping[str, bool]
+    tokens: tuple[TokenSource, ...]
+
+
+def references(pod: Object) -> References:
+    """Collect what a tenant's pod refers to; init, sidecar and ephemeral containers alike.
+
+    Image pull secrets count as optional: a kubelet runs pods whose pull secrets are missing.
+    """
+    config_maps: dict[str, bool] = {}
+    secrets: dict[str, bool] = {}
+    tokens: list[TokenSource] = []
+    spec = pod.get("spec") or {}
+    for container in containers(spec):
+        _note_environment(container, config_maps, secrets)
+    for volume in spec.get("volumes") or ():
+        _note_volume(volume, config_maps, secrets, tokens)
+    for pull_secret in spec.get("imagePullSecrets") or ():
+        if pull_secret.get("name"):
+            secrets.setdefault(pull_secret["name"], True)
+    return References(config_maps=config_maps, secrets=secrets, tokens=tuple(tokens))
+
+
+def containers(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """All containers of a pod spec: init and sidecars, main, ephemeral."""
+    for kind in CONTAINER_LISTS:
+        yield from spec.get(kind) or ()
+
+
+def _note(found: dict[str, bool], reference: Mapping[str, Any] | None, key: str = "name") -> None:
+    if reference and reference.get(key):
+        name = reference[key]
+        found[name] = bool(reference.get("optional")) and found.get(name, True)
+
+
+def _note_environment(container: Mapping[str, Any], config_maps: dict[str, bool], secrets: dict[str, bool]) -> None:
+    for entry in container.get("env") or ():
+        source = entry.get("valueFrom")
+        if source:
+            _note(config_maps, source.get("configMapKeyRef"))
+            _note(secrets, source.get("secretKeyRef"))
+    for entry in container.get("envFrom") or ():
+        _note(config_maps, entry.get("configMapRef"))
+        _note(secrets, entry.get("secretRef"))
+
+
+def _note_volume(
+    volume: Mapping[str, Any], config_maps: dict[str, bool], secrets: dict[str, bool], tokens: list[TokenSource]
+) -> None:
+    projected = volume.get("projected")
+    if projected:
+        sources: Iterable[Mapping[str, Any]] = projected.get("sources") or ()
+        for index, source in enumerate(sources):
+            _note(config_maps, source.get("configMap"))
+            _note(secrets, source.get("secret"))
+            if source.get("serviceAccountToken"):
+                tokens.append(_token(volume["name"], index, source["serviceAccountToken"]))
+        return
+    _note(config_maps, volume.get("configMap"))
+    _note(secrets, volume.get("secret"), "secretName")
+    _note(secrets, volume.get("azureFile"), "secretName")
+    for kind in SECRET_REF_VOLUMES:
+        if kind in volume:
+            _note(secrets, (volume[kind] or {}).get("secretRef"))
+
+
+def _token(volume: str, index: int, source: Mapping[str, Any]) -> TokenSource:
+    return TokenSource(
+        key=token_key(volume, index),
+        audience=source.get("audience") or "",
+        expiration_seconds=source.get("expirationSeconds") or DEFAULT_TOKEN_SECONDS,
+        path=source["path"],
+    )

@@ -1,0 +1,243 @@
+"""The rules of level baseline; each gives what is wrong in the words of the PodSecurity admission plugin."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from vkgateway.translate.downward import quote
+from vkgateway.translate.security.view import (
+    Container,
+    Finding,
+    PodView,
+    added,
+    any_path,
+    context,
+    must_not_add,
+    named,
+    plural,
+    quoted,
+    setters,
+    uses,
+)
+
+_APPARMOR_ANNOTATION: Final = "container.apparmor.security.beta.kubernetes.io/"
+
+
+def app_armor(pod: PodView) -> Finding:
+    """AppArmor profiles: the runtime's default or one of the node's."""
+
+    def bad_type(context: Mapping[str, Any]) -> str | None:
+        profile = context.get("appArmorProfile")
+        kind = None if profile is None else profile.get("type", "")
+        return kind if kind not in (None, "RuntimeDefault", "Localhost") else None
+
+    pod_type = bad_type(pod.security)
+    types = {c["name"]: kind for c in pod.containers if (kind := bad_type(context(c))) is not None}
+    annotations = sorted(
+        f"{key}={quote(value)}"
+        for key, value in pod.annotations.items()
+        if key.startswith(_APPARMOR_ANNOTATION) and not _allowed_app_armor(value)
+    )
+    if pod_type is None and not types and not annotations:
+        return None
+    values = sorted({*types.values(), *([] if pod_type is None else [pod_type])}) + annotations
+    setters = [text for text in [setters(pod_type is not None, list(types))] if text]
+    setters += [plural(len(annotations), "annotation")] if annotations else []
+    reason = plural(len(values), "forbidden AppArmor profile")
+    detail = f"{' and '.join(setters)} must not set AppArmor profile type to {quoted(values)}"
+    return any_path("appArmorProfile.type"), ", ".join(values), reason, detail
+
+
+def _allowed_app_armor(value: str) -> bool:
+    return not value or value == "runtime/default" or value.startswith("localhost/")
+
+
+_DEFAULT_CAPABILITIES: Final = frozenset(
+    {
+        "AUDIT_WRITE",
+        "CHOWN",
+        "DAC_OVERRIDE",
+        "FOWNER",
+        "FSETID",
+        "KILL",
+        "MKNOD",
+        "NET_BIND_SERVICE",
+        "SETFCAP",
+        "SETGID",
+        "SETPCAP",
+        "SETUID",
+        "SYS_CHROOT",
+    }
+)
+
+
+def capabilities_baseline(pod: PodView) -> Finding:
+    """Capabilities: none added beyond the runtime's defaults."""
+    bad = added(pod, _DEFAULT_CAPABILITIES)
+    if not bad:
+        return None
+    value = ", ".join(sorted(set().union(*bad.values())))
+    return any_path("capabilities.add"), value, "non-default capabilities", must_not_add(bad)
+
+
+def host_namespaces(pod: PodView) -> Finding:
+    """Host namespaces: network, processes and IPC stay the pod's own."""
+    used = [name for name in ("hostNetwork", "hostPID", "hostIPC") if pod.spec.get(name)]
+    if not used:
+        return None
+    return f"spec.{used[0]}", "true", "host namespaces", ", ".join(f"{name}=true" for name in used)
+
+
+def host_path_volumes(pod: PodView) -> Finding:
+    """Volumes of the host's paths: none."""
+    bad = [volume["name"] for volume in pod.spec.get("volumes") or () if volume.get("hostPath") is not None]
+    if not bad:
+        return None
+    return "spec.volumes[*].hostPath", bad[0], "hostPath volumes", f"{plural(len(bad), 'volume')} {quoted(bad)}"
+
+
+def host_ports(pod: PodView) -> Finding:
+    """Host ports: none."""
+    used = {
+        c["name"]: {str(port["hostPort"]) for port in c.get("ports") or () if port.get("hostPort")}
+        for c in pod.containers
+    }
+    bad = {name: found for name, found in used.items() if found}
+    if not bad:
+        return None
+    ports = sorted(set().union(*bad.values()))
+    detail = f"{named(list(bad))} {uses(list(bad))} {plural(len(ports), 'hostPort')} {', '.join(ports)}"
+    return "spec.containers[*].ports[*].hostPort", ", ".join(ports), "hostPort", detail
+
+
+def _hosts(container: Container) -> set[str]:
+    lifecycle = container.get("lifecycle") or {}
+    handlers = [container.get(kind) for kind in ("livenessProbe", "readinessProbe", "startupProbe")]
+    handlers += [lifecycle.get("postStart"), lifecycle.get("preStop")]
+    found = set()
+    for handler in filter(None, handlers):
+        for kind in ("httpGet", "tcpSocket"):
+            found.add((handler.get(kind) or {}).get("host") or "")
+    return found - {""}
+
+
+def host_probes(pod: PodView) -> Finding:
+    """Hosts of probes and lifecycle handlers: none but the pod itself."""
+    bad = {c["name"]: found for c in pod.containers if (found := _hosts(c))}
+    if not bad:
+        return None
+    hosts, names = sorted(set().union(*bad.values())), sorted(bad)
+    what = plural(len(hosts), "probe or lifecycle host")
+    detail = f"{named(names)} {uses(names)} {what} {quoted(hosts)}"
+    return "spec.containers[*].livenessProbe.httpGet.host", ", ".join(hosts), "probe or lifecycle host", detail
+
+
+def privileged(pod: PodView) -> Finding:
+    """Privileged containers: none."""
+    bad = [c["name"] for c in pod.containers if context(c).get("privileged")]
+    if not bad:
+        return None
+    detail = f"{named(bad)} must not set securityContext.privileged=true"
+    return any_path("privileged"), "true", "privileged", detail
+
+
+def proc_mount_restricted(pod: PodView) -> Finding:
+    """/proc mounts: the default."""
+    found = {c["name"]: context(c).get("procMount") for c in pod.containers}
+    bad = {name: kind for name, kind in found.items() if kind not in (None, "Default")}
+    if not bad:
+        return None
+    kinds = sorted({str(kind) for kind in bad.values()})
+    detail = f"{named(list(bad))} must not set securityContext.procMount to {quoted(kinds)}"
+    return any_path("procMount"), ", ".join(kinds), "procMount", detail
+
+
+def proc_mount_baseline(pod: PodView) -> Finding:
+    """/proc mounts: the default, unless the pod has a user namespace."""
+    return None if pod.user_namespace else proc_mount_restricted(pod)
+
+
+_SELINUX_TYPES: Final = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
+
+
+def selinux(pod: PodView) -> Finding:
+    """SELinux options: no user, no role, and the container types only."""
+
+    def is_bad(context: Mapping[str, Any]) -> bool:
+        options = context.get("seLinuxOptions") or {}
+        kind = options.get("type") or ""
+        return kind not in _SELINUX_TYPES or bool(options.get("user") or options.get("role"))
+
+    by_pod = is_bad(pod.security)
+    bad = [c["name"] for c in pod.containers if is_bad(context(c))]
+    if not by_pod and not bad:
+        return None
+    every = [context.get("seLinuxOptions") or {} for context in (pod.security, *map(context, pod.containers))]
+    types = sorted({kind for options in every if (kind := options.get("type") or "") not in _SELINUX_TYPES})
+    data = [f"{plural(len(types), 'type')} {quoted(types)}"] if types else []
+    data += ["user may not be set"] if any(options.get("user") for options in every) else []
+    data += ["role may not be set"] if any(options.get("role") for options in every) else []
+    detail = f"{setters(by_pod, bad)} set forbidden securityContext.seLinuxOptions: {'; '.join(data)}"
+    return any_path("seLinuxOptions"), ", ".join(types), "seLinuxOptions", detail
+
+
+def seccomp_type(context: Mapping[str, Any]) -> str | None:
+    """The type of a context's seccomp profile; None where no profile is set."""
+    profile = context.get("seccompProfile")
+    return None if profile is None else profile.get("type", "")
+
+
+_SECCOMP: Final = ("RuntimeDefault", "Localhost")
+
+
+def seccomp_baseline(pod: PodView) -> Finding:
+    """Seccomp profiles: not switched off."""
+    by_pod = seccomp_type(pod.security)
+    types = {c["name"]: kind for c in pod.containers if (kind := seccomp_type(context(c))) is not None}
+    bad = {name: kind for name, kind in types.items() if kind not in _SECCOMP}
+    pod_is_bad = by_pod is not None and by_pod not in _SECCOMP
+    if not bad and not pod_is_bad:
+        return None
+    values = sorted({*bad.values(), *([by_pod] if pod_is_bad and by_pod is not None else [])})
+    who = setters(pod_is_bad, list(bad))
+    detail = f"{who} must not set securityContext.seccompProfile.type to {quoted(values)}"
+    return any_path("seccompProfile.type"), ", ".join(values), "seccompProfile", detail
+
+
+_SYSCTLS: Final = frozenset(
+    {
+        "kernel.shm_rmid_forced",
+        "net.ipv4.ip_local_port_range",
+        "net.ipv4.ip_local_reserved_ports",
+        "net.ipv4.ip_unprivileged_port_start",
+        "net.ipv4.ping_group_range",
+        "net.ipv4.tcp_fin_timeout",
+        "net.ipv4.tcp_keepalive_intvl",
+        "net.ipv4.tcp_keepalive_probes",
+        "net.ipv4.tcp_keepalive_time",
+        "net.ipv4.tcp_rmem",
+        "net.ipv4.tcp_syncookies",
+        "net.ipv4.tcp_wmem",
+    }
+)
+
+
+def sysctls(pod: PodView) -> Finding:
+    """Sysctls: those that are safe and of the pod alone."""
+    bad = [entry["name"] for entry in pod.security.get("sysctls") or () if entry["name"] not in _SYSCTLS]
+    if not bad:
+        return None
+    return "spec.securityContext.sysctls", bad[0], "forbidden sysctls", ", ".join(bad)
+
+
+def windows_host_process(pod: PodView) -> Finding:
+    """Windows host processes: none."""
+
+    def is_bad(context: Mapping[str, Any]) -> bool:
+        return bool((context.get("windowsOptions") or {}).get("hostProcess"))
+
+    by_pod = is_bad(pod.security)
+    bad = [c["name"] for c in pod.containers if is_bad(context(c))]
+    if not by_pod and not bad:
+        return None
+    detail = f"{setters(by_pod, bad)} must not set securityContext.windowsOptions.hostProcess=true"
+    return any_path("windowsOptions.hostProcess"), "true", "hostProcess", detail

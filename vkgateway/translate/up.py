@@ -1,0 +1,205 @@
+"""The status of a compute pod becomes the status of the tenant's pod, as a merge patch of what differs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from vkgateway.model import times
+from vkgateway.model.objects import Object
+from vkgateway.translate.cleaning import Cleaner
+from vkgateway.translate.conditions import Conditions, placed, tenant_conditions
+from vkgateway.translate.metadata import READINESS_GATES_ANNOTATION
+
+TERMINAL: Final = frozenset({"Succeeded", "Failed"})
+
+_TENANTS_OWN: Final = frozenset({"qosClass", "observedGeneration"})
+_COMPUTE_ONLY: Final = frozenset(
+    {
+        "nominatedNodeName",
+        "resourceClaimStatuses",
+        "extendedResourceClaimStatus",
+        "nodeAllocatableResourceClaimStatuses",
+    }
+)
+_STAYS: Final = _TENANTS_OWN | _COMPUTE_ONLY
+_REMOVABLE: Final = frozenset(
+    {
+        "message",
+        "reason",
+        "podIP",
+        "podIPs",
+        "hostIP",
+        "hostIPs",
+        "startTime",
+        "initContainerStatuses",
+        "containerStatuses",
+        "ephemeralContainerStatuses",
+        "resize",
+        "allocatedResources",
+        "resources",
+    }
+)
+"""Fields that were mirrored if they stand above, and so go when they are gone below."""
+
+_CONTAINER_KINDS: Final = frozenset({"initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """Why a pod was ended from outside: reason and message of its DisruptionTarget condition."""
+
+    reason: str
+    message: str
+
+
+def mirror_status(
+    compute_pod: Object,
+    tenant_status: Object,
+    *,
+    node_ip: str,
+    hide: Iterable[str] = (),
+    node_name: str = "the node",
+) -> Object | None:
+    """Merge patch (RFC 7386) for the tenant pod's `status`, or None if nothing differs.
+
+    Of the compute pod, `status` is read, and for cleaning messages `metadata` (namespace, uid, annotations) and
+    `spec.nodeName`. `node_ip` is the virtual node's address, `node_name` what stands in messages for its nodes,
+    `hide` more names of nodes. Lists are replaced whole, as merge patches do. A terminal phase above is final: if the
+    compute pod says otherwise, nothing is patched.
+    """
+    wanted = _wanted(compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name)
+    return None if wanted is None else _difference(wanted, tenant_status)
+
+
+def final_status(
+    compute_pod: Object,
+    tenant_status: Object,
+    *,
+    taken: Taken | None,
+    now: datetime,
+    node_ip: str = "",
+    hide: Iterable[str] = (),
+    node_name: str = "the node",
+) -> Object | None:
+    """Merge patch that ends the tenant's pod as the compute pod ended, or None if it already has.
+
+    A compute pod that is gone or going without a terminal phase of its own (its node is lost) ends as Failed. With
+    `taken`, the condition DisruptionTarget says why, unless one from below already does.
+    """
+    wanted = _wanted(compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name)
+    if wanted is None:
+        return None
+    conditions: Conditions = wanted.get("conditions") or []
+    if wanted["phase"] not in TERMINAL:
+        wanted["phase"] = "Failed"
+        conditions = _not_ready(conditions, now)
+    if taken is not None:
+        conditions = _disrupted(conditions, taken, now)
+        if wanted["phase"] == "Failed":
+            wanted.setdefault("reason", taken.reason)
+            wanted.setdefault("message", taken.message)
+    if conditions:
+        wanted["conditions"] = conditions
+    return _difference(wanted, tenant_status)
+
+
+def failed_status(reason: str, message: str, *, tenant_status: Object) -> Object | None:
+    """Merge patch that fails a pod which never ran or of which nothing is left; None if its phase is final."""
+    if tenant_status.get("phase") in TERMINAL:
+        return None
+    return _difference({"phase": "Failed", "reason": reason, "message": message}, tenant_status, removable=frozenset())
+
+
+def condition_status(
+    tenant_status: Object, kind: str, *, status: str, reason: str, message: str, now: datetime
+) -> Object | None:
+    """Merge patch that sets one condition of a pod, or None if it stands so already or the phase is final."""
+    if tenant_status.get("phase") in TERMINAL:
+        return None
+    new = {"type": kind, "status": status, "reason": reason, "message": message}
+    conditions: Conditions = tenant_status.get("conditions") or []
+    old = next((entry for entry in conditions if entry["type"] == kind), None)
+    if old is not None and all(old.get(key) == value for key, value in new.items()):
+        return None
+    return {"conditions": placed(conditions, new, now=times.render(now))}
+
+
+def _wanted(
+    compute_pod: Object, tenant_status: Object, *, node_ip: str, hide: Iterable[str], node_name: str
+) -> Object | None:
+    """The whole status that the tenant's pod should have, its own fields left out; None if its phase is final."""
+    status: Object = compute_pod.get("status") or {}
+    phase = tenant_status.get("phase")
+    if phase in TERMINAL and status.get("phase") != phase:
+        return None
+    cleaner = Cleaner.for_pod(compute_pod, hide=hide, node_name=node_name)
+    wanted = {key: value for key, value in status.items() if key not in _STAYS}
+    wanted.setdefault("phase", "Pending")
+    for key in _CONTAINER_KINDS & wanted.keys():
+        wanted[key] = _container_statuses(wanted[key], cleaner)
+    if "message" in wanted:
+        wanted["message"] = cleaner.clean(wanted["message"])
+    _set_host_addresses(wanted, tenant_status, node_ip)
+    annotations = (compute_pod.get("metadata") or {}).get("annotations") or {}
+    gates = annotations.get(READINESS_GATES_ANNOTATION, "")
+    conditions = tenant_conditions(
+        status.get("conditions") or [],
+        tenant_status.get("conditions") or [],
+        gates=tuple(filter(None, gates.split(","))),
+        clean=cleaner.clean,
+    )
+    wanted.pop("conditions", None)
+    if conditions or tenant_status.get("conditions"):
+        wanted["conditions"] = conditions
+    return wanted
+
+
+def _set_host_addresses(wanted: Object, tenant_status: Object, node_ip: str) -> None:
+    """The virtual node's address in the place of the host's; without one, what the tenant's pod shows stays."""
+    for key, own in (("hostIP", node_ip), ("hostIPs", [{"ip": node_ip}])):
+        if key in wanted and node_ip:
+            wanted[key] = own
+        elif key in wanted or not node_ip:
+            wanted.pop(key, None)
+            if key in tenant_status:
+                wanted[key] = tenant_status[key]
+
+
+def _difference(
+    wanted: Mapping[str, Any], tenant_status: Mapping[str, Any], *, removable: frozenset[str] = _REMOVABLE
+) -> Object | None:
+    patch = {key: value for key, value in wanted.items() if key not in tenant_status or tenant_status[key] != value}
+    for key in removable:
+        if key in tenant_status and key not in wanted:
+            patch[key] = None
+    return patch or None
+
+
+def _container_statuses(statuses: Sequence[Object], cleaner: Cleaner) -> list[Object]:
+    return [_container_status(status, cleaner) for status in statuses or ()]
+
+
+def _container_status(status: Object, cleaner: Cleaner) -> Object:
+    for key in ("state", "lastState"):
+        for name, details in (status.get(key) or {}).items():
+            text = details.get("message")
+            if text and (cleaned := cleaner.clean(text)) != text:
+                status = {**status, key: {**status[key], name: {**details, "message": cleaned}}}
+    return status
+
+
+def _not_ready(conditions: Conditions, now: datetime) -> Conditions:
+    stamp = times.render(now)
+    for kind in ("Ready", "ContainersReady"):
+        if any(entry["type"] == kind and entry["status"] == "True" for entry in conditions):
+            new = {"type": kind, "status": "False", "reason": "PodFailed", "message": ""}
+            conditions = placed(conditions, new, now=stamp)
+    return conditions
+
+
+def _disrupted(conditions: Conditions, taken: Taken, now: datetime) -> Conditions:
+    if any(entry["type"] == "DisruptionTarget" and entry["status"] == "True" for entry in conditions):
+        return conditions
+    new = {"type": "DisruptionTarget", "status": "True", "reason": taken.reason, "message": taken.message}
+    return placed(conditions, new, now=times.render(now))
