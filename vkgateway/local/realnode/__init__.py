@@ -1,7 +1,6 @@
 """The one real node of the embedded platform: kubelet, containerd, CNI, kube-proxy and CoreDNS."""
 
 from vkgateway.local.realnode.node import RealNode
-from vkgateway.local.realnode.options import RealNodeOptions
-from vkgateway.local.realnode.probe import probe
+from vkgateway.local.realnode.options import PROGRAMS, RealNodeOptions
 
-__all__ = ["RealNode", "RealNodeOptions", "probe"]
+__all__ = ["PROGRAMS", "RealNode", "RealNodeOptions"]

@@ -103,7 +103,7 @@ class Claims:
     @staticmethod
     def _restore(record: _Record) -> None:
         for path, value in record.settings.items():
-            with contextlib.suppress(FileNotFoundError):  # an interface that is gone by now
+            if Path(path).exists():  # not that of an interface that is gone by now
                 Path(path).write_text(value)
         for folder in reversed(record.directories):
             with contextlib.suppress(OSError):  # somebody else has put something there since

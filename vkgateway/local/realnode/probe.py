@@ -10,6 +10,7 @@ from pathlib import Path
 
 from vkgateway.local.realnode.cgroups import Cgroups
 from vkgateway.local.realnode.host import TOOL_PATH, ToolError, run
+from vkgateway.local.realnode.images import BUSYBOX
 
 # Program -> Debian's package.
 _TOOLS: Mapping[str, str] = {
@@ -22,7 +23,9 @@ _TOOLS: Mapping[str, str] = {
 }
 _CNI_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"), Path("/usr/libexec/cni"))
 _CNI_PLUGINS = ("ptp", "host-local", "loopback")
-_BUSYBOX = Path("/bin/busybox")
+_KMSG = Path("/dev/kmsg")
+# Enough of a program to hold the name of its loader, if it has one.
+_HEAD = 4096
 
 # Run in throw-away namespaces: does the kernel give us what the node is built from?
 _REHEARSAL = """
@@ -54,6 +57,15 @@ def find_plugins() -> Path | None:
     return next(has_all, None)
 
 
+def static_busybox() -> bool:
+    """Whether the busybox that goes into images is there, and runs without libraries."""
+    try:
+        with BUSYBOX.open("rb") as file:
+            return b"/ld-" not in file.read(_HEAD)
+    except FileNotFoundError:
+        return False
+
+
 def overlay_works(directory: Path) -> bool:
     """Whether overlay mounts work in `directory` (not on top of another overlay, as in many containers)."""
     trial = directory / ".overlay"
@@ -72,7 +84,7 @@ def overlay_works(directory: Path) -> bool:
 def _system() -> str | None:
     if sys.platform != "linux":
         return "a real node needs Linux"
-    return None if Path("/dev/kmsg").exists() else "the kubelet needs /dev/kmsg, which is not there"
+    return None if _KMSG.exists() else f"the kubelet needs {_KMSG}, which is not there"
 
 
 def _privileges() -> str | None:
@@ -83,8 +95,8 @@ def _programs() -> str | None:
     packages = {name: package for name, package in _TOOLS.items() if find_tool(name) is None}
     if find_plugins() is None:
         packages["the CNI plugins"] = "containernetworking-plugins"
-    if not _BUSYBOX.exists():
-        packages[str(_BUSYBOX)] = "busybox-static"
+    if not static_busybox():
+        packages[f"a static {BUSYBOX}"] = "busybox-static"
     if not packages:
         return None
     names, wanted = ", ".join(packages), " ".join(sorted(set(packages.values())))

@@ -1,0 +1,80 @@
+"""The pods' control group in trees that look like the kernel's, of both versions."""
+
+from pathlib import Path
+
+import pytest
+
+from vkgateway.local.realnode.cgroups import Cgroups
+
+
+@pytest.fixture
+def version1(tmp_path: Path) -> Path:
+    for name in ("cpu,cpuacct", "cpuset", "memory", "pids", "systemd", "unified"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cgroup.procs").write_text("1\n")
+    (tmp_path / "cpu").symlink_to("cpu,cpuacct")
+    (tmp_path / "cpuset/cpuset.cpus").write_text("0-1\n")
+    (tmp_path / "cpuset/cpuset.mems").write_text("0\n")
+    return tmp_path
+
+
+@pytest.fixture
+def version2(tmp_path: Path) -> Path:
+    (tmp_path / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
+    (tmp_path / "cgroup.subtree_control").write_text("cpuset cpu io memory pids\n")
+    (tmp_path / "cgroup.procs").write_text("1\n")
+    return tmp_path
+
+
+def test_version_1_group_is_made_in_each_hierarchy_with_processors_of_its_parent(version1: Path) -> None:
+    cgroups = Cgroups("vkg3", version1)
+    cgroups.create()
+    cgroups.create()
+    made = sorted(str(path.relative_to(version1)) for path in version1.glob("*/vkg3") if not path.parent.is_symlink())
+    assert made == [f"{name}/vkg3" for name in ("cpu,cpuacct", "cpuset", "memory", "pids", "systemd", "unified")]
+    assert (version1 / "cpuset/vkg3/cpuset.cpus").read_text() == "0-1\n"
+
+
+def test_missing_controllers_are_named(version1: Path) -> None:
+    assert Cgroups("vkg3", version1).missing() is None
+    (version1 / "memory/cgroup.procs").unlink()
+    assert Cgroups("vkg3", version1).missing() == f"the cgroup controllers memory are not mounted at {version1}"
+
+
+def test_no_cgroups_at_all_is_a_reason(tmp_path: Path) -> None:
+    assert "are not mounted" in (Cgroups("vkg3", tmp_path / "none").missing() or "")
+
+
+def test_version_2_with_controllers_handed_on_is_fine(version2: Path) -> None:
+    assert Cgroups("vkg3", version2).missing() is None
+
+
+def test_version_2_in_a_container_with_processes_at_the_root_is_a_reason(version2: Path) -> None:
+    (version2 / "cgroup.subtree_control").write_text("\n")
+    assert Cgroups("vkg3", version2).missing() is None  # the real root has no cgroup.type
+    (version2 / "cgroup.type").write_text("domain\n")
+    assert "holds processes itself" in (Cgroups("vkg3", version2).missing() or "")
+    (version2 / "cgroup.procs").write_text("")
+    assert Cgroups("vkg3", version2).missing() is None
+
+
+def test_members_are_those_of_the_groups_below_too(version1: Path) -> None:
+    for group, pids in (
+        ("memory/vkg3", ""),
+        ("memory/vkg3/kubepods/a", "11\n12\n"),
+        ("pids/vkg3/kubepods/b", "12\n13\n"),
+    ):
+        (version1 / group).mkdir(parents=True)
+        (version1 / group / "cgroup.procs").write_text(pids)
+    assert Cgroups("vkg3", version1).members() == {11, 12, 13}
+    assert Cgroups("vkg4", version1).members() == set()
+
+
+def test_removal_takes_the_groups_below_and_no_neighbour(version1: Path) -> None:
+    for group in ("memory/vkg3/kubepods/besteffort/a", "pids/vkg3", "memory/vkg31"):
+        (version1 / group).mkdir(parents=True)
+    cgroups = Cgroups("vkg3", version1)
+    cgroups.remove()
+    cgroups.remove()
+    assert [path.name for path in (version1 / "memory").iterdir() if path.is_dir()] == ["vkg31"]
+    assert not (version1 / "pids/vkg3").exists()

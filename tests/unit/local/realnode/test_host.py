@@ -1,0 +1,110 @@
+"""What is changed on the machine is undone by the last platform, and tools that fail are told in one sentence."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vkgateway.local.realnode.host import Claims, ToolError, run, succeeds
+
+
+class Machine:
+    """A folder with a kernel setting and places that claims may change."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir()
+        self.root = root
+        self.setting = root / "forwarding"
+        self.setting.write_text("0\n")
+        self.claims = Claims(root / "run")
+        self.place = root / "var/lib/kubelet"
+
+    def claim(self, number: int) -> None:
+        self.claims.claim(number, settings={str(self.setting): "1"}, directories=[str(self.place)])
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.root.iterdir())
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "machine")
+
+
+def test_one_platform_leaves_the_machine_as_it_was(machine: Machine) -> None:
+    machine.claim(1)
+    assert machine.setting.read_text() == "1"
+    assert machine.place.is_dir()
+    machine.claims.release(1)
+    assert machine.setting.read_text() == "0"
+    assert machine.names() == ["forwarding"]
+
+
+def test_what_was_there_before_stays(machine: Machine) -> None:
+    machine.place.parent.mkdir(parents=True)
+    machine.setting.write_text("1")
+    machine.claim(1)
+    machine.claims.release(1)
+    assert machine.setting.read_text() == "1"
+    assert machine.place.parent.is_dir()
+    assert not machine.place.exists()
+
+
+def test_folder_that_somebody_else_uses_by_now_stays(machine: Machine) -> None:
+    machine.claim(1)
+    (machine.place / "theirs").touch()
+    machine.claims.release(1)
+    assert (machine.place / "theirs").exists()
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 2)), max_size=12))
+def test_changed_exactly_while_anybody_needs_it(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bool, int]]
+) -> None:
+    machine = Machine(tmp_path_factory.mktemp("claims") / "machine")
+    users: set[int] = set()
+    for comes, number in steps:
+        if comes:
+            users.add(number)
+            machine.claim(number)
+        else:
+            users.discard(number)
+            machine.claims.release(number)
+        assert machine.setting.read_text().strip() == ("1" if users else "0")
+        assert machine.place.exists() is bool(users)
+    if not users:
+        assert machine.names() == ["forwarding"]
+
+
+def test_interface_that_is_gone_needs_no_undoing(machine: Machine) -> None:
+    machine.claim(1)
+    machine.setting.unlink()
+    machine.claims.release(1)
+    assert machine.names() == []
+
+
+def test_failing_tool_is_told_with_its_last_words() -> None:
+    with pytest.raises(ToolError, match=r"`sh -c echo one >&2; echo two >&2; exit 3` failed: two"):
+        run("sh", "-c", "echo one >&2; echo two >&2; exit 3")
+
+
+def test_silent_failure_is_told_by_its_exit_code() -> None:
+    with pytest.raises(ToolError, match="failed: exit 4"):
+        run("sh", "-c", "exit 4")
+
+
+def test_missing_tool_is_named() -> None:
+    with pytest.raises(ToolError, match="no-such-tool is not installed"):
+        run("no-such-tool")
+
+
+def test_tool_that_hangs_is_ended() -> None:
+    with pytest.raises(ToolError, match="did not end within 0 s"):
+        run("sleep", "60", timeout=0.05)
+
+
+def test_success_and_failure() -> None:
+    assert succeeds("true")
+    assert not succeeds("false")
+    assert run("cat", stdin="in") == "in"

@@ -1,0 +1,196 @@
+"""The node as a whole: certificates, processes, order of work, repeated and interrupted."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.local.realnode.test_options import OPTIONS
+from vkgateway.controlplane.pki import Authority, alternative_names, common_name
+from vkgateway.local.realnode import images
+from vkgateway.local.realnode import node as node_module
+from vkgateway.local.realnode.cgroups import Cgroups
+from vkgateway.local.realnode.host import Claims, ToolError
+from vkgateway.local.realnode.namespaces import Namespaces
+from vkgateway.local.realnode.node import RealNode, remove_files
+from vkgateway.local.realnode.options import RealNodeOptions
+from vkgateway.model.errors import UnavailableError
+
+STEPS = ("cgroups.create", "claims.claim", "namespaces.create", "let_out")
+
+
+class Trace:
+    """What was asked of the machine, in order; a step can be made to fail once."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+        self.fails_at = ""
+
+    def step(self, name: str) -> Callable[..., None]:
+        def ask(*_: object, **__: object) -> None:
+            if name == self.fails_at:
+                self.fails_at = ""
+                raise ToolError(f"{name} failed")
+            self.steps.append(name)
+
+        return ask
+
+
+@pytest.fixture
+def trace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trace:
+    trace = Trace()
+    (tmp_path / "busybox").write_bytes(b"busybox")
+    monkeypatch.setattr(images, "BUSYBOX", tmp_path / "busybox")
+    monkeypatch.setattr(node_module, "run", lambda *_: "sh\ndate\n")
+    monkeypatch.setattr(node_module, "find_tool", lambda name: Path("/usr/sbin", name))
+    monkeypatch.setattr(node_module, "find_plugins", lambda: Path("/usr/lib/cni"))
+    monkeypatch.setattr(node_module, "overlay_works", lambda _: True)
+    monkeypatch.setattr(node_module, "uplink_mtu", lambda: 1500)
+    monkeypatch.setattr(node_module, "forwarding", lambda _: {})
+    monkeypatch.setattr(node_module, "let_out", trace.step("let_out"))
+    monkeypatch.setattr(node_module, "kill_all", trace.step("kill_all"))
+    monkeypatch.setattr(Cgroups, "create", trace.step("cgroups.create"))
+    monkeypatch.setattr(Cgroups, "remove", trace.step("cgroups.remove"))
+    monkeypatch.setattr(Namespaces, "create", trace.step("namespaces.create"))
+    monkeypatch.setattr(Namespaces, "destroy", trace.step("namespaces.destroy"))
+    monkeypatch.setattr(Claims, "claim", trace.step("claims.claim"))
+    monkeypatch.setattr(Claims, "release", trace.step("claims.release"))
+    return trace
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority.create("platform")
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> RealNodeOptions:
+    return replace(OPTIONS, directory=tmp_path / "node")
+
+
+@pytest.fixture
+def node(options: RealNodeOptions, authority: Authority, trace: Trace) -> RealNode:
+    return RealNode(options, authority=authority)
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_certificates_name_who_kubernetes_expects(node: RealNode, options: RealNodeOptions) -> None:
+    node.prepare()
+    pki = options.folders.pki
+    users = {name: common_name((pki / f"{name}.crt").read_bytes()) for name in ("kubelet", "kube-proxy", "coredns")}
+    assert users == {"kubelet": "system:node:real-0", "kube-proxy": "system:kube-proxy", "coredns": "system:coredns"}
+    assert alternative_names((pki / "kubelet-server.crt").read_bytes()) == {"real-0", "10.213.7.2"}
+    assert {path.stat().st_mode & 0o777 for path in pki.glob("*.key")} == {0o600}
+
+
+def test_prepared_twice_nothing_changes(node: RealNode, options: RealNodeOptions) -> None:
+    node.prepare()
+    before = files(options.directory)
+    node.prepare()
+    assert files(options.directory) == before
+
+
+def test_new_authority_means_new_certificates(node: RealNode, options: RealNodeOptions, trace: Trace) -> None:
+    node.prepare()
+    old = (options.folders.pki / "kubelet.crt").read_bytes()
+    other = Authority.create("another")
+    RealNode(options, authority=other).prepare()
+    assert (options.folders.pki / "kubelet.crt").read_bytes() != old
+    assert other.signed((options.folders.pki / "kubelet.crt").read_bytes())
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_interrupted_at_any_step_a_second_call_ends_the_same(
+    node: RealNode, options: RealNodeOptions, trace: Trace, step: str
+) -> None:
+    trace.fails_at = step
+    with pytest.raises(ToolError, match=step):
+        node.prepare()
+    before = len(trace.steps)
+    node.prepare()
+    assert [name for name in trace.steps[before:] if name in STEPS] == [*STEPS, "claims.claim"]
+    assert (options.folders.config / "kubelet.yaml").exists()
+
+
+def test_machine_that_lacks_runc_is_told_so(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_module, "find_tool", lambda _: None)
+    monkeypatch.setattr(node_module, "probe", lambda: "missing runc: apt-get install runc")
+    with pytest.raises(UnavailableError, match="no real node here: missing runc: apt-get install runc"):
+        node.prepare()
+
+
+def test_processes_run_inside_and_the_kubelet_stops_before_containerd(node: RealNode) -> None:
+    specs = {spec.name: spec for spec in node.specs()}
+    assert list(specs) == ["node/containerd", "node/kubelet", "node/kube-proxy", "node/coredns"]
+    assert all(spec.argv[0] == "nsenter" for spec in specs.values())
+    assert specs["node/kubelet"].stop_rank > specs["node/containerd"].stop_rank
+    assert "--node-ip=10.213.7.2" in specs["node/kubelet"].argv
+    assert "--node-labels=platform.vkgateway.io/pool=real" in specs["node/kubelet"].argv
+    assert specs["node/containerd"].env["PATH"].startswith("/bin:")
+
+
+def test_every_file_that_a_process_is_given_exists(node: RealNode) -> None:
+    node.prepare()
+    given = [
+        word.partition("=")[2] for spec in node.specs() for word in spec.argv if "config=" in word or "-conf=" in word
+    ]
+    assert len(given) == 5
+    assert all(Path(path).exists() for path in given)
+
+
+def test_teardown_kills_before_it_takes_away(node: RealNode, trace: Trace) -> None:
+    node.teardown()
+    assert trace.steps == ["kill_all", "namespaces.destroy", "cgroups.remove", "claims.release"]
+
+
+def test_kubelet_keeps_gpus_over_its_restarts(node: RealNode, options: RealNodeOptions) -> None:
+    list(node._mounts())
+    assert list((options.folders.kubelet / "device-plugins").iterdir()) != []
+
+
+def test_machine_wide_settings_are_hidden_behind_files_of_the_node(node: RealNode, options: RealNodeOptions) -> None:
+    node.prepare()
+    mounts = {place: source for source, place in node._mounts()}
+    assert mounts["/var/lib/kubelet"] == str(options.folders.kubelet)
+    assert mounts["/run/containerd"] == "tmpfs"
+    assert Path(mounts["/proc/sys/vm/overcommit_memory"]).read_text() == "1\n"
+    assert all(Path(source).exists() for source in mounts.values() if source != "tmpfs")
+
+
+def test_images_that_containerd_has_are_not_imported_again(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, ...]] = []
+
+    def ctr(*arguments: str) -> str:
+        calls.append(arguments)
+        return images.PAUSE_IMAGE if arguments[1] == "list" else ""
+
+    monkeypatch.setattr(node, "ctr", ctr)
+    node.import_images()
+    assert [Path(arguments[2]).name for arguments in calls if arguments[1] == "import"] == ["busybox-1.tar"]
+
+
+def test_containerd_that_never_answers_is_told(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ctr(*_: str) -> str:
+        raise ToolError("connection refused")
+
+    monkeypatch.setattr(node, "ctr", ctr)
+    with pytest.raises(UnavailableError, match="containerd does not answer: connection refused"):
+        node.import_images(timeout=0)
+
+
+def test_files_can_be_removed_twice(node: RealNode, options: RealNodeOptions) -> None:
+    node.prepare()
+    remove_files(options)
+    remove_files(options)
+    assert not options.directory.exists()
+
+
+def test_kubelet_configuration_on_disk_is_that_of_this_node(node: RealNode, options: RealNodeOptions) -> None:
+    node.prepare()
+    config = yaml.safe_load((options.folders.config / "kubelet.yaml").read_text())
+    assert config["tlsCertFile"] == str(options.folders.pki / "kubelet-server.crt")
