@@ -138,5 +138,5 @@ def manifest(tenant: Tenant) -> dict[str, Any]:
         "apiVersion": API_VERSION,
         "kind": "Tenant",
         "metadata": metadata,
-        "spec": msgspec.to_builtins(tenant.spec),
+        "spec": msgspec.json.decode(msgspec.json.encode(tenant.spec)),
     }

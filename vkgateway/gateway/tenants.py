@@ -16,7 +16,6 @@ from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.ledger import ACCEPTED_SPEC, Ledger, written
 from vkgateway.gateway.planes import Access, ControlPlanes, Runtimes
 from vkgateway.gateway.status import Verdict, failing, passed, waiting
-from vkgateway.gateway.teardown import clear
 from vkgateway.gateway.tenant_record import Teller, TenantRecord, api_server
 from vkgateway.gateway.worker import DONE, Fleet, Outcome
 from vkgateway.kube import errors
@@ -26,13 +25,16 @@ from vkgateway.kube.resources import TENANTS
 from vkgateway.model.api import Tenant, TenantPolicy, TenantSpec
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import TENANT_FINALIZER
+from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.teardown import remove_tenant
 
 log = structlog.get_logger(__name__)
 
 PROBE_SECONDS = 10.0
 PROBE_TIMEOUT = 5.0
 RETRY_SECONDS = 15.0
-CLEARING_SECONDS = 0.3
+CLEARING_SECONDS = 60.0
+"""Pods may take their grace to end; after so long the status says that it lasts."""
 PROVISION_TIMEOUT = 180.0
 """One attempt at a control plane; the steps it has done stay done."""
 
@@ -225,20 +227,14 @@ class TenantController:
         held = TENANT_FINALIZER in tenant.metadata.finalizers or record.recorded is not None
         if record.released or not held:
             return None
-        await self._say(tenant, record, "its work is being ended")
+        await self._say(tenant, record, "its pods are being ended and its namespaces removed")
         await self._drop(name, keep=True)
         needed = _clusters(tenant, self.ledger.accepted(name))
-        left = await self._clear(name, needed=needed)
-        if left:
-            await self._say(tenant, record, left)
-            return CLEARING_SECONDS
+        await self._clear(name, needed=needed)
         await self._say(tenant, record, "its control plane and data are being removed")
         await self._planes.remove(name, on_step=lambda _reason, message: self._say(tenant, record, message))
         # A request that was under way when the work was ended may have made something since.
-        left = await self._clear(name, needed=needed)
-        if left:
-            await self._say(tenant, record, left)
-            return CLEARING_SECONDS
+        await self._clear(name, needed=needed)
         await self._release(tenant)
         record.released = True
         self.ledger.forget(name)
@@ -249,26 +245,31 @@ class TenantController:
         record.learn(deleting=Verdict("False", "Deleting", message))
         await self._teller.tell(tenant, record)
 
-    async def _clear(self, name: str, *, needed: Collection[str]) -> str:
-        """Empty all compute clusters of the tenant; say what is left, or "" if nothing is.
+    async def _clear(self, name: str, *, needed: Collection[str]) -> None:
+        """Empty all compute clusters of the tenant, and wait until they are.
 
         Those that it does not use now may still hold something of it from before, and are cleared if they can be.
+        Raises UnavailableError where it cannot be done now, or takes too long to be silent about it.
         """
         links = self._computes.links
         missing = [one for one in needed if one not in links and self._computes.cluster(one) is not None]
         if missing:
-            return f"waits until compute cluster {missing[0]} is connected"
-        for link in links.values():
-            try:
-                left = await clear(link, name)
-            except errors.ApiError as error:
-                if link.name in needed:
-                    raise
-                log.warning("compute cluster not cleared", tenant=name, compute=link.name, error=str(error))
-                continue
-            if left:
-                return left
-        return ""
+            raise UnavailableError(f"waits until compute cluster {missing[0]!r} is connected")
+        clearings = (self._clear_one(link, name, needed=link.name in needed) for link in links.values())
+        for result in await asyncio.gather(*clearings, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _clear_one(self, link: ComputeLink, name: str, *, needed: bool) -> None:
+        try:
+            async with asyncio.timeout(CLEARING_SECONDS):
+                await remove_tenant(link, name)
+        except TimeoutError as error:
+            raise UnavailableError(f"pods and namespaces are still ending in compute cluster {link.name!r}") from error
+        except errors.ApiError as error:
+            if needed:
+                raise
+            log.warning("compute cluster not cleared", tenant=name, compute=link.name, error=str(error))
 
     async def _release(self, tenant: Tenant) -> None:
         metadata = tenant.metadata
@@ -285,8 +286,7 @@ class TenantController:
         await self._drop(name, keep=True)
         if self.ledger.accepted(name) is not None:
             log.warning("tenant vanished without being removed; removing what it had", tenant=name)
-            if await self._clear(name, needed=self._computes.links):
-                return CLEARING_SECONDS
+            await self._clear(name, needed=self._computes.links)
             await self._planes.remove(name, on_step=_nobody)
             self.ledger.forget(name)
             self._computes.tenants_changed()
@@ -312,8 +312,8 @@ async def _nobody(_reason: str, _message: str) -> None:
 
 def _clusters(tenant: Tenant, accepted: TenantSpec | None) -> set[str]:
     """Return the compute clusters that hold, or may hold, something of the tenant."""
-    pools = (*tenant.spec.pools, *tenant.status.pools, *(accepted.pools if accepted is not None else ()))
-    return {pool.compute_cluster for pool in pools}
+    wanted = (*tenant.spec.pools, *(accepted.pools if accepted is not None else ()))
+    return {pool.compute_cluster for pool in wanted} | {pool.compute_cluster for pool in tenant.status.pools}
 
 
 def _shape(spec: TenantSpec) -> TenantSpec:

@@ -1,0 +1,162 @@
+"""Tests of the command line as a whole: finding commands, exit codes, one sentence an error."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from vkgateway.cli import main, options
+from vkgateway.cli.lazy import LazyGroup
+from vkgateway.model.errors import (
+    ConflictError,
+    InputError,
+    NotFoundError,
+    UnavailableError,
+    VkgatewayError,
+)
+
+
+@pytest.fixture
+def raising(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    """Adds a command `fail` that raises what the list holds."""
+    errors: list[BaseException] = []
+
+    @click.command()
+    def fail() -> None:
+        raise errors[0]
+
+    monkeypatch.setitem(main.cli.commands, "fail", fail)
+    return errors
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (VkgatewayError("wrong"), 1),
+        (InputError("wrong"), 2),
+        (NotFoundError("wrong"), 3),
+        (ConflictError("wrong"), 4),
+        (UnavailableError("wrong"), 5),
+    ],
+)
+def test_exit_codes_are_those_documented(
+    raising: list[BaseException], capsys: pytest.CaptureFixture[str], error: VkgatewayError, code: int
+) -> None:
+    raising.append(error)
+    assert main.run(["fail"]) == code
+    assert capsys.readouterr().err == "Error: wrong\n"
+
+
+def test_the_way_out_stands_on_a_line_of_its_own(
+    raising: list[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    raising.append(InputError("wrong", hint="do right"))
+    main.run(["fail"])
+    assert capsys.readouterr().err == "Error: wrong\n       do right\n"
+
+
+def test_interruption_is_130(raising: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
+    raising.append(KeyboardInterrupt())
+    assert main.run(["fail"]) == 130
+    assert "Interrupted" in capsys.readouterr().err
+
+
+def test_the_systems_errors_name_the_file(raising: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
+    raising.append(OSError(28, "No space left on device", "/data/x"))
+    assert main.run(["fail"]) == 1
+    assert capsys.readouterr().err == "Error: /data/x: No space left on device\n"
+
+
+def test_a_bug_is_not_hidden(raising: list[BaseException]) -> None:
+    raising.append(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        main.run(["fail"])
+
+
+def test_an_unknown_command_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["nonsense"]) == 2
+    assert "nonsense" in capsys.readouterr().err
+
+
+def test_version_needs_no_platform(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["version", "-o", "name"]) == 0
+    assert capsys.readouterr().out.strip().count(".") == 2
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_name_the_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["completion", shell]) == 0
+    assert "_VKGATEWAY_COMPLETE" in capsys.readouterr().out
+
+
+def test_no_platform_is_one_sentence_and_5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--data-dir", str(tmp_path), "tenant", "list"]) == 5
+    assert f"no platform in {tmp_path}" in capsys.readouterr().err
+
+
+def test_a_kubeconfig_that_points_nowhere_is_one_sentence_and_5(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text(
+        "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
+        "contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\nusers: []\n"
+    )
+    assert main.run(["tenant", "list", "--kubeconfig", str(file)]) == 5
+    error = capsys.readouterr().err
+    assert f"http://127.0.0.1:1 ({file}) does not answer" in error
+    assert "Traceback" not in error
+
+
+def test_the_data_directory_may_stand_before_or_after_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Path] = []
+
+    @click.command()
+    @options.data_dir_option
+    def where(data_dir: Path) -> None:
+        seen.append(data_dir)
+
+    monkeypatch.setitem(main.cli.commands, "where", where)
+    monkeypatch.setenv("VKGATEWAY_DATA_DIR", "/env")
+    for line in (["--data-dir", "/x", "where"], ["where", "--data-dir", "/y"], ["where"]):
+        assert main.run(line) == 0
+    monkeypatch.delenv("VKGATEWAY_DATA_DIR")
+    monkeypatch.setenv("XDG_DATA_HOME", "/xdg")
+    assert main.run(["where"]) == 0
+    assert seen == [Path("/x"), Path("/y"), Path("/env"), Path("/xdg/vkgateway")]
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        yield " ".join((*path, name)), command
+
+
+def test_every_command_has_help_an_example_and_a_data_directory() -> None:
+    for name, command in commands(main.cli):
+        assert command.help, name
+        assert "xample" in (command.epilog or ""), name
+        if not isinstance(command, click.Group):
+            assert any("--data-dir" in one.opts for one in command.params), name
+
+
+def test_only_the_command_asked_for_is_imported() -> None:
+    script = (
+        "import sys; from vkgateway.cli import main; main.run(['completion', 'bash']);"
+        "print([name for name in sys.modules if name in ('aiohttp', 'rich', 'grpc', 'vkgateway.cli.tenant')])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_lazy_group_refuses_what_is_no_command() -> None:
+    group = LazyGroup(lazy={"x": "os:path"})
+    with pytest.raises(TypeError, match="os:path"):
+        group.get_command(click.Context(group), "x")

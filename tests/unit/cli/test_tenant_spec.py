@@ -1,0 +1,121 @@
+"""Tests of what `tenant create` makes of its options and manifests."""
+
+from pathlib import Path
+
+import pytest
+
+from vkgateway.cli import tenant_spec
+from vkgateway.model.api import Tenant, TenantPool, TenantSpec
+from vkgateway.model.errors import InputError
+from vkgateway.model.objects import Meta
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a100", TenantPool(name="a100")),
+        ("a100.east", TenantPool(name="a100", compute_cluster="east")),
+        ("a100:guarantee=cpu=4", TenantPool(name="a100", guarantee={"cpu": "4"})),
+        (
+            "a100.east:guarantee=nvidia.com/gpu=8,cpu=4,limit=nvidia.com/gpu=16,memory=1Ti",
+            TenantPool(
+                name="a100",
+                compute_cluster="east",
+                guarantee={"nvidia.com/gpu": "8", "cpu": "4"},
+                limit={"nvidia.com/gpu": "16", "memory": "1Ti"},
+            ),
+        ),
+        ("a100:limit=cpu=4,guarantee=cpu=2", TenantPool(name="a100", guarantee={"cpu": "2"}, limit={"cpu": "4"})),
+    ],
+)
+def test_pools_are_read(text: str, expected: TenantPool) -> None:
+    assert tenant_spec.parse_pool(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("A100", "'A100'"),
+        ("a100.East", "'East'"),
+        ("a100:cpu=4", "'cpu=4'"),
+        ("a100:guarantee=cpu", "'cpu'"),
+        ("a100:guarantee=cpu=many", "many"),
+        ("a100:limit=cpu=-1", "less than nothing"),
+        ("a100:guarantee=", "''"),
+    ],
+)
+def test_bad_pools_are_refused_with_what_is_wrong(text: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=r"--pool") as caught:
+        tenant_spec.parse_pool(text)
+    assert complaint in str(caught.value)
+
+
+def test_options_go_over_a_manifest_and_leave_the_rest() -> None:
+    given = Tenant(metadata=Meta(name="a"), spec=TenantSpec(template="big", pools=(TenantPool(name="p"),)))
+
+    wanted = tenant_spec.overlay(given, kubernetes_version="v1.35.4", pod_security="restricted")
+
+    assert wanted.spec.template == "big"
+    assert wanted.spec.pools == (TenantPool(name="p"),)
+    assert wanted.spec.kubernetes_version == "1.35.4"
+    assert wanted.spec.policy.pod_security == "restricted"
+
+
+def test_a_name_is_needed_once() -> None:
+    given = Tenant(metadata=Meta(name="alpha"))
+
+    assert tenant_spec.named(None, "alpha").metadata.name == "alpha"
+    assert tenant_spec.named(given, None).metadata.name == "alpha"
+    assert tenant_spec.named(given, "alpha").metadata.name == "alpha"
+    with pytest.raises(InputError, match="'beta', its manifest 'alpha'"):
+        tenant_spec.named(given, "beta")
+    with pytest.raises(InputError, match="no tenant named"):
+        tenant_spec.named(None, None)
+
+
+@pytest.mark.parametrize("name", ["Alpha", "a--b", "1a", "a" * 33, "-a", ""])
+def test_impossible_names_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match="tenant"):
+        tenant_spec.named(None, name)
+
+
+def test_a_manifest_is_read_as_kubectl_would(tmp_path: Path) -> None:
+    file = tmp_path / "tenant.yaml"
+    file.write_text(
+        "apiVersion: vkgateway.io/v1alpha1\nkind: Tenant\nmetadata: {name: alpha}\n"
+        "spec: {pools: [{name: a100, limit: {nvidia.com/gpu: 8}}]}\n"
+    )
+
+    found = tenant_spec.read_manifest(file)
+
+    assert found.metadata.name == "alpha"
+    assert found.spec.pools == (TenantPool(name="a100", limit={"nvidia.com/gpu": 8}),)
+    assert tenant_spec.manifest(found) == {
+        "apiVersion": "vkgateway.io/v1alpha1",
+        "kind": "Tenant",
+        "metadata": {"name": "alpha"},
+        "spec": {"pools": [{"name": "a100", "limit": {"nvidia.com/gpu": 8}}]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[", "not YAML"),
+        ("kind: Pod\napiVersion: v1\n", "no Tenant"),
+        (
+            "apiVersion: vkgateway.io/v1alpha1\nkind: Tenant\nmetadata: {name: a}\nspec: {pools: 3}\n",
+            "spec.pools",
+        ),
+    ],
+)
+def test_bad_manifests_are_refused_by_field(tmp_path: Path, text: str, complaint: str) -> None:
+    file = tmp_path / "tenant.yaml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=complaint):
+        tenant_spec.read_manifest(file)
+
+
+def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere\.yaml does not exist"):
+        tenant_spec.read_manifest(tmp_path / "nowhere.yaml")

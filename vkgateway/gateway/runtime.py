@@ -1,0 +1,296 @@
+"""The work for one tenant, wired: reconcilers, virtual nodes, and its right to call the kubelet endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from vkgateway.gateway.compute import ComputeController
+from vkgateway.gateway.config import Nodes
+from vkgateway.gateway.nodes import NodeSource, pool_context
+from vkgateway.gateway.planes import Access, NodesSeen
+from vkgateway.gateway.status import Verdict, failing, passed, waiting
+from vkgateway.kubelet.server import KubeletServer
+from vkgateway.kubelet.target import PodTarget
+from vkgateway.kubelet.virtualnode import VirtualNode
+from vkgateway.model.api import Tenant, TenantPool, TenantPoolStatus
+from vkgateway.model.errors import NotFoundError
+from vkgateway.model.names import UID_ANNOTATION, virtual_node_name
+from vkgateway.model.requests import milli
+from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.engine import Engine
+from vkgateway.sync.pods.case import Binding
+from vkgateway.sync.tenant import TenantSync
+from vkgateway.translate.context import TenantContext
+
+log = structlog.get_logger(__name__)
+
+PATIENCE_SECONDS = 3.0
+"""How long a start waits for compute clusters to tell their nodes, so that no node is shown empty for a moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What a tenant's work is made from, as its spec and the compute clusters are now."""
+
+    context: TenantContext
+    links: Mapping[str, ComputeLink]
+    sources: Mapping[str, NodeSource]
+    missing: tuple[TenantPool, ...]
+
+    def bindings(self) -> dict[str, Binding]:
+        """What each virtual node stands for."""
+        return {
+            name: Binding(pool=pool_context(source), link=source.link, node_ip=source.address)
+            for name, source in self.sources.items()
+        }
+
+
+class TenantRuntimes:
+    """All tenants that are worked for. `on_change` hears the name of a tenant whose nodes changed."""
+
+    def __init__(
+        self,
+        *,
+        computes: ComputeController,
+        kubelet: Callable[[], KubeletServer],
+        engine: Engine,
+        address: str,
+        settings: Nodes,
+        on_change: Callable[[str], None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._computes = computes
+        self._kubelet = kubelet
+        self._engine = engine
+        self._address = address
+        self._settings = settings
+        self._on_change = on_change
+        self._monotonic = monotonic
+        self._running: dict[str, TenantRuntime] = {}
+        self._asked: dict[str, float] = {}
+
+    async def serve(self, tenant: Tenant, access: Access) -> NodesSeen:
+        """See `planes.Runtimes`."""
+        name = tenant.metadata.name
+        wiring = self._wire(tenant, access)
+        running = self._running.get(name)
+        if running is not None and (running.client is not access.client or running.broken):
+            await self.stop(name)
+            running = None
+        if running is None:
+            if unknown := self._too_early(name, wiring):
+                return NodesSeen(waiting("ComputeClusterUnknown", f"waits for the nodes of {unknown}"), tenant.status.pools)
+            running = self._start(name, access, wiring)
+        else:
+            await running.rewire(wiring)
+        return running.seen()
+
+    async def stop(self, name: str) -> None:
+        """See `planes.Runtimes`."""
+        self._asked.pop(name, None)
+        running = self._running.pop(name, None)
+        if running is not None:
+            self._kubelet().revoke(name)
+            await running.stop()
+
+    def find(self, tenant: str, namespace: str, pod: str) -> PodTarget:
+        """Find the compute pod that stands for a tenant's pod, for the kubelet endpoint. Raises NotFoundError."""
+        running = self._running.get(tenant)
+        if running is None:
+            raise NotFoundError(f"tenant {tenant} is not served now")
+        return running.find(namespace, pod)
+
+    def _too_early(self, name: str, wiring: Wiring) -> str:
+        """Name a compute cluster whose nodes are not known yet and may be soon, or ""."""
+        since = self._asked.setdefault(name, self._monotonic())
+        if self._monotonic() - since > PATIENCE_SECONDS:
+            return ""
+        return next((source.link.name for source in wiring.sources.values() if not source.link.nodes.complete), "")
+
+    def _start(self, name: str, access: Access, wiring: Wiring) -> TenantRuntime:
+        running = TenantRuntime(
+            name,
+            access,
+            wiring,
+            engine=self._engine,
+            settings=self._settings,
+            on_change=lambda: self._on_change(name),
+        )
+        self._running[name] = running
+        self._kubelet().admit(name)
+        running.start()
+        return running
+
+    def _wire(self, tenant: Tenant, access: Access) -> Wiring:
+        policy = tenant.spec.policy
+        context = TenantContext(
+            name=tenant.metadata.name,
+            api_host=access.host,
+            api_port=access.port,
+            pod_security=policy.pod_security,
+            runtime_classes=policy.runtime_classes,
+            storage_classes=policy.storage_classes,
+            image_pull_secrets=policy.image_pull_secrets,
+        )
+        sources: dict[str, NodeSource] = {}
+        missing: list[TenantPool] = []
+        links = self._computes.links
+        shown = {(pool.name, pool.compute_cluster): pool.capacity for pool in tenant.status.pools}
+        for pool in tenant.spec.pools:
+            cluster, link = self._computes.cluster(pool.compute_cluster), links.get(pool.compute_cluster)
+            found = next((one for one in cluster.spec.pools if one.name == pool.name), None) if cluster else None
+            if link is None or found is None:
+                missing.append(pool)
+                continue
+            name = virtual_node_name(pool.name, pool.compute_cluster)
+            sources[name] = NodeSource(
+                name=name,
+                wanted=pool,
+                pool=found,
+                link=link,
+                address=self._address,
+                port=self._kubelet().port,
+                last_capacity=shown.get((pool.name, pool.compute_cluster), {}),
+            )
+        return Wiring(context, links, sources, tuple(missing))
+
+
+class TenantRuntime:
+    """One tenant that is worked for, until `stop`."""
+
+    def __init__(
+        self,
+        name: str,
+        access: Access,
+        wiring: Wiring,
+        *,
+        engine: Engine,
+        settings: Nodes,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.client = access.client
+        self.broken = False
+        self._wiring = wiring
+        self._settings = settings
+        self._on_change = on_change
+        self._sync = TenantSync(
+            wiring.context, access.client, links=wiring.links, bindings=wiring.bindings(), engine=engine
+        )
+        self._nodes: dict[str, VirtualNode] = {}
+        self._limits: dict[str, Mapping[str, int]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def start(self) -> None:
+        """Begin to work; what virtual nodes offer is known to the reconcilers before they look at the first pod."""
+        for name in self._wiring.sources:
+            self._add_node(name)
+        self._spawn("sync", self._sync.run())
+
+    async def stop(self) -> None:
+        """End the work; nothing is removed."""
+        tasks, self._tasks = list(self._tasks.values()), {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def rewire(self, wiring: Wiring) -> None:
+        """Take over what changed in the tenant's spec or in the compute clusters."""
+        old, self._wiring = self._wiring, wiring
+        if (old.context, old.links, old.bindings()) != (wiring.context, wiring.links, wiring.bindings()):
+            self._sync.rebind(wiring.context, links=wiring.links, bindings=wiring.bindings())
+        for name in self._nodes.keys() - wiring.sources.keys():
+            await self._remove_node(name)
+        for name in wiring.sources:
+            if name in self._nodes:
+                self._nodes[name].refresh()
+            else:
+                self._add_node(name)
+
+    def seen(self) -> NodesSeen:
+        """Say how the virtual nodes are."""
+        pools = tuple(self._pool_status(name, source) for name, source in self._wiring.sources.items())
+        return NodesSeen(self._verdict(), pools)
+
+    def find(self, namespace: str, pod: str) -> PodTarget:
+        """Find the compute pod of one of this tenant's pods. Raises NotFoundError."""
+        view = self._sync.pods.items.get((namespace, pod))
+        if view is None:
+            raise NotFoundError(f"there is no pod {namespace}/{pod} on a virtual node")
+        for source in self._wiring.sources.values():
+            below = source.link.pod(self.name, (namespace, pod))
+            if below is not None and below.metadata.annotations.get(UID_ANNOTATION) == view.metadata.uid:
+                target = below.metadata
+                return PodTarget(source.link.client, target.namespace, target.name, target.uid)
+        raise NotFoundError(f"pod {namespace}/{pod} has not been started yet")
+
+    def _add_node(self, name: str) -> None:
+        def build() -> dict[str, Any]:
+            node = self._wiring.sources[name].build()
+            self._limit(name, milli(node["status"]["allocatable"]))
+            return node
+
+        build()
+        node = VirtualNode(
+            self.client,
+            name=name,
+            build=build,
+            lease_seconds=self._settings.lease_seconds,
+            renew_every=self._settings.renew_seconds,
+            on_registered=self._on_change,
+        )
+        self._nodes[name] = node
+        self._spawn(f"node/{name}", node.run())
+
+    async def _remove_node(self, name: str) -> None:
+        node = self._nodes.pop(name)
+        task = self._tasks.pop(f"node/{name}")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        self._limit(name, {})
+        await node.remove()
+
+    def _limit(self, name: str, limit: Mapping[str, int]) -> None:
+        if self._limits.get(name) != limit:
+            self._limits[name] = limit
+            self._sync.set_limit(name, dict(limit))
+
+    def _spawn(self, what: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=f"tenant/{self.name}/{what}")
+        task.add_done_callback(self._ended)
+        self._tasks[what] = task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("work for a tenant failed", tenant=self.name, task=task.get_name(), exc_info=error)
+            self.broken = True
+            self._on_change()
+
+    def _pool_status(self, name: str, source: NodeSource) -> TenantPoolStatus:
+        return TenantPoolStatus(
+            name=source.wanted.name,
+            compute_cluster=source.wanted.compute_cluster,
+            node_name=name,
+            ready=self._nodes[name].registered and source.link.reachable,
+            capacity=source.capacity(),
+        )
+
+    def _verdict(self) -> Verdict:
+        if self._wiring.missing:
+            pool = self._wiring.missing[0]
+            where = f"pool {pool.name!r} of compute cluster {pool.compute_cluster!r}"
+            return failing("PoolMissing", f"{where} is not there now")
+        for name, source in self._wiring.sources.items():
+            if not source.link.reachable:
+                why = f"compute cluster {source.link.name!r} cannot be reached: {source.link.why_unreachable}"
+                return failing("ComputeClusterUnreachable", why)
+            if not self._nodes[name].registered:
+                return waiting("Registering", f"virtual node {name} is being registered")
+        count = len(self._wiring.sources)
+        return passed("Ready", f"{count} virtual nodes are ready" if count else "the tenant has no pools")
