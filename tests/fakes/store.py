@@ -7,7 +7,7 @@ import copy
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -218,7 +218,8 @@ class ObjectStore:
         already = before.get("deletionGracePeriodSeconds")
         if "deletionTimestamp" not in before or (already is not None and grace < already):
             new = copy.deepcopy(old)
-            new["metadata"].update(deletionTimestamp=render(self.now()), deletionGracePeriodSeconds=grace)
+            due = self.now() + timedelta(seconds=grace)
+            new["metadata"].update(deletionTimestamp=render(due), deletionGracePeriodSeconds=grace)
             if resource is NAMESPACES:
                 new["status"] = {"phase": "Terminating"}
             if grace or new["metadata"].get("finalizers") or resource is NAMESPACES:

@@ -23,8 +23,10 @@ from vkgateway.sync.engine import Engine, Item
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.sync.pods.case import Binding
+from vkgateway.sync.pods.downward import Downward
 from vkgateway.sync.pods.hands import Hands
 from vkgateway.sync.pods.reconciler import PodReconciler
+from vkgateway.sync.pods.upward import Upward
 from vkgateway.sync.pods.views import TenantPodView, decode_tenant_pod
 from vkgateway.sync.tokens import Tokens
 from vkgateway.translate.context import TenantContext
@@ -88,13 +90,13 @@ class TenantSync:
         self._namespaces = Namespaces(tenant)
         self.copies = Copies(tenant, client, self.sources)
         self._tokens = Tokens(tenant.name, client, clock=clock)
-        self._hands = Hands(
+        upward = Upward(client, events=self.events, clock=clock)
+        self._downward = Downward(
             tenant,
-            client,
+            upward=upward,
             namespaces=self._namespaces,
             copies=self.copies,
             tokens=self._tokens,
-            events=self.events,
             namespace_uid=self._namespace_uid,
             later=self._look_later,
             clock=clock,
@@ -104,7 +106,7 @@ class TenantSync:
             self.pods,
             links=self.links,
             bindings=self.bindings,
-            hands=self._hands,
+            hands=Hands(upward=upward, downward=self._downward),
             copies=self.copies,
             tokens=self._tokens,
             limits=self.limits,
@@ -151,7 +153,7 @@ class TenantSync:
         self.bindings.clear()
         self.bindings.update(bindings)
         self.tenant = tenant
-        for part in (self._namespaces, self.copies, self._hands, self._pods):
+        for part in (self._namespaces, self.copies, self._downward, self._pods):
             part.tenant = tenant
         self._pods.forget_plans()
         self.look_at_everything()
@@ -193,6 +195,8 @@ class TenantSync:
     def _tenant_pod_changed(self, old: TenantPodView | None, new: TenantPodView | None) -> None:
         view = new or old
         assert view is not None
+        if new is None:
+            self._pods.hands.forget(view.metadata.uid)
         self._look_at_pod(view.metadata.key)
 
     def _tenant_namespace_changed(self, old: NamespaceView | None, new: NamespaceView | None) -> None:

@@ -67,7 +67,7 @@ async def test_a_plain_life_takes_six_writes(here: World) -> None:
         await until(lambda: here.tenant_pod() is None and here.compute_pod() is None)
         await here.settled()
 
-    assert len(here.writes()) == 6, here.writes()
+    assert len(here.writes()) == 6, "\n".join(here.writes())
 
 
 async def test_deleted_above_stays_terminating_until_it_is_gone_below(here: World) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
 from vkgateway.arbiter.limits import Admission
+from vkgateway.model.objects import Object
 from vkgateway.model.requests import Milli, pod_requests
 from vkgateway.sync.compute import ComputeLink, Key
 from vkgateway.sync.copies import Reference
@@ -54,7 +54,7 @@ class Case:
     admission: Admission | None = None
 
 
-def make_plan(pod: dict[str, Any], *, tenant: TenantContext) -> Plan:
+def make_plan(pod: Object, *, tenant: TenantContext, pool: PoolContext | None) -> Plan:
     """Read a tenant pod's spec for what forwarding it needs and what forbids it."""
     refers = references(pod)
     namespace = pod["metadata"]["namespace"]
@@ -71,13 +71,13 @@ def make_plan(pod: dict[str, Any], *, tenant: TenantContext) -> Plan:
         tokens=refers.tokens,
         service_account=pod["spec"].get("serviceAccountName") or "default",
         requests=pod_requests(pod),
-        refusals=refusals(pod, tenant=tenant),
+        refusals=refusals(pod, tenant=tenant, pool=pool),
     )
 
 
-def decode(raw: bytes) -> dict[str, Any]:
+def decode(raw: bytes) -> Object:
     """A whole object from its JSON."""
-    decoded: dict[str, Any] = msgspec.json.decode(raw)
+    decoded: Object = msgspec.json.decode(raw)
     return decoded
 
 
@@ -120,3 +120,37 @@ def dependency_state(case: Case) -> record.Dependencies:
 def admission_state(case: Case) -> record.Admission:
     """The table's word for what the arbiter says."""
     return record.Admission(case.admission.verdict) if case.admission is not None else record.Admission.FREE
+
+
+def above_of(case: Case) -> TenantPodView:
+    """The tenant's pod of a case in which the table has seen one."""
+    assert case.tenant is not None
+    return case.tenant
+
+
+def below_of(case: Case) -> ComputePodView:
+    """The compute pod of a case in which the table has seen one."""
+    assert case.compute is not None
+    return case.compute
+
+
+def plan_of(case: Case) -> Plan:
+    """The plan of a case that was prepared."""
+    assert case.plan is not None
+    return case.plan
+
+
+def as_object(view: ComputePodView) -> Object:
+    """The part of a compute pod that the translation upward looks at."""
+    metadata = view.metadata
+    return {
+        "metadata": {
+            "name": metadata.name,
+            "namespace": metadata.namespace,
+            "uid": metadata.uid,
+            "annotations": metadata.annotations,
+            "deletionTimestamp": metadata.deletion_timestamp,
+        },
+        "spec": {"nodeName": view.spec.node_name},
+        "status": msgspec.json.decode(view.status),
+    }

@@ -11,6 +11,7 @@ from vkgateway.arbiter.limits import Limits
 from vkgateway.kube import errors
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.errors import ConflictError, UnavailableError
+from vkgateway.model.names import compute_namespace
 from vkgateway.model.requests import Milli
 from vkgateway.sync.compute import ComputeLink, Key
 from vkgateway.sync.copies import Copies, Reference
@@ -19,6 +20,7 @@ from vkgateway.sync.pods.case import (
     Binding,
     Case,
     Plan,
+    above_of,
     admission_state,
     compute_state,
     decode,
@@ -28,6 +30,7 @@ from vkgateway.sync.pods.case import (
 )
 from vkgateway.sync.pods.hands import Hands
 from vkgateway.sync.pods.record import ComputePod, Record, TenantPod
+from vkgateway.sync.pods.upward import cleaned
 from vkgateway.sync.pods.views import TenantPodView
 from vkgateway.sync.tokens import Tokens
 from vkgateway.translate.context import TenantContext
@@ -143,12 +146,12 @@ class PodReconciler:
             return state
         uid = case.tenant.metadata.uid
         if state is not ComputePod.ABSENT:
-            self.hands.created.pop(uid, None)
+            self.hands.downward.created.pop(uid, None)
             return state
         now = self._clock()
-        if self.hands.created.get(uid, 0.0) > now:
+        if self.hands.downward.created.get(uid, 0.0) > now:
             return ComputePod.UNKNOWN
-        if self.hands.taken.get(uid, 0.0) > now:
+        if self.hands.downward.taken.get(uid, 0.0) > now:
             return ComputePod.FOREIGN
         return state
 
@@ -158,7 +161,7 @@ class PodReconciler:
         uid = case.tenant.metadata.uid
         plan = case.plan = self._plans.get(case.key)
         if plan is None and (absent or case.tenant.raw is not None):
-            plan = case.plan = await self._make_plan(case.key, case.tenant)
+            plan = case.plan = await self._make_plan(case)
         if plan is None:
             return
         if not absent:
@@ -172,10 +175,11 @@ class PodReconciler:
             if case.admission.verdict == "held":
                 self._held[uid] = case.key
 
-    async def _make_plan(self, key: Key, view: TenantPodView) -> Plan:
-        whole = decode(await self.hands.whole(view))
-        plan = self._plans[key] = make_plan(whole, tenant=self.tenant)
-        self.copies.refer(key, plan.references)
+    async def _make_plan(self, case: Case) -> Plan:
+        whole = decode(await self.hands.upward.whole(above_of(case)))
+        pool = case.binding.pool if case.binding is not None else None
+        plan = self._plans[case.key] = make_plan(whole, tenant=self.tenant, pool=pool)
+        self.copies.refer(case.key, plan.references)
         for reference in plan.references:
             self._freshen(reference)
         return plan
@@ -183,7 +187,6 @@ class PodReconciler:
     async def _forget(self, key: Key, plan: Plan) -> None:
         """The pod is gone above: give back its room and drop what was made for it alone."""
         self._plans.pop(key, None)
-        self.hands.forget(plan.uid)
         self._free_room(plan.uid)
         for reference in self.copies.forget(key):
             self._release(reference)
@@ -204,6 +207,7 @@ class PodReconciler:
         if case.tenant is None or case.tenant.terminal or not waited:
             return
         try:
-            await self.hands.report_delay(case, error)
+            said = cleaned(case, str(error), namespace=compute_namespace(self.tenant.name, case.key[0]))
+            await self.hands.upward.report(case, "ForwardingDelayed", said)
         except errors.ApiError as second:
             log.warning("cannot tell of a delay", tenant=self.tenant.name, pod="/".join(case.key), error=str(second))

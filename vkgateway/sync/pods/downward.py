@@ -1,0 +1,221 @@
+"""What is written into the compute cluster about a pod: its creation, changes, deletion and release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from vkgateway.kube import errors, resources
+from vkgateway.model import times
+from vkgateway.model.names import MIRROR_FINALIZER, compute_namespace
+from vkgateway.model.objects import Meta, Object
+from vkgateway.sync.compute import Key, owned_by
+from vkgateway.sync.copies import Copies
+from vkgateway.sync.marks import EVICTED, FORWARDED
+from vkgateway.sync.namespaces import Namespaces
+from vkgateway.sync.pods.case import Case, above_of, below_of, decode, plan_of
+from vkgateway.sync.pods.upward import Upward, cleaned
+from vkgateway.sync.pods.views import decode_compute_pod
+from vkgateway.sync.tokens import Tokens
+from vkgateway.translate.context import TenantContext
+from vkgateway.translate.down import forward_pod
+from vkgateway.translate.mutable import spec_changes
+
+log = structlog.get_logger(__name__)
+
+_NAME_TAKEN_RETRY: Final = 30.0
+_STALE_RETRY: Final = 1.0
+_CREATED_GRACE: Final = 30.0
+"""Seconds for which a pod that was just created below counts as there, though the watch has not shown it."""
+_GRACE_SLACK: Final = 2.0
+"""Seconds by which two deletion times may differ and still mean the same grace."""
+_PASSING: Final = ("being terminated", "exceeded quota")
+"""What a server says in a 403 that will be otherwise later (namespace lifecycle and quota admission)."""
+
+
+class Downward:
+    """Writes below for one tenant's pods; `later(key, seconds)` asks for another look at a pod."""
+
+    def __init__(
+        self,
+        tenant: TenantContext,
+        *,
+        upward: Upward,
+        namespaces: Namespaces,
+        copies: Copies,
+        tokens: Tokens,
+        namespace_uid: Callable[[str], str],
+        later: Callable[[Key, float], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.tenant = tenant
+        self._upward = upward
+        self._namespaces = namespaces
+        self._copies = copies
+        self._tokens = tokens
+        self._namespace_uid = namespace_uid
+        self._later = later
+        self._clock = clock
+        self.created: dict[str, float] = {}
+        """Tenant pod UIDs whose compute pod was created, until the watch shows it, with the time of giving up."""
+        self.taken: dict[str, float] = {}
+        """Tenant pod UIDs whose name is taken below, with the time of the next try."""
+
+    def forget(self, uid: str) -> None:
+        """Drop what is remembered of a tenant pod that is gone."""
+        self.created.pop(uid, None)
+        self.taken.pop(uid, None)
+
+    async def create(self, case: Case) -> None:
+        """Make namespace, copies, token and pod, in this order; each may be there already."""
+        above, plan = above_of(case), plan_of(case)
+        assert case.binding is not None
+        whole = decode(await self._upward.whole(above))
+        namespace = above.metadata.namespace
+        below_namespace = await self._namespaces.ensure(case.link, namespace, self._namespace_uid(namespace))
+        for reference in plan.references:
+            await self._copies.ensure(case.link, reference)
+        if plan.tokens:
+            await self._refresh_tokens(case)
+        below = forward_pod(whole, tenant=self.tenant, pool=case.binding.pool, namespace=below_namespace)
+        below["metadata"]["annotations"][FORWARDED] = above.fingerprint
+        try:
+            await case.link.client.create(resources.PODS, below, namespace=below["metadata"]["namespace"])
+        except errors.AlreadyExists:
+            await self._already_exists(case, below)
+        except (errors.Invalid, errors.BadRequest, errors.Forbidden) as error:
+            await self._refused(case, error)
+        else:
+            self.created[above.metadata.uid] = self._clock() + _CREATED_GRACE
+
+    async def _already_exists(self, case: Case, below: Object) -> None:
+        metadata = below["metadata"]
+        raw = await case.link.client.get(resources.PODS, metadata["name"], namespace=metadata["namespace"])
+        found = decode_compute_pod(raw)
+        uid = above_of(case).metadata.uid
+        if not owned_by(self.tenant.name, found.metadata):
+            self.taken[uid] = self._clock() + _NAME_TAKEN_RETRY
+            await self.report_taken(case)
+        elif found.tenant_uid == uid:
+            self.created[uid] = self._clock() + _CREATED_GRACE
+        else:
+            self._later(case.key, _STALE_RETRY)
+
+    async def report_taken(self, case: Case) -> None:
+        """Tell that the name is taken below, and look again in a while."""
+        uid = above_of(case).metadata.uid
+        self._later(case.key, max(_STALE_RETRY, self.taken.get(uid, 0.0) - self._clock()))
+        message = "the pod's name is taken in the compute cluster by something that is not this tenant's"
+        await self._upward.report(case, "NameTaken", message)
+
+    async def _refused(self, case: Case, error: errors.ApiError) -> None:
+        """The compute cluster's own verdict; only what would be the same tomorrow is final."""
+        said = cleaned(case, error.message, namespace=compute_namespace(self.tenant.name, case.key[0]))
+        if isinstance(error, errors.Forbidden) and any(passing in said for passing in _PASSING):
+            await self._upward.report(case, "ForwardingDelayed", said)
+            raise errors.TooManyRequests(said, status=429, reason="TooManyRequests") from error
+        await self._upward.fail(case, "ForwardingRefused", f"the compute cluster refused the pod: {said}")
+
+    async def change(self, case: Case) -> None:
+        """Bring labels, annotations and mutable fields down where they differ, and keep tokens fresh."""
+        above, below = above_of(case), below_of(case)
+        if below.metadata.annotations.get(FORWARDED) != above.fingerprint:
+            await self._write_changes(case)
+            return
+        above.raw = None
+        if case.plan is not None and case.plan.tokens:
+            await self._refresh_tokens(case)
+
+    async def _write_changes(self, case: Case) -> None:
+        above, below = above_of(case), below_of(case)
+        whole = decode(await self._upward.whole(above))
+        namespace, name = below.metadata.namespace, below.metadata.name
+        current = decode(await case.link.client.get(resources.PODS, name, namespace=namespace))
+        assert case.binding is not None
+        changes = spec_changes(whole, current, tenant=self.tenant, pool=case.binding.pool)
+        for refusal in changes.unsupported:
+            await self._upward.tell(case, "ChangeNotForwarded", refusal.message)
+        patch: Object = changes.patch or {}
+        metadata = patch.setdefault("metadata", {})
+        metadata["uid"] = below.metadata.uid
+        metadata.setdefault("annotations", {})[FORWARDED] = above.fingerprint
+        try:
+            await case.link.client.patch(resources.PODS, name, patch, namespace=namespace, kind="strategic")
+        except errors.Invalid as error:
+            said = cleaned(case, error.message, namespace=namespace)
+            await self._upward.tell(case, "ChangeNotForwarded", said)
+
+    async def _refresh_tokens(self, case: Case) -> None:
+        plan = plan_of(case)
+        due = await self._tokens.ensure(case.link, above_of(case).metadata, plan.service_account, plan.tokens)
+        self._later(case.key, due)
+
+    async def delete(self, case: Case) -> None:
+        """Delete the compute pod with its own grace, unless that is under way."""
+        if below_of(case).metadata.deletion_timestamp is None:
+            await self._delete(case, grace=None)
+
+    async def delete_like_tenant(self, case: Case) -> None:
+        """Delete below with what is left of the tenant's grace; never by force, since only a kubelet ends a pod."""
+        above, below = above_of(case), below_of(case)
+        deadline = _deadline(above.metadata)
+        if below.metadata.deletion_timestamp is not None:
+            known = _deadline(below.metadata)
+            if deadline is None or known is None or known <= deadline + _GRACE_SLACK:
+                return
+        grace = None if deadline is None else max(1, round(deadline - self._clock()))
+        await self._delete(case, grace=grace)
+
+    async def _delete(self, case: Case, *, grace: int | None) -> None:
+        metadata = below_of(case).metadata
+        try:
+            await case.link.client.delete(
+                resources.PODS,
+                metadata.name,
+                namespace=metadata.namespace,
+                uid=metadata.uid,
+                grace_period_seconds=grace,
+            )
+        except (errors.NotFound, errors.Conflict):
+            return
+
+    async def delete_stale(self, case: Case) -> None:
+        """Delete the pod of an earlier namesake; its end concerns nobody."""
+        await self.delete(case)
+        await self.release(case)
+
+    async def release(self, case: Case) -> None:
+        """Take our finalizer off; whatever finalizers others have put there stay."""
+        below = below_of(case)
+        if not below.held:
+            return
+        others = [name for name in below.metadata.finalizers if name != MIRROR_FINALIZER]
+        metadata: Object = {"uid": below.metadata.uid, "finalizers": others or None}
+        if others:
+            metadata["resourceVersion"] = below.metadata.resource_version
+        await self._patch_metadata(case, metadata)
+
+    async def delete_at_deadline(self, case: Case) -> None:
+        """Delete the pod once its notice has run out, and write down why."""
+        assert case.admission is not None
+        admission, below = case.admission, below_of(case)
+        left = (admission.deadline or 0.0) - self._clock()
+        if left > 0:
+            self._later(case.key, left)
+            return
+        why = f"{admission.code}: {admission.message}"
+        await self._patch_metadata(case, {"uid": below.metadata.uid, "annotations": {EVICTED: why}})
+        await self.delete(case)
+
+    async def _patch_metadata(self, case: Case, metadata: Object) -> None:
+        below = below_of(case).metadata
+        try:
+            await case.link.client.patch(resources.PODS, below.name, {"metadata": metadata}, namespace=below.namespace)
+        except errors.NotFound:
+            return
+
+
+def _deadline(metadata: Meta) -> float | None:
+    return times.parse(metadata.deletion_timestamp).timestamp() if metadata.deletion_timestamp else None

@@ -1,0 +1,192 @@
+"""What is written into the tenant's cluster about a pod: its status, how it ended, why it waits, and its removal."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+import msgspec
+import structlog
+
+from vkgateway.kube import errors, resources
+from vkgateway.kube.client import Client
+from vkgateway.model.objects import Meta, Object
+from vkgateway.sync.events import EventRecorder
+from vkgateway.sync.marks import EVICTED
+from vkgateway.sync.pods.case import Case, above_of, as_object, below_of, plan_of
+from vkgateway.sync.pods.views import ComputePodView, TenantPodView
+from vkgateway.translate.cleaning import Cleaner
+from vkgateway.translate.up import Taken, condition_status, failed_status, final_status, mirror_status
+
+log = structlog.get_logger(__name__)
+
+FORWARDED_CONDITION: Final = "vkgateway.io/Forwarded"
+"""Condition on a tenant pod that says why it is not in the compute cluster yet."""
+
+DELETED_BELOW: Final = "DeletionByComputeCluster"
+"""Reason of DisruptionTarget where a pod was deleted below and nothing there says why."""
+
+LOST: Final = Taken(
+    reason="Lost",
+    message="the pod ran, and nothing of it is left in the compute cluster; it is not started a second time",
+)
+
+
+class _Stored(msgspec.Struct):
+    metadata: Meta
+
+
+_decode_stored = msgspec.json.Decoder(_Stored).decode
+
+
+class Upward:
+    """Writes about one tenant's pods; every write names the pod's UID, so that it never meets a namesake."""
+
+    def __init__(self, client: Client, *, events: EventRecorder, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._events = events
+        self._clock = clock
+        self._settled: dict[str, tuple[str, str]] = {}
+        """Pod UIDs to the versions above and below whose statuses were last made equal."""
+        self._removed: set[str] = set()
+        """UIDs of pods that were removed, until the watch shows that they are gone."""
+
+    def forget(self, uid: str) -> None:
+        """Drop what is remembered of a pod that is gone."""
+        self._settled.pop(uid, None)
+        self._removed.discard(uid)
+
+    async def whole(self, view: TenantPodView) -> bytes:
+        """The pod with all that is in it: as it came, or asked for anew once it was let go."""
+        if view.raw is not None:
+            return view.raw
+        metadata = view.metadata
+        return await self._client.get(resources.PODS, metadata.name, namespace=metadata.namespace)
+
+    async def mirror(self, case: Case) -> None:
+        """Make the status above equal to that below, where it differs."""
+        above, below = above_of(case), below_of(case)
+        uid = above.metadata.uid
+        versions = above.metadata.resource_version, below.metadata.resource_version
+        if self._settled.get(uid) == versions:
+            return
+        patch = mirror_status(
+            as_object(below), msgspec.json.decode(above.status), node_ip=_node_ip(case), node_name=above.spec.node_name
+        )
+        if patch is not None:
+            versions = await self._patch_status(above.metadata, patch), versions[1]
+        self._settled[uid] = versions
+
+    async def finish(self, case: Case) -> None:
+        """Write how the pod ended; a final status that stands above is never touched."""
+        above, below = above_of(case), below_of(case)
+        if above.terminal:
+            return
+        taken = None
+        if above.metadata.deletion_timestamp is None and below.metadata.deletion_timestamp is not None:
+            taken = _taken(below)
+        patch = final_status(
+            as_object(below),
+            msgspec.json.decode(above.status),
+            taken=taken,
+            now=self._now(),
+            node_ip=_node_ip(case),
+            node_name=above.spec.node_name,
+        )
+        if patch is None:
+            return
+        await self._patch_status(above.metadata, patch)
+        if taken is not None:
+            await self._events.emit(above.metadata, reason=taken.reason, message=taken.message)
+
+    async def remove(self, case: Case) -> None:
+        """Remove the pod: grace 0, that very UID; what then still holds it are finalizers of the tenant's own."""
+        metadata = above_of(case).metadata
+        if metadata.uid in self._removed:
+            return
+        with contextlib.suppress(errors.NotFound, errors.Conflict):
+            await self._client.delete(
+                resources.PODS, metadata.name, namespace=metadata.namespace, uid=metadata.uid, grace_period_seconds=0
+            )
+        self._removed.add(metadata.uid)
+
+    async def refuse(self, case: Case) -> None:
+        """Fail the pod with the rule that it breaks."""
+        first, *more = plan_of(case).refusals
+        suffix = f" (and {len(more)} more)" if more else ""
+        await self.fail(case, "PolicyRefused", f"{first.message}{suffix}")
+
+    async def lose(self, case: Case) -> None:
+        """Fail the pod: it ran, and nothing of it is left below."""
+        above = above_of(case)
+        status = msgspec.json.decode(above.status)
+        patch = final_status({"status": status}, status, taken=LOST, now=self._now())
+        if patch is not None:
+            await self._patch_status(above.metadata, patch)
+            await self._events.emit(above.metadata, reason=LOST.reason, message=LOST.message)
+
+    async def fail(self, case: Case, reason: str, message: str) -> None:
+        """Fail a pod that never ran below, at once and for good."""
+        above = above_of(case)
+        patch = failed_status(reason, message, tenant_status=msgspec.json.decode(above.status))
+        if patch is not None:
+            await self._patch_status(above.metadata, patch)
+            await self._events.emit(above.metadata, reason=reason, message=message)
+
+    async def report(
+        self, case: Case, reason: str, message: str, *, kind: Literal["Normal", "Warning"] = "Warning"
+    ) -> None:
+        """Tell why the pod waits: an event, and a condition that says the same for as long as it is so."""
+        above = above_of(case)
+        await self._events.emit(above.metadata, reason=reason, message=message, kind=kind)
+        patch = condition_status(
+            msgspec.json.decode(above.status),
+            FORWARDED_CONDITION,
+            status="False",
+            reason=reason,
+            message=message,
+            now=self._now(),
+        )
+        if patch is not None:
+            await self._patch_status(above.metadata, patch)
+
+    async def tell(self, case: Case, reason: str, message: str) -> None:
+        """An event about the pod, and nothing else."""
+        await self._events.emit(above_of(case).metadata, reason=reason, message=message)
+
+    async def _patch_status(self, metadata: Meta, status: Object) -> str:
+        """Patch the pod's status, only if it is still that very pod; returns the version it then has."""
+        answer = await self._client.patch(
+            resources.PODS,
+            metadata.name,
+            {"metadata": {"uid": metadata.uid}, "status": status},
+            namespace=metadata.namespace,
+            subresource="status",
+        )
+        return _decode_stored(answer).metadata.resource_version
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock(), UTC)
+
+
+def cleaned(case: Case, text: str, *, namespace: str) -> str:
+    """What the compute cluster said, in the tenant's own names; `namespace` is the compute namespace."""
+    node = case.tenant.spec.node_name if case.tenant is not None else "the node"
+    pairs = [(namespace, case.key[0])]
+    if case.compute is not None and case.compute.spec.node_name:
+        pairs.append((case.compute.spec.node_name, node))
+    return Cleaner(tuple(pairs)).clean(text)
+
+
+def _taken(below: ComputePodView) -> Taken:
+    """Why a pod that the tenant did not delete is being deleted below."""
+    reason, _, message = below.metadata.annotations.get(EVICTED, "").partition(": ")
+    if reason:
+        return Taken(reason=reason, message=message)
+    return Taken(reason=DELETED_BELOW, message="the pod was deleted in the compute cluster")
+
+
+def _node_ip(case: Case) -> str:
+    return case.binding.node_ip if case.binding is not None else ""
