@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ from vkgateway.model.names import POD_SERVICE_ACCOUNT, TENANT_LABEL
 from vkgateway.sync import tenant as tenant_module
 from vkgateway.sync.teardown import remove_tenant
 
-USES_SETTINGS = {"volumes": [{"name": "settings", "configMap": {"name": "settings"}}]}
-USES_KEY = {
+USES_SETTINGS: dict[str, Any] = {"volumes": [{"name": "settings", "configMap": {"name": "settings"}}]}
+USES_KEY: dict[str, Any] = {
     "containers": [
         {
             "name": "main",
@@ -24,7 +25,7 @@ USES_KEY = {
         }
     ]
 }
-TOKEN_VOLUME = {
+TOKEN_VOLUME: dict[str, Any] = {
     "serviceAccountName": "builder",
     "volumes": [
         {

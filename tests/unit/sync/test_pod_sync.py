@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -255,7 +256,7 @@ async def test_a_forbidden_field_fails_the_pod_and_says_which(here: World) -> No
 
 
 async def test_pods_past_the_limit_wait_for_room(here: World) -> None:
-    gpus = {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]}
+    gpus: dict[str, Any] = {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]}
     here.create("first", **gpus)
     async with here.gateway():
         await here.forwarded("first")
