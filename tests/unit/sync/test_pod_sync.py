@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,12 @@ import pytest
 from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, until, world
 from vkgateway.kube.resources import NAMESPACES, PODS
 from vkgateway.model.names import MIRROR_FINALIZER, NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
+
+
+def deleting(here: World, name: str = "web") -> bool:
+    """Whether the compute pod is being deleted."""
+    pod = here.compute_pod(name)
+    return pod is not None and "deletionTimestamp" in pod["metadata"]
 
 
 @pytest.fixture
@@ -63,7 +70,7 @@ async def test_a_plain_life_takes_six_writes(here: World) -> None:
         here.run()
         await until(lambda: here.phase() == "Running")
         here.delete()
-        await until(lambda: (here.compute_pod() or {}).get("metadata", {}).get("deletionTimestamp"))
+        await until(lambda: deleting(here))
         here.end(code=143)
         await until(lambda: here.tenant_pod() is None and here.compute_pod() is None)
         await here.settled()
@@ -78,9 +85,7 @@ async def test_deleted_above_stays_terminating_until_it_is_gone_below(here: Worl
         here.run()
         await until(lambda: here.phase() == "Running")
         here.delete(grace=7)
-        below = await until(
-            lambda: (here.compute_pod() or {}).get("metadata", {}).get("deletionTimestamp") and here.compute_pod()
-        )
+        below = await until(lambda: deleting(here) and here.compute_pod())
         assert below["metadata"]["deletionGracePeriodSeconds"] in (6, 7)
         await here.settled()
         assert here.tenant_pod() is not None
@@ -95,7 +100,7 @@ async def test_deleted_by_force_above_is_deleted_below(here: World) -> None:
         here.run()
         await until(lambda: here.phase() == "Running")
         here.delete(grace=0)
-        await until(lambda: (here.compute_pod() or {}).get("metadata", {}).get("deletionTimestamp"))
+        await until(lambda: deleting(here))
         here.end(code=137)
         await until(lambda: here.compute_pod() is None)
 
@@ -108,7 +113,7 @@ async def test_a_new_pod_of_the_old_name_waits_until_the_old_one_is_gone_below(h
         await until(lambda: here.phase() == "Running")
         here.delete(grace=0)
         second = here.create()
-        await until(lambda: (here.compute_pod() or {}).get("metadata", {}).get("deletionTimestamp"))
+        await until(lambda: deleting(here))
         here.end(code=137)
         await until(
             lambda: (
@@ -179,7 +184,7 @@ async def test_deletions_while_the_gateway_was_down_are_carried_out(here: World)
     here.delete("graceful")
     async with here.gateway():
         for name in ("forced", "graceful"):
-            await until(lambda name=name: (here.compute_pod(name) or {}).get("metadata", {}).get("deletionTimestamp"))
+            await until(functools.partial(deleting, here, name))
             here.end(name, code=143)
         await until(lambda: here.below.store.all(PODS) == here.above.store.all(PODS) == [])
 
@@ -256,7 +261,9 @@ async def test_a_forbidden_field_fails_the_pod_and_says_which(here: World) -> No
 
 
 async def test_pods_past_the_limit_wait_for_room(here: World) -> None:
-    gpus: dict[str, Any] = {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]}
+    gpus: dict[str, Any] = {
+        "containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]
+    }
     here.create("first", **gpus)
     async with here.gateway():
         await here.forwarded("first")
@@ -305,7 +312,7 @@ async def test_a_life_completes_whichever_write_fails_first(here: World, status:
         here.run()
         await until(lambda: here.phase() == "Running")
         here.delete()
-        await until(lambda: (here.compute_pod() or {}).get("metadata", {}).get("deletionTimestamp"))
+        await until(lambda: deleting(here))
         here.end(code=143)
         await until(lambda: here.tenant_pod() is None and here.compute_pod() is None)
 
@@ -320,7 +327,7 @@ async def test_the_gateway_may_die_after_every_write(here: World) -> None:
         await until(lambda: here.phase() == "Running")
     here.delete()
     async with here.gateway():
-        await until(lambda: (here.compute_pod() or {}).get("metadata", {}).get("deletionTimestamp"))
+        await until(lambda: deleting(here))
     here.end(code=143)
     async with here.gateway():
         await until(lambda: here.tenant_pod() is None and here.compute_pod() is None)
