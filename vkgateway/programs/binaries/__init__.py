@@ -1,0 +1,1 @@
+"""Where programs come from: a named folder, PATH, the cache, the official release, or a build from the Go proxy."""

@@ -1,0 +1,189 @@
+"""The cache of programs on disk: its layout, its locks, what is in it, what may go."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from vkgateway.model.errors import ConflictError
+from vkgateway.programs.binaries.catalogue import PROGRAMS, Unit
+
+_POLL_SECONDS = 0.2
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A program in the cache."""
+
+    program: str
+    project: str
+    version: str
+    path: str
+    size: int
+    """Bytes."""
+    source: str
+    """Where it came from: `official release`, or `built with go1.26.8`."""
+    created: float
+    """When it was put there, in seconds since the epoch."""
+
+
+class _Note(msgspec.Struct):
+    source: str
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """One folder: `programs/PROJECT/VERSION/PROGRAM`, `building/`, `locks/`, `logs/`, `toolchain/`."""
+
+    root: Path
+
+    @staticmethod
+    def default_root() -> Path:
+        """`$XDG_CACHE_HOME/vkgateway`, else `~/.cache/vkgateway`."""
+        base = os.environ.get("XDG_CACHE_HOME", "")
+        return (Path(base) if base else Path.home() / ".cache") / "vkgateway"
+
+    def path(self, program: str, version: str) -> Path:
+        """Where the program is, or would be."""
+        return self.root / "programs" / PROGRAMS[program].project / version / program
+
+    def has(self, program: str, version: str) -> bool:
+        """Whether the program is there. Programs are moved in whole, so what is there is complete."""
+        return os.access(self.path(program, version), os.X_OK)
+
+    def log(self, unit: Unit, version: str) -> Path:
+        """The output of the last build."""
+        return self.root / "logs" / f"{unit.name}-{version}.log"
+
+    @property
+    def toolchain(self) -> Path:
+        """A Go of our own, where the machine has none."""
+        return self.root / "toolchain"
+
+    def building(self, unit: Unit, version: str) -> Path:
+        """An empty folder to build in, on the cache's own disk; whatever an interrupted build left is removed."""
+        folder = self.root / "building" / f"{unit.name}-{version}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+    def install(self, built: Path, program: str, version: str, *, source: str) -> Path:
+        """Move a finished program in; it is either there and whole, or not there."""
+        target = self.path(program, version)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        note = target.with_name(f".{program}.json")
+        note.write_bytes(msgspec.json.encode(_Note(source=source, created=time.time())))
+        built.chmod(0o755)
+        descriptor = os.open(built, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        built.replace(target)
+        return target
+
+    def entries(self) -> list[Entry]:
+        """What is in the cache, by project, version and program."""
+        return sorted(self._entries(), key=lambda e: (e.project, e.version, e.program))
+
+    def _entries(self) -> Iterable[Entry]:
+        for path in (self.root / "programs").glob("*/*/*"):
+            if path.name.startswith(".") or not path.is_file():
+                continue
+            note = _read_note(path.with_name(f".{path.name}.json"))
+            yield Entry(
+                program=path.name,
+                project=path.parent.parent.name,
+                version=path.parent.name,
+                path=str(path),
+                size=path.stat().st_size,
+                source=note.source,
+                created=note.created or path.stat().st_mtime,
+            )
+
+    def remove_unfinished(self) -> None:
+        """Remove what interrupted builds left; a build that is under way keeps its folder."""
+        for folder in (self.root / "building").glob("*"):
+            with contextlib.suppress(BlockingIOError, FileNotFoundError), _held(self._lock_file(folder.name)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def remove_toolchain(self) -> None:
+        """Remove our own Go with its module and build caches, which Go keeps read-only."""
+        for folder, _, _ in os.walk(self.toolchain):
+            os.chmod(folder, 0o700)
+        shutil.rmtree(self.toolchain, ignore_errors=True)
+
+    def _lock_file(self, name: str) -> Path:
+        return self.root / "locks" / f"{name}.lock"
+
+    @contextlib.asynccontextmanager
+    async def lock(self, name: str, *, report: Callable[[str], None], wait: bool = True) -> AsyncIterator[bool]:
+        """Keep other processes from fetching the same; gives whether we had to wait for one.
+
+        The kernel frees the lock with the process that holds it, however that ends.
+
+        Raises:
+            ConflictError: another process has it, and `wait` is False.
+        """
+        file = self._lock_file(name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            waited = await _acquire(descriptor, name, report=report, wait=wait)
+            os.truncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            yield waited
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _held(file: Path) -> Iterator[None]:
+    """The lock, if nobody has it; BlockingIOError if somebody has."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+async def _acquire(descriptor: int, name: str, *, report: Callable[[str], None], wait: bool) -> bool:
+    waited = False
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 20, 0).decode(errors="replace") or "?"
+            if not wait:
+                raise ConflictError(f"{name} is being fetched by process {holder}") from None
+            if not waited:
+                report(f"{name}: process {holder} is fetching it already, waiting for that")
+            waited = True
+            await asyncio.sleep(_POLL_SECONDS)
+        else:
+            return waited
+
+
+def in_use() -> set[str]:
+    """The files that live processes run, as far as this user may see."""
+    found = set()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                found.add(os.readlink(f"/proc/{entry}/exe"))
+    return found
+
+
+def _read_note(path: Path) -> _Note:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Note)
+    except (OSError, msgspec.MsgspecError):
+        return _Note(source="", created=0.0)

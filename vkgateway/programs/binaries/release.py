@@ -1,0 +1,150 @@
+"""Downloading an official release, checked against the checksum that its project publishes."""
+
+import asyncio
+import hashlib
+import platform
+import ssl
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from vkgateway.programs.binaries import errors
+from vkgateway.programs.binaries.catalogue import Release, Unit
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_CONNECT_SECONDS = 3.0
+_READ_SECONDS = 30.0
+_CHUNK = 1024 * 1024
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le", "s390x": "s390x"}
+
+
+class NoReleaseError(Exception):
+    """The release cannot be had from its project now; there are other ways."""
+
+
+@dataclass(slots=True)
+class Downloader:
+    """Fetches releases. A host that did not answer is not asked again in the same run."""
+
+    report: Callable[[str], None]
+    unreachable: dict[str, str] = field(default_factory=dict)
+
+    async def fetch(self, unit: Unit, version: str, *, folder: Path) -> dict[str, Path]:
+        """Every program of `unit`, in `folder`.
+
+        Raises:
+            NoReleaseError: nothing is published, or its host cannot be reached.
+            ChecksumError: what came is not what was published.
+        """
+        if unit.release is None:
+            raise NoReleaseError(f"{unit.project} publishes no checksums")
+        import aiohttp
+
+        timeout = aiohttp.ClientTimeout(connect=_CONNECT_SECONDS, sock_read=_READ_SECONDS)
+        async with aiohttp.ClientSession(timeout=timeout, trust_env=True) as session:
+            return {
+                program: await self._program(session, unit.release, program, version, folder=folder)
+                for program in unit.packages
+            }
+
+    async def _program(
+        self, session: "aiohttp.ClientSession", release: Release, program: str, version: str, *, folder: Path
+    ) -> Path:
+        values = {"version": version, "arch": architecture(), "program": program}
+        url = release.url.format(**values)
+        file = folder / url.rpartition("/")[2]
+        if not file.exists():
+            published = await self._text(session, release.checksum_url.format(**values))
+            expected = parse_checksum(published, name=file.name)
+            self.report(f"downloading {url}")
+            found = await self._download(session, url, file=file)
+            if found != expected:
+                file.unlink()
+                raise errors.checksum_mismatch(url, detail=f"SHA-256 is {found}, published is {expected}")
+        if not release.member:
+            return file
+        return await asyncio.to_thread(extract, file, release.member.format(**values), folder / "bin" / program)
+
+    async def _text(self, session: "aiohttp.ClientSession", url: str) -> str:
+        host = urlsplit(url).hostname or ""
+        if host in self.unreachable:
+            raise NoReleaseError(self.unreachable[host])
+        try:
+            async with session.get(url) as response:
+                if response.status != 200:
+                    raise NoReleaseError(f"{url} answers {response.status}")
+                return await response.text()
+        except _network_errors() as error:
+            self.unreachable[host] = f"{host} cannot be reached ({_short(error)})"
+            raise NoReleaseError(self.unreachable[host]) from error
+
+    async def _download(self, session: "aiohttp.ClientSession", url: str, *, file: Path) -> str:
+        """Download into `file` and return its SHA-256; an unfinished file lies in a folder that is removed."""
+        digest = hashlib.sha256()
+        try:
+            async with session.get(url) as response:
+                if response.status != 200:
+                    raise NoReleaseError(f"{url} answers {response.status}")
+                with file.open("wb") as output:
+                    async for chunk in response.content.iter_chunked(_CHUNK):
+                        digest.update(chunk)
+                        output.write(chunk)
+        except _network_errors() as error:
+            raise NoReleaseError(f"{url} broke off ({_short(error)})") from error
+        return digest.hexdigest()
+
+
+def parse_checksum(text: str, *, name: str) -> str:
+    """The SHA-256 of the file `name` in a published checksum file; a lone one belongs to any name.
+
+    Raises:
+        NoReleaseError: there is none in it.
+    """
+    rows = [line.split() for line in text.splitlines() if line.strip()]
+    for row in rows:
+        if len(row) == 2 and row[1].lstrip("*").rpartition("/")[2] == name:
+            return row[0].lower()
+    if len(rows) == 1 and len(rows[0]) == 1 and len(rows[0][0]) == 64:
+        return rows[0][0].lower()
+    raise NoReleaseError(f"the published checksums do not name {name}")
+
+
+def extract(archive: Path, member: str, target: Path) -> Path:
+    """Take one program out of an archive.
+
+    Raises:
+        NoReleaseError: it is not in there.
+    """
+    target.parent.mkdir(exist_ok=True)
+    with tarfile.open(archive) as tar:
+        try:
+            source = tar.extractfile(member)
+        except KeyError:
+            source = None
+        if source is None:
+            raise NoReleaseError(f"{archive.name} holds no {member}")
+        with source, target.open("wb") as output:
+            while chunk := source.read(_CHUNK):
+                output.write(chunk)
+    return target
+
+
+def architecture() -> str:
+    """This machine's architecture by Go's name."""
+    machine = platform.machine()
+    return _ARCHITECTURES.get(machine, machine)
+
+
+def _network_errors() -> tuple[type[BaseException], ...]:
+    import aiohttp
+
+    return (aiohttp.ClientError, TimeoutError, ssl.SSLError, ConnectionError)
+
+
+def _short(error: BaseException) -> str:
+    return str(error).split(" [")[0][:120] or type(error).__name__

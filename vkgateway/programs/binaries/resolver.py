@@ -1,0 +1,201 @@
+"""From a program's name to a file that can be run, by the first way that works."""
+
+import asyncio
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vkgateway.programs.binaries import errors
+from vkgateway.programs.binaries.cache import Cache, Entry, in_use
+from vkgateway.programs.binaries.catalogue import (
+    DEFAULT_VERSIONS,
+    Unit,
+    check_version,
+    unit_of,
+    version_args,
+)
+from vkgateway.programs.binaries.gobuild import build, elapsed
+from vkgateway.programs.binaries.golang import find_go
+from vkgateway.programs.binaries.release import Downloader, NoReleaseError
+from vkgateway.programs.binaries.run import told_version
+
+_TOLD = re.compile(r"\bv?(\d+\.\d+\.\d+(?:-(?:alpha|beta|rc)\.?\d+)?)")
+
+PROGRAM_DIR_VARIABLE = "VKGATEWAY_PROGRAM_DIR"
+"""Folders of ready programs, separated as in PATH."""
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A program that is there: its file, and the step of the chain that found it."""
+
+    path: Path
+    source: str
+
+
+class Resolver:
+    """Finds and fetches programs.
+
+    The chain: the folders named by the user, PATH (if the version fits), the cache, the official release, a
+    build from the Go module proxy. `report` is told each step in a sentence, `progress` (default: `report`, every
+    10 seconds) how a long step goes on.
+
+    Raises (the constructor):
+        UnknownVersionError: a version is malformed or too old.
+    """
+
+    def __init__(
+        self,
+        *,
+        report: Callable[[str], None],
+        cache_dir: Path | None = None,
+        program_dirs: Sequence[Path] = (),
+        kubernetes_version: str = DEFAULT_VERSIONS["kubernetes"],
+        versions: Mapping[str, str] | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        wanted = {**DEFAULT_VERSIONS, "kubernetes": kubernetes_version, **(versions or {})}
+        self.versions = {project: check_version(project, version) for project, version in wanted.items()}
+        self.cache = Cache(cache_dir or Cache.default_root())
+        named = os.environ.get(PROGRAM_DIR_VARIABLE, "")
+        folders = [*program_dirs, *(Path(part) for part in named.split(os.pathsep) if part)]
+        self._program_dirs = [folder.expanduser().absolute() for folder in folders]
+        self._report = report
+        self._progress = progress
+        self._downloader = Downloader(report=report)
+
+    async def resolve(self, *names: str) -> dict[str, Path]:
+        """Each program's file, fetched if it is nowhere yet.
+
+        Raises:
+            InputError: no such program (checked before anything is done).
+            UnknownVersionError, NoToolchainError, NoNetworkError, DiskFullError, ChecksumError, BuildError.
+        """
+        units = {name: unit_of(name) for name in names}
+        found = {name: located.path for name in names if (located := await self.locate(name)) is not None}
+        for unit in dict.fromkeys(unit for name, unit in units.items() if name not in found):
+            fetched = await self._fetch(unit)
+            found.update({name: fetched[name] for name in names if units[name] is unit and name not in found})
+        return {name: found[name] for name in names}
+
+    async def locate(self, name: str) -> Located | None:
+        """Where the program is without fetching it; None if it is nowhere."""
+        version = self.version_of(name)
+        for folder in self._program_dirs:
+            path = folder / name
+            if os.access(path, os.X_OK) and await self._fits(path, name, named=True):
+                return Located(path, "named folder")
+        on_path = shutil.which(name)
+        if on_path is not None and await self._fits(Path(on_path), name, named=False):
+            return Located(Path(on_path), "PATH")
+        if self.cache.has(name, version):
+            return Located(self.cache.path(name, version), "cache")
+        return None
+
+    def version_of(self, name: str) -> str:
+        """The version that is wanted of a program."""
+        return self.versions[unit_of(name).project]
+
+    def installed(self) -> list[Entry]:
+        """What is in the cache, whatever the version."""
+        return self.cache.entries()
+
+    def prune(self, *, everything: bool = False, dry_run: bool = False) -> list[Entry]:
+        """Remove from the cache what is of another version than this resolver's, and unfinished builds.
+
+        `everything` removes the current versions and the Go toolchain too. What a live process runs stays.
+        Returns what was removed (or would be).
+        """
+        used = in_use()
+        gone = [
+            entry
+            for entry in self.installed()
+            if (everything or self.versions.get(entry.project) != entry.version) and entry.path not in used
+        ]
+        if not dry_run:
+            self._remove(gone, everything=everything)
+        return gone
+
+    def _remove(self, entries: Iterable[Entry], *, everything: bool) -> None:
+        for entry in entries:
+            path = Path(entry.path)
+            path.unlink(missing_ok=True)
+            path.with_name(f".{path.name}.json").unlink(missing_ok=True)
+            for folder in (path.parent, path.parent.parent):
+                if not any(folder.iterdir()):
+                    folder.rmdir()
+        self.cache.remove_unfinished()
+        if everything:
+            self.cache.remove_toolchain()
+
+    async def _fits(self, path: Path, name: str, *, named: bool) -> bool:
+        """Whether a program found outside the cache is of the right version.
+
+        In a folder that the user named, a program that tells no version (a private build) is taken at its word.
+        """
+        wanted = self.version_of(name)
+        told = _TOLD.search(await told_version(path, version_args(name)))
+        if told is not None and told[1] == wanted:
+            return True
+        if told is None and named:
+            self._report(f"{path} tells no version, it is taken for {wanted} as you named its folder")
+            return True
+        found = f"is version {told[1]}" if told is not None else "tells no version"
+        self._report(f"{path} {found}, {wanted} is wanted: looking further")
+        return False
+
+    async def _fetch(self, unit: Unit) -> dict[str, Path]:
+        """Every program of the unit, by download or build, once even if several processes want it."""
+        version = self.versions[unit.project]
+        try:
+            async with self.cache.lock(f"{unit.name}-{version}", report=self._report):
+                if not all(self.cache.has(program, version) for program in unit.packages):
+                    await self._fetch_locked(unit, version)
+        except OSError as error:
+            if errors.is_disk_full(error):
+                raise errors.disk_full(self.cache.root) from error
+            raise
+        return {program: self.cache.path(program, version) for program in unit.packages}
+
+    async def _fetch_locked(self, unit: Unit, version: str) -> None:
+        folder = self.cache.building(unit, version)
+        try:
+            built, source = await self._download_or_build(unit, version, folder=folder)
+            for program, path in built.items():
+                path.chmod(0o755)
+                await self._verify(path, program, version)
+            for program, path in built.items():
+                await asyncio.to_thread(self.cache.install, path, program, version, source=source)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def _download_or_build(self, unit: Unit, version: str, *, folder: Path) -> tuple[dict[str, Path], str]:
+        try:
+            return await self._downloader.fetch(unit, version, folder=folder), "official release"
+        except NoReleaseError as why:
+            self._report(f"{unit.project} {version}: no official release to be had: {why}; building it")
+        go = await find_go(self.cache, report=self._report)
+        names = ", ".join(unit.packages)
+        about = elapsed(unit.seconds)
+        self._report(f"building {names} {version} with {go.version}; on two cores that takes about {about}")
+        built = await build(
+            unit,
+            version,
+            go=go,
+            folder=folder,
+            log=self.cache.log(unit, version),
+            report=self._progress or self._report,
+            tell_every=1.0 if self._progress else 10.0,
+        )
+        return built, f"built with {go.version}"
+
+    async def _verify(self, path: Path, program: str, version: str) -> None:
+        told = _TOLD.search(await told_version(path, version_args(program)))
+        if told is None or told[1] != version:
+            found = f"version {told[1]}" if told else "no version"
+            raise errors.BuildError(
+                f"{program} was fetched as {version} but tells {found}", hint=errors.OWN_PROGRAMS_HINT
+            )
