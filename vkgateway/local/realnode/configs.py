@@ -62,7 +62,7 @@ _COREFILE = """\
   errors
   ready 127.0.0.1:8181
   kubernetes {
-    kubeconfig {{ kubeconfig }}
+    kubeconfig {{ kubeconfig | tojson }}
     ttl 5
   }
 }

@@ -227,6 +227,9 @@ class RealNode:
     def _create_namespaces(self) -> None:
         options = self.options
         self._claims.claim(options.number, settings={}, directories=_PLACES)
+        if not self._namespaces.ready:
+            # One of the two may be gone while programs live on in the other: nobody would find them again.
+            kill_all(self._namespaces, self._cgroups)
         self._namespaces.create(mounts=list(self._mounts()), mtu=uplink_mtu())
         run(*f"ip route replace {options.services} via {options.network.node_address}".split())
         let_out(options.network)

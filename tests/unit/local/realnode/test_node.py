@@ -117,6 +117,17 @@ def test_interrupted_at_any_step_a_second_call_ends_the_same(
     assert (options.folders.config / "kubelet.yaml").exists()
 
 
+@pytest.mark.parametrize("ready", [True, False])
+def test_programs_are_killed_only_where_a_namespace_of_theirs_is_gone(
+    node: RealNode, trace: Trace, monkeypatch: pytest.MonkeyPatch, ready: bool
+) -> None:
+    monkeypatch.setattr(Namespaces, "ready", ready)
+    node.prepare()
+    assert ("kill_all" in trace.steps) is not ready
+    if not ready:
+        assert trace.steps.index("kill_all") < trace.steps.index("namespaces.create")
+
+
 def test_machine_that_lacks_runc_is_told_so(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_module, "find_tool", lambda _: None)
     monkeypatch.setattr(node_module, "probe", lambda: "missing runc: apt-get install runc")
