@@ -1,0 +1,221 @@
+"""Connections of their own: upgraded, streamed, joined; and what becomes of bytes when one side is slow or gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from socket import create_server, socket
+from typing import Any
+
+import pytest
+import uvloop
+
+from vkgateway.controlplane.pki import Authority
+from vkgateway.kube.errors import Unreachable
+from vkgateway.kube.tls import client_context, load_identity
+from vkgateway.kube.upgrade import Ended, Opened, Refused, dial, open_stream, open_upgrade, tunnel
+from vkgateway.kube.wire import Wire
+
+
+@dataclass
+class Server:
+    """What is dialled."""
+
+    server: str
+    ssl: ssl.SSLContext | None = None
+    name: str = "compute"
+    server_hostname: str | None = None
+
+    async def authorization(self) -> dict[str, str]:
+        return {"Authorization": "Bearer t"}
+
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def listening(talk: Talk) -> Any:
+    tasks = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.append(asyncio.current_task())
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await talk(reader, writer)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    yield Server(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/prefix/")
+    server.close()
+    await server.wait_closed()
+    await asyncio.gather(*filter(None, tasks))
+
+
+def answering(answer: bytes, seen: list[bytes] | None = None) -> Talk:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if seen is not None:
+            seen.append(head)
+        writer.write(answer)
+        await writer.drain()
+
+    return talk
+
+
+async def test_an_upgrade_keeps_the_servers_path_and_what_follows_the_head() -> None:
+    seen: list[bytes] = []
+    answer = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\nframes"
+    async with listening(answering(answer, seen)) as server:
+        headers = (("upgrade", "SPDY/3.1"),)
+        opened = await open_upgrade(server, "POST", "/exec", params=[("command", "a b&c")], headers=headers)
+        assert isinstance(opened, Opened)
+        assert await opened.wire.read() == b"frames"
+        await opened.wire.closed(linger=1)
+    head = seen[0].decode().lower()
+    assert head.startswith("post /prefix/exec?command=a+b%26c http/1.1\r\n")
+    assert "upgrade: spdy/3.1\r\n" in head
+    assert "authorization: bearer t\r\n" in head
+
+
+async def test_a_refusal_carries_status_and_body() -> None:
+    async with listening(answering(b"HTTP/1.1 403 No\r\nContent-Length: 3\r\n\r\nwhy")) as server:
+        refused = await open_stream(server, "/log")
+        assert isinstance(refused, Refused)
+        assert (refused.status, refused.body) == (403, b"why")
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 101", b"garbage\r\n\r\n"])
+async def test_no_proper_answer_is_unreachable(answer: bytes) -> None:
+    async with listening(answering(answer)) as server:
+        with pytest.raises(Unreachable, match="compute broke off GET /log"):
+            await open_stream(server, "/log")
+
+
+async def test_no_answer_in_time_is_unreachable() -> None:
+    async def talk(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with listening(talk) as server:
+        with pytest.raises(Unreachable, match="no answer"):
+            await open_stream(server, "/log", timeout=0.05)
+
+
+async def test_nobody_there_is_unreachable() -> None:
+    with pytest.raises(Unreachable, match="cannot be reached"):
+        await dial(Server("http://127.0.0.1:1"))
+
+
+async def test_a_server_that_is_not_trusted_is_unreachable() -> None:
+    real, other = Authority.create("real"), Authority.create("other")
+    with tls_server(real, lambda _: None) as port:
+        server = Server(f"https://127.0.0.1:{port}", ssl=client_context(ca=other.cert_pem))
+        with pytest.raises(Unreachable, match="certificate verify failed"):
+            await dial(server)
+
+
+@contextlib.contextmanager
+def tls_server(authority: Authority, talk: Callable[[ssl.SSLSocket], None]) -> Iterator[int]:
+    """One TLS connection served by plain sockets, which close as Go's do: at once, whatever the peer still reads."""
+    keys = authority.issue("server", server=True, ips=["127.0.0.1"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_identity(context, cert=keys.cert_pem, key=keys.key_pem)
+
+    def serve(listener: socket) -> None:
+        with contextlib.suppress(OSError), context.wrap_socket(listener.accept()[0], server_side=True) as peer:
+            talk(peer)
+            peer.settimeout(0)
+            peer.unwrap()
+
+    with create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join(10)
+
+
+def _in_uvloop(main: Callable[[], Any]) -> None:
+    uvloop.run(main())
+
+
+def _in_asyncio(main: Callable[[], Any]) -> None:
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("run", [_in_uvloop, _in_asyncio])
+def test_nothing_is_lost_when_the_writer_closes_and_the_reader_is_slow(run: Callable[..., None]) -> None:
+    size, got = 3_000_000, 0
+    authority = Authority.create("vkgateway")
+
+    async def main() -> None:
+        nonlocal got
+        near, reader, close = await _pair()
+        with tls_server(authority, lambda peer: peer.sendall(bytes(size))) as port:
+            far = await dial(Server(f"https://127.0.0.1:{port}", ssl=client_context(ca=authority.cert_pem)))
+            joined = asyncio.create_task(tunnel(near, far))
+            while data := await reader.read(20_000):
+                got += len(data)
+            assert await joined is Ended.FAR
+        await close()
+
+    run(main)
+    assert got == size
+
+
+async def _pair() -> tuple[Wire, asyncio.StreamReader, Callable[[], Awaitable[None]]]:
+    """A wire, and the streams of its other end."""
+    wires: asyncio.Queue[Wire] = asyncio.Queue()
+
+    def accept() -> Wire:
+        return Wire(on_open=wires.put_nowait)
+
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(accept, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=20_000)
+    server.close()
+
+    async def close() -> None:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    return await wires.get(), reader, close
+
+
+async def test_the_near_end_is_told_apart_from_the_far() -> None:
+    near, _, close_near = await _pair()
+    far, reader, close_far = await _pair()
+    joined = asyncio.create_task(tunnel(near, far))
+    await close_near()
+    assert await joined is Ended.NEAR
+    assert await reader.read() == b""
+    await close_far()
+
+
+async def test_silence_ends_a_tunnel_and_traffic_does_not() -> None:
+    near, _, close_near = await _pair()
+    far, _, close_far = await _pair()
+    assert await tunnel(near, far, idle_timeout=0.02) is Ended.IDLE
+    assert near.ended
+    assert far.ended
+    await close_near()
+    await close_far()
+
+
+async def test_a_cancelled_tunnel_cuts_both() -> None:
+    near, near_reader, close_near = await _pair()
+    far, far_reader, close_far = await _pair()
+    joined = asyncio.create_task(tunnel(near, far))
+    await asyncio.sleep(0)
+    joined.cancel()
+    await asyncio.gather(joined, return_exceptions=True)
+    for reader in (near_reader, far_reader):
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    await close_near()
+    await close_far()

@@ -1,0 +1,116 @@
+"""Certificates, an endpoint and a caller to test it with."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.unit.kubelet.compute import FakeCompute, answer
+from vkgateway.controlplane.pki import Authority, KeyPair
+from vkgateway.kube.tls import client_context
+from vkgateway.kubelet.identity import CN_PREFIX, server_context
+from vkgateway.kubelet.server import KubeletServer
+from vkgateway.kubelet.target import PodTarget
+from vkgateway.model.errors import NotFoundError
+from vkgateway.model.names import compute_namespace
+
+Open = Callable[..., Awaitable["Caller"]]
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A tenant's API server, as far as the endpoint sees it."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def ask(self, method: str, target: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        """Send a request; returns status, headers and, where its length is told, the body."""
+        lines = [f"{method} {target} HTTP/1.1", "Host: node"]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        self.writer.write("\r\n".join((*lines, "", "")).encode())
+        return await self.answer()
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        told = {line.split(": ")[0].lower(): line.split(": ", 1)[1] for line in head[1:] if line}
+        body = await self.reader.readexactly(int(told.get("content-length", "0")))
+        return int(head[0].split(" ")[1]), told, body
+
+
+@dataclass
+class Endpoint:
+    """The endpoint under test, the compute side behind it and the authority of both."""
+
+    server: KubeletServer
+    compute: FakeCompute
+    authority: Authority
+    callers: list[Caller] = field(default_factory=list)
+
+    def issue(self, cn: str) -> KeyPair:
+        return self.authority.issue(cn, client=True)
+
+    async def call(self, tenant: str = "alpha", *, keys: KeyPair | None = None) -> Caller:
+        """Connect as a tenant, or with a certificate of one's own."""
+        keys = keys or self.issue(f"{CN_PREFIX}{tenant}")
+        return await self.connect(client_context(ca=self.authority.cert_pem, cert=keys.cert_pem, key=keys.key_pem))
+
+    async def connect(self, context: ssl.SSLContext) -> Caller:
+        caller = Caller(*await asyncio.open_connection("127.0.0.1", self.server.port, ssl=context))
+        self.callers.append(caller)
+        return caller
+
+
+async def _close(callers: list[Caller]) -> None:
+    for caller in callers:
+        caller.writer.transport.abort()
+    for caller in callers:
+        await asyncio.gather(caller.writer.wait_closed(), return_exceptions=True)
+
+
+@pytest.fixture(scope="session")
+def authority() -> Authority:
+    return Authority.create("vkgateway")
+
+
+@pytest.fixture
+async def make(authority: Authority) -> AsyncIterator[Callable[..., Awaitable[Endpoint]]]:
+    """Makes the endpoint with settings; afterwards nothing of it may be left."""
+    before = asyncio.all_tasks()
+    made: list[Endpoint] = []
+
+    async def make(**settings: Any) -> Endpoint:
+        compute = await FakeCompute(answer(404, b"")).__aenter__()
+
+        def backends(tenant: str, namespace: str, pod: str) -> PodTarget:
+            if pod == "held":
+                raise NotFoundError('pod "held" is waiting to be admitted')
+            return PodTarget(compute, compute_namespace(tenant, namespace), pod, "uid-below")
+
+        keys = authority.issue("kubelet", server=True, ips=["127.0.0.1"])
+        tls = server_context(ca=authority.cert_pem, cert=keys.cert_pem, key=keys.key_pem)
+        defaults: dict[str, Any] = {"address": "127.0.0.1", "port": 0, "tls": tls, "backends": backends}
+        server = KubeletServer(**(defaults | settings))
+        await server.start()
+        server.admit("alpha")
+        made.append(Endpoint(server, compute, authority))
+        return made[-1]
+
+    yield make
+    for endpoint in made:
+        await _close(endpoint.callers)
+        await endpoint.server.close()
+        assert endpoint.server.streams.total() == 0
+        await endpoint.compute.__aexit__(None, None, None)
+    left = {task for task in asyncio.all_tasks() - before - {asyncio.current_task()} if not task.done()}
+    assert not left, f"tasks left behind: {left}"
+
+
+@pytest.fixture
+async def endpoint(make: Callable[..., Awaitable[Endpoint]]) -> Endpoint:
+    return await make()

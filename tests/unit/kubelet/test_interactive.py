@@ -1,0 +1,171 @@
+"""exec, attach and port-forward: the handshake is passed on, then every byte both ways."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.unit.kubelet.compute import Asked, Reader, Writer, answer
+from tests.unit.kubelet.conftest import Caller, Endpoint
+from vkgateway.kubelet.call import Rejected
+from vkgateway.kubelet.http import Request
+from vkgateway.kubelet.interactive import stream_params
+
+Make = Callable[..., Awaitable[Endpoint]]
+EXEC = "/exec/default/web/main?command=sh&command=-c&command=echo+%22a+b%22&input=1&output=1&tty=1"
+SPDY = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1", "X_Stream_Protocol_Version": "v4.channel.k8s.io"}
+WEBSOCKET = {
+    "Connection": "keep-alive, Upgrade",
+    "Upgrade": "websocket",
+    "Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec_WebSocket_Version": "13",
+    "Sec_WebSocket_Protocol": "v5.channel.k8s.io",
+}
+
+
+async def _echo(asked: Asked, reader: Reader, writer: Writer) -> None:
+    """Agree to the upgrade and send back what comes, until the word `bye`."""
+    protocol = asked.headers["upgrade"]
+    head = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n"
+    head += "X-Stream-Protocol-Version: v4.channel.k8s.io\r\nSet-Cookie: secret\r\n\r\nearly"
+    writer.write(head.encode())
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+        if data.endswith(b"bye"):
+            return
+
+
+@pytest.mark.parametrize(
+    ("query", "passed"),
+    [
+        ([("input", "1"), ("output", "1")], ["stdin", "stdout"]),
+        ([("output", "1"), ("error", "true")], ["stdout", "stderr"]),
+        ([("error", "1"), ("output", "1"), ("tty", "1")], ["stdout", "tty"]),
+        ([("output", "1"), ("stdin", "1"), ("input", "0")], ["stdout"]),
+    ],
+)
+def test_streams_in_the_subresources_words(query: list[tuple[str, str]], passed: list[str]) -> None:
+    assert stream_params(Request("POST", (), tuple(query))) == [(name, "true") for name in passed]
+
+
+def test_no_stream_at_all_is_refused() -> None:
+    with pytest.raises(Rejected, match="at least 1 of stdin"):
+        stream_params(Request("POST", (), (("tty", "1"),)))
+
+
+@pytest.mark.parametrize("handshake", [SPDY, WEBSOCKET])
+async def test_exec_is_tunnelled(endpoint: Endpoint, handshake: dict[str, str]) -> None:
+    endpoint.compute.script = _echo
+    caller = await endpoint.call()
+    status, headers, _ = await caller.ask("POST", EXEC, Authorization="Bearer stolen", **handshake)
+    assert (status, headers["upgrade"]) == (101, handshake["Upgrade"])
+    assert headers["x-stream-protocol-version"] == "v4.channel.k8s.io"
+    assert "set-cookie" not in headers
+    assert await caller.reader.readexactly(5) == b"early"
+    data = bytes(range(256)) * 4096
+    caller.writer.write(data)
+    assert await caller.reader.readexactly(len(data)) == data
+    caller.writer.write(b"bye")
+    assert await caller.reader.read() == b"bye"
+    asked = endpoint.compute.asked[0]
+    assert (asked.method, asked.path) == ("POST", "/api/v1/namespaces/alpha--default/pods/web/exec")
+    assert asked.query == [
+        ("container", "main"),
+        ("stdin", "true"),
+        ("stdout", "true"),
+        ("tty", "true"),
+        ("command", "sh"),
+        ("command", "-c"),
+        ("command", 'echo "a b"'),
+    ]
+    assert asked.headers["authorization"] == "Bearer of-the-gateway"
+    for name, value in handshake.items():
+        if name != "Connection":
+            assert asked.headers[name.replace("_", "-").lower()] == value
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "query"),
+    [
+        ("/attach/default/web/main?output=1", "attach", [("container", "main"), ("stdout", "true")]),
+        ("/portForward/default/web", "portforward", []),
+        ("/portForward/default/web?port=80,81", "portforward", [("ports", "80,81")]),
+    ],
+)
+async def test_attach_and_port_forward(
+    endpoint: Endpoint, target: str, path: str, query: list[tuple[str, str]]
+) -> None:
+    endpoint.compute.script = _echo
+    caller = await endpoint.call()
+    assert (await caller.ask("POST", target, **SPDY))[0] == 101
+    asked = endpoint.compute.asked[0]
+    assert asked.path == f"/api/v1/namespaces/alpha--default/pods/web/{path}"
+    assert asked.query == query
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "text"),
+    [
+        ('unable to upgrade connection: container not found ("main")', 404, 'container not found ("main")'),
+        ("error dialing backend: dial tcp 10.9.8.7:10250: refused", 500, "exec of pod default/web cannot be reached"),
+    ],
+)
+async def test_refusals(endpoint: Endpoint, message: str, status: int, text: str) -> None:
+    body = json.dumps({"kind": "Status", "message": message}).encode()
+    endpoint.compute.script = answer(500, body)
+    caller = await endpoint.call()
+    found, headers, told = await caller.ask("POST", EXEC, **SPDY)
+    assert (found, headers["connection"]) == (status, "close")
+    assert told.decode().startswith(text)
+
+
+@pytest.mark.parametrize("missing", ["command=a&", "output=1&"])
+async def test_what_a_kubelet_needs_is_asked_for(endpoint: Endpoint, missing: str) -> None:
+    target = "/exec/default/web/main?command=a&output=1&".replace(missing, "")
+    status, _, body = await (await endpoint.call()).ask("POST", target, **SPDY)
+    assert status == 400
+    assert b"you must specify at least 1" in body
+    assert endpoint.compute.asked == []
+
+
+async def test_a_pod_without_one_below_is_explained(endpoint: Endpoint) -> None:
+    target = EXEC.replace("web", "held")
+    status, _, body = await (await endpoint.call()).ask("POST", target, **SPDY)
+    assert (status, body) == (404, b'pod "held" is waiting to be admitted\n')
+
+
+async def test_a_caller_that_leaves_ends_the_exec(endpoint: Endpoint) -> None:
+    endpoint.compute.script = _echo
+    caller = await endpoint.call()
+    await caller.ask("POST", EXEC, **SPDY)
+    caller.writer.transport.abort()
+    await endpoint.compute.ended.wait()
+
+
+async def test_revoking_cuts_an_exec(endpoint: Endpoint) -> None:
+    endpoint.compute.script = _echo
+    caller = await endpoint.call()
+    await caller.ask("POST", EXEC, **SPDY)
+    endpoint.server.revoke("alpha")
+    await _end(caller)
+    await endpoint.compute.ended.wait()
+
+
+async def test_a_silent_exec_is_ended(make: Make) -> None:
+    endpoint = await make(idle_timeout=0.05)
+    endpoint.compute.script = _echo
+    caller = await endpoint.call()
+    assert (await caller.ask("POST", EXEC, **SPDY))[0] == 101
+    assert await caller.reader.read() == b"early"
+    await endpoint.compute.ended.wait()
+
+
+async def _end(caller: Caller) -> None:
+    try:
+        await caller.reader.read()
+    except ConnectionError:
+        await asyncio.sleep(0)

@@ -1,0 +1,151 @@
+"""Who is served at the kubelet endpoint, and what small answers look like."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.unit.kubelet.conftest import Endpoint
+from vkgateway.controlplane.pki import Authority
+from vkgateway.kube.tls import client_context
+from vkgateway.kubelet.identity import CN_PREFIX, fingerprint
+from vkgateway.kubelet.server import KubeletServer
+from vkgateway.model.errors import UnavailableError
+
+Make = Callable[..., Awaitable[Endpoint]]
+
+
+async def test_healthz_on_a_connection_kept_alive(endpoint: Endpoint) -> None:
+    caller = await endpoint.call()
+    for _ in range(3):
+        status, headers, body = await caller.ask("GET", "/healthz")
+        assert (status, body) == (200, b"ok")
+        assert "connection" not in headers
+
+
+async def test_without_a_client_certificate_nothing_is_answered(endpoint: Endpoint) -> None:
+    async def ask() -> None:
+        caller = await endpoint.connect(client_context(ca=endpoint.authority.cert_pem))
+        await caller.ask("GET", "/healthz")
+
+    with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+        await ask()
+
+
+async def test_a_certificate_of_another_authority_is_refused(endpoint: Endpoint) -> None:
+    keys = Authority.create("another").issue(f"{CN_PREFIX}alpha", client=True)
+    caller = await endpoint.call(keys=keys)
+    with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+        await caller.ask("GET", "/healthz")
+
+
+@pytest.mark.parametrize("cn", ["alpha", "vkgateway:tenant:", "vkgateway:tenant:../alpha", "vkgateway:tenant:A"])
+async def test_a_certificate_that_names_no_tenant_is_refused(endpoint: Endpoint, cn: str) -> None:
+    caller = await endpoint.call(keys=endpoint.issue(cn))
+    status, headers, body = await caller.ask("GET", "/healthz")
+    assert (status, body) == (403, b"the client certificate names no tenant\n")
+    assert headers["connection"] == "close"
+
+
+async def test_a_tenant_that_was_never_admitted_is_refused(endpoint: Endpoint) -> None:
+    caller = await endpoint.call("beta")
+    status, _, body = await caller.ask("GET", "/healthz")
+    assert (status, body) == (403, b"tenant beta is not served here\n")
+
+
+async def test_a_revoked_tenant_loses_its_connections_and_gets_no_new_ones(endpoint: Endpoint) -> None:
+    caller = await endpoint.call()
+    await caller.ask("GET", "/healthz")
+    endpoint.server.revoke("alpha")
+    assert await caller.reader.read() == b""
+    again = await endpoint.call()
+    assert (await again.ask("GET", "/healthz"))[0] == 403
+
+
+async def test_a_tenant_revoked_before_its_first_request_is_refused(endpoint: Endpoint) -> None:
+    caller = await endpoint.call()
+    endpoint.server.revoke("alpha")
+    assert (await caller.ask("GET", "/healthz"))[0] == 403
+
+
+async def test_only_the_certificates_admitted_are_served(endpoint: Endpoint) -> None:
+    old, new = endpoint.issue(f"{CN_PREFIX}alpha"), endpoint.issue(f"{CN_PREFIX}alpha")
+    endpoint.server.admit("alpha", fingerprints=[fingerprint(ssl.PEM_cert_to_DER_cert(new.cert_pem.decode()))])
+    assert (await (await endpoint.call(keys=new)).ask("GET", "/healthz"))[0] == 200
+    status, _, body = await (await endpoint.call(keys=old)).ask("GET", "/healthz")
+    assert (status, body) == (403, b"the client certificate of tenant alpha was replaced\n")
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status", "says"),
+    [
+        ("GET", "/", 404, b"does not serve '/'"),
+        ("GET", "/metrics", 404, b"'/metrics'"),
+        ("GET", "/containerLogs/default/web", 404, b"does not serve"),
+        ("POST", "/containerLogs/default/web/main", 405, b"only GET"),
+        ("GET", "/containerLogs/default/../main", 400, b"pod '.."),
+        ("GET", "/containerLogs/a%2Fb/web/main", 400, b"namespace 'a/b'"),
+        ("GET", "/containerLogs/default/web/ma%20in", 400, b"container 'ma in'"),
+        ("GET", "/containerLogs/default/%ff/main", 400, b"URL cannot be read"),
+        ("GET", "/exec/default/web/main?command=a&output=1", 400, b"needs an upgrade"),
+        ("DELETE", "/exec/default/web/main", 405, b"only GET and POST"),
+    ],
+)
+async def test_what_is_not_served(endpoint: Endpoint, method: str, target: str, status: int, says: bytes) -> None:
+    caller = await endpoint.call()
+    found, _, body = await caller.ask(method, target)
+    assert (found, says in body) == (status, True), body
+    assert endpoint.compute.asked == []
+
+
+async def test_what_is_no_http_is_answered_once(endpoint: Endpoint) -> None:
+    caller = await endpoint.call()
+    caller.writer.write(b"nonsense\r\n\r\n")
+    status, _, _ = await caller.answer()
+    assert status == 400
+    assert await caller.reader.read() == b""
+
+
+async def test_pods_are_the_callers(make: Make) -> None:
+    def pods(tenant: str) -> list[dict[str, object]]:
+        phases = ("Running", "Pending")
+        return [{"metadata": {"name": f"{tenant}-{phase}"}, "status": {"phase": phase}} for phase in phases]
+
+    endpoint = await make(pods=pods)
+    caller = await endpoint.call()
+    _, headers, body = await caller.ask("GET", "/pods")
+    assert headers["content-type"] == "application/json"
+    assert [pod["metadata"]["name"] for pod in json.loads(body)["items"]] == ["alpha-Running", "alpha-Pending"]
+    _, _, body = await caller.ask("GET", "/runningpods/")
+    assert [pod["metadata"]["name"] for pod in json.loads(body)["items"]] == ["alpha-Running"]
+
+
+async def test_configz_tells_the_idle_time(make: Make) -> None:
+    caller = await (await make(idle_timeout=60)).call()
+    _, _, body = await caller.ask("GET", "/configz")
+    assert json.loads(body)["kubeletconfig"]["streamingConnectionIdleTimeout"] == "60s"
+
+
+async def test_a_broken_answer_ends_nothing_else(make: Make) -> None:
+    def pods(_: str) -> list[dict[str, object]]:
+        raise RuntimeError("secret detail")
+
+    caller = await (await make(pods=pods)).call()
+    status, _, body = await caller.ask("GET", "/pods")
+    assert status == 500
+    assert b"secret" not in body
+    assert (await caller.ask("GET", "/healthz"))[0] == 200
+
+
+async def test_a_port_in_use_is_named(endpoint: Endpoint) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        second = KubeletServer(address="127.0.0.1", port=port, tls=context, backends=endpoint.server._backends)
+        with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}"):
+            await second.start()

@@ -1,0 +1,153 @@
+"""A virtual node's life in a tenant: registered, kept, made again, removed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from vkgateway.kube.backoff import Backoff
+from vkgateway.kube.resources import LEASES, NAMESPACES, NODES
+from vkgateway.kubelet.virtualnode import VirtualNode
+
+NAME = "a100.local"
+
+
+class World:
+    """What the node is built from, and the tenant it is built in."""
+
+    def __init__(self, server: FakeApiServer) -> None:
+        self.server = server
+        self.cpu = "8"
+        self.ready = "True"
+        self.builds = 0
+
+    def build(self) -> dict[str, Any]:
+        self.builds += 1
+        ready = {"type": "Ready", "status": self.ready, "reason": "r", "message": "m"}
+        return {
+            "metadata": {"name": NAME, "labels": {"type": "virtual-kubelet"}},
+            "spec": {},
+            "status": {"capacity": {"cpu": self.cpu}, "conditions": [ready]},
+        }
+
+    def built_since(self, builds: int) -> bool:
+        return self.builds > builds
+
+    def stored(self) -> dict[str, Any] | None:
+        return self.server.store.find(NODES, NAME)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():  # noqa: ASYNC110 - a store has no event for "anything at all happened"
+                await asyncio.sleep(0.005)
+
+    def writes(self) -> int:
+        return sum(request.startswith(f"PATCH /api/v1/nodes/{NAME}") for request in self.server.requests)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with FakeApiServer() as server:
+        yield World(server)
+
+
+@asynccontextmanager
+async def running(world: World, **settings: Any) -> AsyncIterator[VirtualNode]:
+    backoff = Backoff(base=0.001, cap=0.01)
+    async with world.server.client() as client:
+        defaults: dict[str, Any] = {"settle": 0.0, "renew_every": 0.02, "backoff": backoff}
+        node = VirtualNode(client, name=NAME, build=world.build, **(defaults | settings))
+        task = asyncio.create_task(node.run())
+        try:
+            yield node
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_registers_with_status_and_lease(world: World) -> None:
+    told = asyncio.Event()
+    async with running(world, on_registered=told.set) as node:
+        await told.wait()
+        assert node.registered
+        stored = world.stored()
+        assert stored is not None
+        assert stored["status"]["capacity"] == {"cpu": "8"}
+        await world.until(lambda: world.server.store.find(LEASES, NAME, "kube-node-lease"))
+        lease = world.server.store.get(LEASES, NAME, "kube-node-lease")
+        assert lease["spec"]["leaseDurationSeconds"] == 40
+        assert lease["metadata"]["ownerReferences"][0]["uid"] == stored["metadata"]["uid"]
+
+
+async def test_the_lease_is_renewed(world: World) -> None:
+    async with running(world):
+        renewals = f"PATCH /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{NAME}"
+        await world.until(lambda: sum(renewals in request for request in world.server.requests) > 3)
+
+
+async def test_only_differences_are_written(world: World) -> None:
+    async with running(world) as node:
+        await world.until(lambda: node.registered)
+        assert world.writes() == 2
+        for _ in range(5):
+            seen = world.builds
+            node.refresh()
+            await world.until(partial(world.built_since, seen))
+        assert world.writes() == 2
+        world.cpu = "4"
+        node.refresh()
+        await world.until(lambda: (world.stored() or {})["status"]["capacity"] == {"cpu": "4"})
+        assert world.writes() == 4
+
+
+async def test_becoming_not_ready_is_told(world: World) -> None:
+    async with running(world) as node:
+        await world.until(lambda: node.registered)
+        world.ready = "False"
+        node.refresh()
+        await world.until(lambda: (world.stored() or {})["status"]["conditions"][0]["status"] == "False")
+
+
+async def test_what_a_tenant_changes_is_put_right_and_what_it_adds_is_left(world: World) -> None:
+    async with running(world) as node:
+        await world.until(lambda: node.registered)
+        spoiled = dict(world.stored() or {})
+        spoiled["metadata"] = spoiled["metadata"] | {"labels": {"type": "mine", "team": "a"}}
+        world.server.store.update(NODES, spoiled, name=NAME)
+        wanted = {"type": "virtual-kubelet", "team": "a"}
+        await world.until(lambda: (world.stored() or {})["metadata"]["labels"] == wanted)
+
+
+async def test_a_node_that_a_tenant_deletes_is_made_again(world: World) -> None:
+    async with running(world) as node:
+        await world.until(lambda: node.registered)
+        first = (world.stored() or {})["metadata"]["uid"]
+        world.server.store.delete(NODES, NAME)
+        await world.until(lambda: world.stored() and (world.stored() or {})["metadata"]["uid"] != first)
+        await world.until(lambda: (world.stored() or {}).get("status", {}).get("capacity"))
+
+
+async def test_a_tenant_that_fails_for_a_while_is_retried(world: World) -> None:
+    world.server.fail("PATCH", "/nodes/", status=500, times=3)
+    world.server.fail("*", "/leases", status=503, times=3)
+    async with running(world) as node:
+        await world.until(lambda: node.registered)
+        await world.until(lambda: world.server.store.find(LEASES, NAME, "kube-node-lease"))
+
+
+async def test_remove_takes_node_and_lease_and_may_be_repeated(world: World) -> None:
+    async with running(world) as node:
+        await world.until(lambda: world.server.store.find(LEASES, NAME, "kube-node-lease"))
+    async with world.server.client() as client:
+        node = VirtualNode(client, name=NAME, build=world.build)
+        await node.remove()
+        await node.remove()
+    assert world.stored() is None
+    assert world.server.store.find(LEASES, NAME, "kube-node-lease") is None
+    assert world.server.store.find(NAMESPACES, NAME) is None
