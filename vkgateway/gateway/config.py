@@ -50,7 +50,10 @@ class Datastore(_Section, frozen=True):
     endpoints: Annotated[
         tuple[str, ...], Meta(description="Addresses, as https://HOST:PORT; empty: tenants cannot be made.")
     ] = ()
-    ca: Annotated[str, Meta(description="File of the authority that signed etcd's certificate.")] = ""
+    ca: Annotated[str, Meta(description="Certificate file of the authority that etcd trusts and is signed by.")] = ""
+    ca_key: Annotated[
+        str, Meta(description="Private key file of it: tenants' API servers get their certificates from it.")
+    ] = ""
     cert: Annotated[str, Meta(description="Client certificate file of the user root.")] = ""
     key: Annotated[str, Meta(description="Private key file of that certificate.")] = ""
 
@@ -244,3 +247,12 @@ def _description(hint: Any) -> str:
     """Of nested annotations the outermost description counts."""
     metas = [meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)]
     return next((meta.description for meta in reversed(metas) if meta.description), "")
+
+
+def table() -> str:
+    """Return all keys as a Markdown table, as the documentation shows them."""
+    lines = ["| key | default | environment variable | meaning |", "|---|---|---|---|"]
+    for setting in settings():
+        default = msgspec.json.encode(setting.default).decode()
+        lines.append(f"| `{setting.key}` | `{default}` | `{setting.variable}` | {setting.description} |")
+    return "\n".join(lines) + "\n"

@@ -31,6 +31,13 @@ def count_tenants(phases: Iterable[str]) -> None:
         TENANTS.labels(phase).set(counts[phase])
 
 
+def count_compute_clusters(reachable: Iterable[bool]) -> None:
+    """Set how many compute clusters answer, and how many do not."""
+    counts = Count(reachable)
+    for answers in (True, False):
+        COMPUTE_CLUSTERS.labels(str(answers).lower()).set(counts[answers])
+
+
 async def watch_loop() -> None:
     """Measure the event loop's lag once a second, until cancelled."""
     loop = asyncio.get_running_loop()

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from vkgateway.model import quantity
 from vkgateway.model.api import Pool, PoolStatus
 from vkgateway.model.objects import NodeView
-
-
-def members(pool: Pool, nodes: Iterable[NodeView]) -> list[NodeView]:
-    """Return the nodes that the pool's selector chooses."""
-    wanted = pool.node_selector.items()
-    return [node for node in nodes if wanted <= node.metadata.labels.items()]
+from vkgateway.translate.nodes import capacity, in_pool
 
 
 def pool_status(pool: Pool, nodes: Iterable[NodeView], *, guaranteed: Mapping[str, str]) -> PoolStatus:
     """Count a pool's nodes and sum up what the usable ones offer, beside what tenants are guaranteed of it."""
-    chosen = members(pool, nodes)
-    usable = [node for node in chosen if node.usable]
+    chosen = [node for node in nodes if in_pool(node, pool.node_selector)]
     return PoolStatus(
         name=pool.name,
         nodes=len(chosen),
-        usable_nodes=len(usable),
-        allocatable=dict(quantity.total(node.status.allocatable for node in usable)),
+        usable_nodes=sum(node.usable for node in chosen),
+        allocatable=dict(capacity(chosen, limit={})),
         guaranteed=dict(guaranteed),
     )

@@ -12,7 +12,7 @@ import structlog
 
 from vkgateway.gateway.compute import ComputeController
 from vkgateway.gateway.config import Nodes
-from vkgateway.gateway.nodes import NodeSource, pool_context
+from vkgateway.gateway.nodes import NodeSource
 from vkgateway.gateway.planes import Access, NodesSeen
 from vkgateway.gateway.status import Verdict, failing, passed, waiting
 from vkgateway.kubelet.server import KubeletServer
@@ -46,7 +46,7 @@ class Wiring:
     def bindings(self) -> dict[str, Binding]:
         """What each virtual node stands for."""
         return {
-            name: Binding(pool=pool_context(source), link=source.link, node_ip=source.address)
+            name: Binding(pool=source.context(), link=source.link, node_ip=source.address)
             for name, source in self.sources.items()
         }
 
@@ -58,7 +58,7 @@ class TenantRuntimes:
         self,
         *,
         computes: ComputeController,
-        kubelet: Callable[[], KubeletServer],
+        kubelet: KubeletServer,
         engine: Engine,
         address: str,
         settings: Nodes,
@@ -85,7 +85,9 @@ class TenantRuntimes:
             running = None
         if running is None:
             if unknown := self._too_early(name, wiring):
-                return NodesSeen(waiting("ComputeClusterUnknown", f"waits for the nodes of {unknown}"), tenant.status.pools)
+                return NodesSeen(
+                    waiting("ComputeClusterUnknown", f"waits for the nodes of {unknown}"), tenant.status.pools
+                )
             running = self._start(name, access, wiring)
         else:
             await running.rewire(wiring)
@@ -96,7 +98,7 @@ class TenantRuntimes:
         self._asked.pop(name, None)
         running = self._running.pop(name, None)
         if running is not None:
-            self._kubelet().revoke(name)
+            self._kubelet.revoke(name)
             await running.stop()
 
     def find(self, tenant: str, namespace: str, pod: str) -> PodTarget:
@@ -123,7 +125,7 @@ class TenantRuntimes:
             on_change=lambda: self._on_change(name),
         )
         self._running[name] = running
-        self._kubelet().admit(name)
+        self._kubelet.admit(name)
         running.start()
         return running
 
@@ -155,7 +157,7 @@ class TenantRuntimes:
                 pool=found,
                 link=link,
                 address=self._address,
-                port=self._kubelet().port,
+                port=self._kubelet.port,
                 last_capacity=shown.get((pool.name, pool.compute_cluster), {}),
             )
         return Wiring(context, links, sources, tuple(missing))

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 import msgspec
 import structlog
 
-from vkgateway.gateway import metrics
 from vkgateway.gateway.compute import ComputeController
 from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.ledger import ACCEPTED_SPEC, Ledger, written
@@ -300,10 +299,6 @@ class TenantController:
         if record is not None and record.access is not None:
             access, record.access = record.access, None
             await access.client.close()
-
-    def measure(self) -> None:
-        """Bring the metrics up to date."""
-        metrics.count_tenants(self.phases())
 
 
 async def _nobody(_reason: str, _message: str) -> None:

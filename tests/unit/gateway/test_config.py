@@ -1,0 +1,84 @@
+"""Tests of the daemon's settings."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vkgateway.gateway import config
+from vkgateway.model.errors import InputError
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "gateway.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_without_anything_all_have_their_defaults() -> None:
+    assert config.load(environment={}) == config.Config()
+
+
+def test_the_file_goes_over_defaults_and_the_environment_over_the_file(tmp_path: Path) -> None:
+    file = written(tmp_path, "address: 10.0.0.1\nkubelet: {port: 1}\ndatastore: {endpoints: ['https://a']}\n")
+
+    found = config.load(
+        file,
+        environment={"VKGATEWAY_KUBELET_PORT": "2", "VKGATEWAY_DATASTORE_ENDPOINTS": "https://b,https://c"},
+    )
+
+    assert found.address == "10.0.0.1"
+    assert found.kubelet.port == 2
+    assert found.datastore.endpoints == ("https://b", "https://c")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("kubelet: {port: 70000}", "kubelet.port"),
+        ("kubelet: {port: many}", "kubelet.port"),
+        ("kubelet: {prot: 1}", "prot"),
+        ("nodes: {leaseSeconds: 0}", "nodes.leaseSeconds"),
+        ("logging: {level: loud}", "logging.level"),
+        ("- a list", "holds a list"),
+        ("{", "not YAML"),
+    ],
+)
+def test_a_complaint_names_file_and_key(tmp_path: Path, text: str, complaint: str) -> None:
+    file = written(tmp_path, text)
+    with pytest.raises(InputError, match=complaint) as caught:
+        config.load(file, environment={})
+    assert str(file) in str(caught.value)
+
+
+def test_a_bad_variable_is_named_by_its_key() -> None:
+    with pytest.raises(InputError, match=r"kubelet\.port"):
+        config.load(environment={"VKGATEWAY_KUBELET_PORT": "http"})
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        config.load(tmp_path / "none.yaml", environment={})
+
+
+def test_numbers_in_a_file_are_numbers_not_texts(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"kubelet\.port"):
+        config.load(written(tmp_path, "kubelet: {port: '1'}"), environment={})
+
+
+def test_what_is_printed_reads_back_the_same(tmp_path: Path) -> None:
+    changed = config.load(environment={"VKGATEWAY_KUBELET_PORT": "7", "VKGATEWAY_ADDRESS": "::1"})
+    assert config.load(written(tmp_path, config.render(changed)), environment={}) == changed
+
+
+def test_every_key_is_described_and_has_a_variable_of_its_own() -> None:
+    found = list(config.settings())
+    assert all(setting.description.endswith(".") for setting in found)
+    assert len({setting.variable for setting in found}) == len(found)
+    assert all(setting.variable in config.render() for setting in found)
+    assert {setting.path[0] for setting in found} == set(yaml.safe_load(config.render()))
+
+
+def test_the_documentation_lists_every_key_as_it_is() -> None:
+    page = Path(__file__).parents[3] / "docs" / "configuration.md"
+    assert config.table() in page.read_text()

@@ -1,0 +1,112 @@
+"""The daemon: from the settings to a gateway that runs, and from a signal to the last connection closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib import resources
+from typing import TypeVar
+
+import structlog
+import yaml
+
+from vkgateway.controlplane.pki import Authority, KeyPair
+from vkgateway.gateway import authority, logs, prerequisites
+from vkgateway.gateway.config import Config
+from vkgateway.gateway.connections import connect, primary_address
+from vkgateway.gateway.gateway import Gateway
+from vkgateway.gateway.provisioning import provisioned
+from vkgateway.kube import errors
+from vkgateway.kube.apply import apply_objects
+from vkgateway.kube.backoff import Backoff
+from vkgateway.kube.client import Client
+from vkgateway.kube.tls import load_identity
+from vkgateway.kubelet.identity import server_context
+from vkgateway.version import __version__
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+RENEW_SECONDS = 24 * 3600.0
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+async def serve(settings: Config) -> None:
+    """Run the gateway until a signal tells it to stop; raises VkgatewayError where it cannot begin."""
+    logs.configure(settings.logging)
+    log.info("gateway starts", version=__version__)
+    work = asyncio.create_task(_work(settings), name="gateway")
+    loop = asyncio.get_running_loop()
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, work.cancel)
+    try:
+        await work
+    except asyncio.CancelledError:
+        log.info("gateway stopped")
+    finally:
+        for number in _STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+async def _work(settings: Config) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        management = await stack.enter_async_context(connect(settings, name="the management cluster"))
+        await first(lambda: prepare(management))
+        kubelet_authority = await first(lambda: authority.ensure(management))
+        address = settings.address or primary_address()
+        planes = await stack.enter_async_context(
+            provisioned(settings, management=management, kubelet_authority=kubelet_authority, address=address)
+        )
+        tls = await stack.enter_async_context(serving(kubelet_authority, address))
+        gateway = Gateway(settings, management=management, planes=planes, tls=tls, address=address)
+        await gateway.run()
+
+
+async def first(attempt: Callable[[], Awaitable[T]], *, backoff: Backoff | None = None) -> T:
+    """Do what must be done before anything else, again and again while the server is only not there yet."""
+    backoff = backoff or Backoff(base=0.2, cap=5.0)
+    failures = 0
+    while True:
+        try:
+            return await attempt()
+        except errors.ApiError as error:
+            if not error.transient:
+                raise
+            failures += 1
+            log.warning("the management cluster is not ready yet", error=str(error))
+            await asyncio.sleep(backoff.delay(failures, at_least=error.retry_after))
+
+
+async def prepare(management: Client) -> None:
+    """Make what the gateway itself needs in the management cluster: its kinds and its namespace."""
+    folder = resources.files("vkgateway.model") / "crds"
+    definitions = [yaml.safe_load(file.read_text()) for file in folder.iterdir() if file.name.endswith(".yaml")]
+    await apply_objects(management, definitions)
+    await prerequisites.ensure(management)
+
+
+@contextlib.asynccontextmanager
+async def serving(kubelet_authority: Authority, address: str) -> AsyncIterator[ssl.SSLContext]:
+    """Give the kubelet endpoint's identity, which is renewed every day for as long as the block lasts."""
+    first_pair = _issue(kubelet_authority, address)
+    context = server_context(ca=kubelet_authority.cert_pem, cert=first_pair.cert_pem, key=first_pair.key_pem)
+
+    async def renew() -> None:
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            pair = _issue(kubelet_authority, address)
+            load_identity(context, cert=pair.cert_pem, key=pair.key_pem)
+
+    task = asyncio.create_task(renew(), name="renew-serving-certificate")
+    try:
+        yield context
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _issue(kubelet_authority: Authority, address: str) -> KeyPair:
+    return kubelet_authority.issue("vkgateway", ips=(address,), server=True)

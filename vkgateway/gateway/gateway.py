@@ -1,0 +1,127 @@
+"""All parts of a gateway and what connects them."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from functools import partial
+from typing import Protocol
+
+from vkgateway.gateway import metrics
+from vkgateway.gateway.compute import ComputeController
+from vkgateway.gateway.config import Config
+from vkgateway.gateway.connections import connect
+from vkgateway.gateway.events import Recorder
+from vkgateway.gateway.health import HealthServer
+from vkgateway.gateway.planes import ControlPlanes
+from vkgateway.gateway.runtime import TenantRuntimes
+from vkgateway.gateway.tenants import TenantController
+from vkgateway.kube.client import Client
+from vkgateway.kube.kubeconfig import Connection
+from vkgateway.kubelet.server import KubeletServer
+from vkgateway.kubelet.target import PodTarget
+from vkgateway.sync.engine import Engine
+
+
+class _Completable(Protocol):
+    @property
+    def complete(self) -> bool: ...
+
+
+class Gateway:
+    """One gateway process, apart from its settings' files and signals."""
+
+    def __init__(
+        self,
+        settings: Config,
+        *,
+        management: Client,
+        planes: ControlPlanes,
+        tls: ssl.SSLContext,
+        address: str,
+    ) -> None:
+        self._settings = settings
+        recorder = Recorder(management)
+        self.engine = Engine(workers=settings.sync.workers)
+        self.computes = ComputeController(
+            management, recorder=recorder, connect=self._connect, on_change=self._compute_changed
+        )
+        self.kubelet = KubeletServer(
+            address=address,
+            port=settings.kubelet.port,
+            tls=tls,
+            backends=self._find,
+            streams_per_tenant=settings.kubelet.streams_per_tenant,
+            idle_timeout=settings.kubelet.idle_seconds,
+        )
+        self.runtimes = TenantRuntimes(
+            computes=self.computes,
+            kubelet=self.kubelet,
+            engine=self.engine,
+            address=address,
+            settings=settings.nodes,
+            on_change=self._nodes_changed,
+        )
+        self.tenants = TenantController(
+            management,
+            recorder=recorder,
+            computes=self.computes,
+            planes=planes,
+            runtimes=self.runtimes,
+            concurrency=settings.control_planes.concurrency,
+        )
+        self.computes.guaranteed = self.tenants.ledger.guaranteed
+        self.computes.users = self.tenants.ledger.users
+
+    async def run(self) -> None:
+        """Work until cancelled; what tenants have goes on without us."""
+        health = HealthServer(
+            address=self._settings.observability.address,
+            port=self._settings.observability.port,
+            checks={
+                "tenants": partial(_known, self.tenants.tenants),
+                "compute-clusters": partial(_known, self.computes.clusters),
+            },
+            refresh=self._measure,
+        )
+        async with self.kubelet, health:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self.engine.run(), name="engine")
+                    group.create_task(self.computes.run(), name="compute-clusters")
+                    group.create_task(self.tenants.run(), name="tenants")
+                    group.create_task(metrics.watch_loop(), name="event-loop-lag")
+            finally:
+                await self.tenants.close()
+
+    def _connect(self, name: str, connection: Connection | None) -> Client:
+        """Make a client of a compute cluster; without a connection it is the management cluster itself."""
+        called = f"compute cluster {name}"
+        if connection is None:
+            return connect(self._settings, name=called)
+        return Client(
+            connection.server,
+            ssl=connection.ssl_context(),
+            token=connection.token_source(),
+            name=called,
+            max_connections=self._settings.sync.connections,
+            server_hostname=connection.tls_server_name or None,
+        )
+
+    def _find(self, tenant: str, namespace: str, pod: str) -> PodTarget:
+        return self.runtimes.find(tenant, namespace, pod)
+
+    def _compute_changed(self) -> None:
+        self.tenants.wake_all()
+
+    def _nodes_changed(self, tenant: str) -> None:
+        self.tenants.wake(tenant)
+
+    def _measure(self) -> None:
+        metrics.count_tenants(self.tenants.phases())
+        metrics.count_compute_clusters(link.reachable for link in self.computes.links.values())
+        metrics.QUEUE_DEPTH.set(len(self.engine.queue))
+
+
+def _known(reflector: _Completable) -> str:
+    return "" if reflector.complete else "not known yet"

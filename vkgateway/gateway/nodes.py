@@ -1,0 +1,76 @@
+"""What a virtual node is made from: a tenant's pool, and the compute nodes behind it as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from vkgateway.model.api import Pool, TenantPool
+from vkgateway.model.objects import NodeView, Object
+from vkgateway.model.quantity import Quantity
+from vkgateway.sync.compute import ComputeLink
+from vkgateway.translate import nodes as translation
+from vkgateway.translate.context import PoolContext
+from vkgateway.version import __version__
+
+_TIMES = ("lastHeartbeatTime", "lastTransitionTime")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSource:
+    """One virtual node. `wanted` is the tenant's share of `pool`; `address` and `port` are the kubelet endpoint's.
+
+    `last_capacity` is what the node offered when it was seen last: it is shown while nothing is known of the compute
+    nodes.
+    """
+
+    name: str
+    wanted: TenantPool
+    pool: Pool
+    link: ComputeLink
+    address: str
+    port: int
+    last_capacity: Mapping[str, Quantity] = field(default_factory=dict)
+
+    def members(self) -> list[NodeView]:
+        """Return the pool's compute nodes as seen last."""
+        nodes = self.link.nodes.items.values()
+        return [node for node in nodes if translation.in_pool(node, self.pool.node_selector)]
+
+    def context(self) -> PoolContext:
+        """Return the pool as translation needs it."""
+        return translation.pool_context(
+            name=self.pool.name,
+            compute_cluster=self.link.name,
+            node_selector=self.pool.node_selector,
+            tolerations=self.pool.tolerations,
+            nodes=self.members(),
+        )
+
+    def capacity(self) -> dict[str, Quantity]:
+        """Return what the node offers to its tenant."""
+        if not self.link.nodes.complete and not self.link.nodes.items:
+            return dict(self.last_capacity)
+        return dict(translation.capacity(self.members(), limit=self.wanted.limit))
+
+    def build(self) -> Object:
+        """Return the Node object as it should be now, its conditions without times."""
+        link = self.link
+        node = translation.virtual_node(
+            self.context(),
+            nodes=self.members(),
+            limit=self.wanted.limit,
+            address=self.address,
+            port=self.port,
+            version=__version__,
+            connected=link.reachable,
+            message="" if link.reachable else "the compute cluster does not answer",
+            now=datetime.now(UTC),
+        )
+        status = node["status"]
+        status["capacity"] = status["allocatable"] = self.capacity()
+        for condition in status["conditions"]:
+            for time in _TIMES:
+                condition.pop(time, None)
+        return node

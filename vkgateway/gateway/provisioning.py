@@ -1,0 +1,157 @@
+"""Control planes as the settings say: the provisioner with its store, datastore, driver and programs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Collection, Mapping
+from pathlib import Path
+
+import structlog
+
+from vkgateway.controlplane.drivers.process import ProcessDriver
+from vkgateway.controlplane.etcd.client import EtcdClient, Tls
+from vkgateway.controlplane.etcd.tenancy import Tenancy
+from vkgateway.controlplane.layout import Authorities
+from vkgateway.controlplane.pki import Authority
+from vkgateway.controlplane.provision import Provisioner, Step
+from vkgateway.controlplane.store import SecretStore
+from vkgateway.controlplane.templates import SHIPPED, Templates
+from vkgateway.gateway.config import Config, ControlPlanes, Datastore
+from vkgateway.gateway.planes import Access, OnStep
+from vkgateway.kube.client import Client
+from vkgateway.model.api import Tenant
+from vkgateway.model.errors import InputError
+from vkgateway.programs.binaries.resolver import Resolver
+from vkgateway.programs.supervisor.client import SupervisorClient
+from vkgateway.programs.supervisor.spec import SupervisorPaths
+
+log = structlog.get_logger(__name__)
+
+SENTENCES: Mapping[Step, str] = {
+    Step.TEMPLATE: "its template is being read",
+    Step.CREDENTIALS: "its certificates are being made",
+    Step.PROGRAMS: "the programs of its Kubernetes version are being fetched or built",
+    Step.DATASTORE: "its part of the datastore is being prepared",
+    Step.PROCESSES: "its control plane is being started",
+    Step.OBJECTS: "the objects it is born with are being made",
+    Step.SERVING: "its API server is starting",
+    Step.STOPPING: "its control plane is being stopped",
+    Step.ERASING: "its data is being erased",
+    Step.FORGETTING: "its credentials are being removed",
+}
+
+
+class ProvisionedPlanes:
+    """Control planes by way of the provisioner; see `planes.ControlPlanes`."""
+
+    def __init__(self, provisioner: Provisioner, *, templates: Templates, connections: int) -> None:
+        self._provisioner = provisioner
+        self._templates = templates
+        self._connections = connections
+
+    def templates(self) -> Collection[str]:
+        """See `planes.ControlPlanes`."""
+        return self._templates.names()
+
+    async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> Access:
+        """See `planes.ControlPlanes`."""
+        plane = await self._provisioner.provision(tenant, on_step=lambda step: on_step(step.value, SENTENCES[step]))
+        client = plane.client(max_connections=self._connections)
+        return Access(client=client, url=plane.url, host=plane.address, port=plane.port)
+
+    async def remove(self, name: str, *, on_step: OnStep) -> None:
+        """See `planes.ControlPlanes`."""
+        await self._provisioner.deprovision(name, on_step=lambda step: on_step(step.value, SENTENCES[step]))
+
+
+@contextlib.asynccontextmanager
+async def provisioned(
+    settings: Config, *, management: Client, kubelet_authority: Authority, address: str
+) -> AsyncIterator[ProvisionedPlanes]:
+    """Set everything up that control planes need, for the length of the block.
+
+    Raises InputError where a setting is missing or a file that it names cannot be used.
+    """
+    datastore, planes = settings.datastore, settings.control_planes
+    data_dir = Path(settings.data_dir)
+    etcd_authority = _authority(datastore)
+    templates = Templates(_path(planes.templates_dir) or SHIPPED)
+    socket = _path(planes.supervisor_socket) or SupervisorPaths(data_dir).socket
+    driver = ProcessDriver(
+        data_dir=data_dir,
+        supervisor=SupervisorClient(socket),
+        programs=Versions(planes).programs,
+        authorities=Authorities(etcd=etcd_authority, kubelet=kubelet_authority),
+    )
+    tls = Tls(
+        ca=etcd_authority.cert_pem,
+        cert=_read(datastore.cert, "datastore.cert"),
+        key=_read(datastore.key, "datastore.key"),
+    )
+    async with EtcdClient(datastore.endpoints, tls=tls) as etcd:
+        provisioner = Provisioner(
+            store=SecretStore(management),
+            datastore=Tenancy(etcd),
+            driver=driver,
+            templates=templates,
+            address=address,
+            etcd_endpoints=datastore.endpoints,
+        )
+        yield ProvisionedPlanes(provisioner, templates=templates, connections=settings.sync.connections)
+
+
+def _authority(datastore: Datastore) -> Authority:
+    cert, key = _read(datastore.ca, "datastore.ca"), _read(datastore.ca_key, "datastore.caKey")
+    try:
+        return Authority.load(cert, key)
+    except ValueError as error:
+        raise InputError(f"datastore.ca and datastore.caKey are no authority: {error}") from error
+
+
+def _read(file: str, key: str) -> bytes:
+    if not file:
+        raise InputError(f"{key} is not set", hint="`vkgateway serve --print-config` describes every key.")
+    try:
+        return Path(file).expanduser().read_bytes()
+    except OSError as error:
+        raise InputError(f"{key}: file {file} cannot be read: {error.strerror}") from error
+
+
+class Programs:
+    """Programs of one version. What was found once is not looked for again while it is there: that takes time."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+        self._found: dict[str, Path] = {}
+
+    async def resolve(self, *names: str) -> dict[str, Path]:
+        """Find or build programs."""
+        if not all(name in self._found and os.access(self._found[name], os.X_OK) for name in names):
+            self._found |= await self._resolver.resolve(*names)
+        return {name: self._found[name] for name in names}
+
+
+class Versions:
+    """Programs by Kubernetes version, as the settings say where they come from."""
+
+    def __init__(self, settings: ControlPlanes) -> None:
+        self._settings = settings
+        self._programs: dict[str, Programs] = {}
+
+    def programs(self, version: str) -> Programs:
+        """Return the programs of a version. Raises InputError for one that cannot be."""
+        if version not in self._programs:
+            settings = self._settings
+            resolver = Resolver(
+                cache_dir=_path(settings.cache_dir),
+                program_dirs=[Path(folder).expanduser() for folder in settings.program_dirs],
+                report=lambda text: log.info("programs", version=version, doing=text),
+                kubernetes_version=version,
+            )
+            self._programs[version] = Programs(resolver)
+        return self._programs[version]
+
+
+def _path(text: str) -> Path | None:
+    return Path(text).expanduser() if text else None
