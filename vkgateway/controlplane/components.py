@@ -33,13 +33,17 @@ _Flags = dict[str, str | None]
 
 
 def component(name: ComponentName, *, plane: Plane, files: PlaneFiles, programs: Mapping[str, Path]) -> ProcessSpec:
-    """Describe one component's process. `programs` maps names such as `kube-apiserver` to their paths."""
+    """Describe one component's process; the files must have been written.
+
+    `programs` maps names such as `kube-apiserver` to their paths. A variable that no program reads carries
+    the digest of the authorities, so that new ones make another description and the process starts anew.
+    """
     tuning = plane.tuning.get(name, Tuning())
     flags = {**_BUILDERS[name](plane, files), **tuning.flags}
     return ProcessSpec(
         name=f"{plane.group}/{name}",
         argv=(str(programs[PROGRAMS[name]]), *_arguments(flags)),
-        env={**_SMALL_HEAP, **tuning.env},
+        env={**_SMALL_HEAP, **tuning.env, "VKGATEWAY_TRUST": files.trust()},
         stop_rank=_STOP_RANKS[name],
     )
 
@@ -78,6 +82,9 @@ def _api_server_etcd(plane: Plane, files: PlaneFiles) -> _Flags:
         "etcd-compaction-interval": "0",
         "etcd-db-metric-poll-interval": "0",
         "etcd-count-metric-poll-period": "0",
+        # Streaming lists want to know etcd's version, which etcd tells its root user only. Without an answer
+        # every streaming list fails for good; refused outright, clients list and watch the plain way.
+        "feature-gates": "WatchList=false",
     }
 
 

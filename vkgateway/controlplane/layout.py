@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,12 @@ class PlaneFiles:
         """Return the private key file of a pair."""
         return self.directory / f"{name}.key"
 
+    def trust(self) -> str:
+        """Return a digest of whom the processes trust: that they read once, when they start."""
+        names = ("ca.crt", "front-proxy-ca.crt", "etcd-ca.crt", "kubelet-ca.crt", "sa.pub")
+        content = b"".join((self.directory / name).read_bytes() for name in names)
+        return hashlib.sha256(content).hexdigest()[:16]
+
     def kubeconfig(self, name: str) -> Path:
         """Return the kubeconfig of `admin`, `controller-manager` or `scheduler`."""
         return self.directory / f"{name}.kubeconfig"
@@ -68,7 +75,8 @@ def write_files(
 ) -> PlaneFiles:
     """Bring the folder up to date: certificates that are missing, broken, ending or no longer fit are issued.
 
-    What fits is left as it is. The processes notice new certificates by themselves, so nothing restarts.
+    What fits is left as it is. The processes notice new certificates by themselves and go on; new authorities
+    start them anew, since `PlaneFiles.trust` is part of their description.
     """
     files = PlaneFiles(directory)
     credentials.ca.write(directory, "ca")

@@ -1,0 +1,212 @@
+"""Stand-ins for what a control plane is made with: etcd, the supervisor, the programs, the Secrets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from vkgateway.controlplane.credentials import Credentials
+from vkgateway.controlplane.etcd.client import EtcdClient, KeyRange
+from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdExists, EtcdMissing
+from vkgateway.controlplane.plane import Plane
+from vkgateway.controlplane.store import Record
+from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, in_group
+
+
+class FakeEtcd(EtcdClient):
+    """An etcd in memory that keeps users and roles as the real one does; `changes` counts writes to them."""
+
+    def __init__(self) -> None:
+        self.keys_held: dict[bytes, bytes] = {}
+        self.users_held: dict[str, set[str]] = {}
+        self.roles_held: dict[str, set[KeyRange]] = {}
+        self.enabled = False
+        self.changes = 0
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    async def put(self, key: str, value: bytes) -> None:
+        self.keys_held[key.encode()] = value
+
+    async def keys(self, keys: KeyRange, *, limit: int = 0) -> list[str]:
+        found = sorted(key.decode() for key in self.keys_held if keys.start <= key < keys.end)
+        return found[:limit] if limit else found
+
+    async def delete(self, keys: KeyRange) -> int:
+        gone = [key for key in self.keys_held if keys.start <= key < keys.end]
+        for key in gone:
+            del self.keys_held[key]
+        return len(gone)
+
+    async def auth_enabled(self) -> bool:
+        return self.enabled
+
+    async def enable_auth(self) -> None:
+        if "root" not in self.users_held.get("root", ()):
+            raise EtcdDenied("root user does not have root role")
+        self.enabled = True
+        self.changes += 1
+
+    async def users(self) -> list[str]:
+        return sorted(self.users_held)
+
+    async def add_user(self, name: str) -> None:
+        self._new(self.users_held, name)
+
+    async def delete_user(self, name: str) -> None:
+        self._known(self.users_held, name)
+        del self.users_held[name]
+        self.changes += 1
+
+    async def roles_of(self, user: str) -> list[str]:
+        return sorted(self._known(self.users_held, user))
+
+    async def grant_role(self, user: str, *, role: str) -> None:
+        self._known(self.roles_held, role)
+        self._known(self.users_held, user).add(role)
+        self.changes += 1
+
+    async def revoke_role(self, user: str, *, role: str) -> None:
+        self._known(self.users_held, user).remove(role)
+        self.changes += 1
+
+    async def roles(self) -> list[str]:
+        return sorted(self.roles_held)
+
+    async def add_role(self, name: str) -> None:
+        self._new(self.roles_held, name)
+
+    async def delete_role(self, name: str) -> None:
+        self._known(self.roles_held, name)
+        del self.roles_held[name]
+        for roles in self.users_held.values():
+            roles.discard(name)
+        self.changes += 1
+
+    async def ranges_of(self, role: str) -> list[KeyRange]:
+        return sorted(self._known(self.roles_held, role))
+
+    async def grant_range(self, role: str, *, keys: KeyRange) -> None:
+        self._known(self.roles_held, role).add(keys)
+        self.changes += 1
+
+    async def revoke_range(self, role: str, *, keys: KeyRange) -> None:
+        self._known(self.roles_held, role).remove(keys)
+        self.changes += 1
+
+    def _new(self, held: dict[str, Any], name: str) -> None:
+        if name in held:
+            raise EtcdExists(f"{name} already exists")
+        held[name] = set()
+        self.changes += 1
+
+    def _known(self, held: dict[str, Any], name: str) -> Any:
+        if name not in held:
+            raise EtcdMissing(f"{name} name not found")
+        return held[name]
+
+
+class FakeSupervisor:
+    """Keeps specs and runs nothing; `starts` lists what would have been started, in order."""
+
+    def __init__(self) -> None:
+        self.specs: dict[str, ProcessSpec] = {}
+        self.starts: list[str] = []
+        self.failing: dict[str, str] = {}
+
+    async def ensure(self, spec: ProcessSpec) -> ProcessState:
+        if self.specs.get(spec.name) != spec:
+            self.starts.append(spec.name)
+        self.specs[spec.name] = spec
+        return self._state(spec)
+
+    async def remove_group(self, prefix: str) -> None:
+        self.specs = {name: spec for name, spec in self.specs.items() if not in_group(name, prefix)}
+
+    async def list(self, prefix: str = "") -> list[ProcessState]:
+        return [self._state(spec) for name, spec in sorted(self.specs.items()) if in_group(name, prefix)]
+
+    def _state(self, spec: ProcessSpec) -> ProcessState:
+        reason = self.failing.get(spec.name, "")
+        return ProcessState(
+            name=spec.name,
+            state="backoff" if reason else "running",
+            pid=None if reason else 1,
+            restarts=0,
+            since=time.time(),
+            reason=reason,
+            log="",
+            argv=spec.argv,
+        )
+
+
+class FakePrograms:
+    """Finds every program in /bin; `versions` lists the versions asked for."""
+
+    def __init__(self) -> None:
+        self.versions: list[str] = []
+
+    def __call__(self, version: str) -> FakePrograms:
+        self.versions.append(version)
+        return self
+
+    async def resolve(self, *names: str) -> Mapping[str, Path]:
+        return {name: Path("/bin") / name for name in names}
+
+
+@dataclass
+class FakeStore:
+    """Records in memory."""
+
+    records: dict[str, Record] = field(default_factory=dict)
+    saves: int = 0
+
+    async def load(self, tenant: str) -> Record | None:
+        return self.records.get(tenant)
+
+    async def save(self, tenant: str, record: Record) -> Record:
+        self.saves += 1
+        kept = self.records.get(tenant)
+        if kept is not None and kept.credentials.ca.cert_pem != record.credentials.ca.cert_pem:
+            return kept
+        self.records[tenant] = record
+        return record
+
+    async def delete(self, tenant: str) -> None:
+        self.records.pop(tenant, None)
+
+    async def ports(self) -> dict[int, str]:
+        return {record.port: tenant for tenant, record in self.records.items()}
+
+    def take(self, tenant: str, *, port: int) -> None:
+        """Give a port to a tenant."""
+        some = Record(credentials=Credentials.create(tenant), port=port)
+        self.records[tenant] = replace(some)
+
+
+@dataclass
+class FakeDriver:
+    """Notes what was asked of it."""
+
+    running: dict[str, tuple[Plane, str]] = field(default_factory=dict)
+    starts: int = 0
+    said: str = ""
+
+    async def prepare(self, version: str) -> None:
+        """Everything is there."""
+
+    async def start(self, plane: Plane, *, credentials: Credentials, version: str) -> None:
+        assert credentials.ca.signed(credentials.admin.cert_pem)
+        if self.running.get(plane.cluster) != (plane, version):
+            self.starts += 1
+        self.running[plane.cluster] = (plane, version)
+
+    async def trouble(self, plane: Plane) -> str:
+        return self.said
+
+    async def remove(self, tenant: str) -> None:
+        self.running.pop(tenant, None)

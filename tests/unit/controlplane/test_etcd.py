@@ -1,0 +1,131 @@
+"""Each cluster gets its own closed range of keys; repeated, nothing changes; removed, nothing is left."""
+
+import filecmp
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.controlplane.fakes import FakeEtcd
+from vkgateway.controlplane.etcd import client as etcd_client
+from vkgateway.controlplane.etcd import errors, generate
+from vkgateway.controlplane.etcd.client import EtcdClient, KeyRange, Tls
+from vkgateway.controlplane.etcd.tenancy import Tenancy
+from vkgateway.controlplane.pki import Authority
+from vkgateway.model.errors import InputError
+from vkgateway.model.names import tenant_etcd_prefix
+
+names = st.from_regex(r"[a-z](-?[a-z0-9]){0,30}", fullmatch=True)
+
+
+@given(names, names, st.text(alphabet="abc/.-0~", max_size=8))
+def test_a_tenants_range_holds_its_own_keys_and_no_others(mine: str, other: str, rest: str) -> None:
+    keys = KeyRange.below(tenant_etcd_prefix(mine))
+    assert keys.start <= f"{tenant_etcd_prefix(mine)}/{rest}".encode() < keys.end
+    if other != mine:
+        assert not keys.start <= f"{tenant_etcd_prefix(other)}/{rest}".encode() < keys.end
+    for outside in ("/compute/x", tenant_etcd_prefix(mine), "compact_rev_key"):
+        assert not keys.start <= outside.encode() < keys.end
+
+
+async def test_auth_is_enforced_once_root_is_there() -> None:
+    etcd = FakeEtcd()
+    await Tenancy(etcd).ensure_auth()
+    assert etcd.enabled
+    assert etcd.users_held == {"root": {"root"}, "compute": {"compute"}}
+    assert etcd.roles_held["compute"] == {KeyRange(b"/compute/", b"/compute0")}
+
+
+async def test_what_is_as_it_should_be_is_not_written_again() -> None:
+    etcd = FakeEtcd()
+    tenancy = Tenancy(etcd)
+    await tenancy.ensure_auth()
+    await tenancy.ensure_tenant("a")
+    changes = etcd.changes
+    await tenancy.ensure_auth()
+    await tenancy.ensure_tenant("a")
+    assert etcd.changes == changes
+
+
+@pytest.mark.parametrize("done", range(5))
+async def test_a_tenant_half_made_is_completed(done: int) -> None:
+    etcd = FakeEtcd()
+    keys = KeyRange(b"/tenants/a/", b"/tenants/a0")
+    if done > 0:
+        await etcd.add_role("tenant-a")
+    if done > 1:
+        await etcd.grant_range("tenant-a", keys=keys)
+    if done > 2:
+        await etcd.add_user("tenant-a")
+    if done > 3:
+        await etcd.grant_role("tenant-a", role="tenant-a")
+    await Tenancy(etcd).ensure_tenant("a")
+    assert etcd.users_held == {"tenant-a": {"tenant-a"}}
+    assert etcd.roles_held == {"tenant-a": {KeyRange(b"/tenants/a/", b"/tenants/a0")}}
+
+
+async def test_rights_that_a_tenant_should_not_have_are_taken() -> None:
+    etcd = FakeEtcd()
+    tenancy = Tenancy(etcd)
+    await tenancy.ensure_tenant("a")
+    await etcd.add_role("root")
+    await etcd.grant_role("tenant-a", role="root")
+    await etcd.grant_range("tenant-a", keys=KeyRange(b"/", b"0"))
+    await tenancy.ensure_tenant("a")
+    assert etcd.users_held["tenant-a"] == {"tenant-a"}
+    assert etcd.roles_held["tenant-a"] == {KeyRange(b"/tenants/a/", b"/tenants/a0")}
+
+
+async def test_removal_takes_everything_of_one_tenant_and_only_that() -> None:
+    etcd = FakeEtcd()
+    tenancy = Tenancy(etcd)
+    for name in ("a", "a-b", "ab"):
+        await tenancy.ensure_tenant(name)
+        await etcd.put(f"/tenants/{name}/x", b"")
+    assert await tenancy.remove_tenant("a") == 1
+    assert await tenancy.remove_tenant("a") == 0
+    assert await tenancy.tenants() == ["a-b", "ab"]
+    assert sorted(etcd.roles_held) == ["tenant-a-b", "tenant-ab"]
+    assert sorted(etcd.keys_held) == [b"/tenants/a-b/x", b"/tenants/ab/x"]
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "kind"),
+    [
+        ("UNAVAILABLE", "failed to connect", errors.EtcdUnavailable),
+        ("DEADLINE_EXCEEDED", "", errors.EtcdUnavailable),
+        ("PERMISSION_DENIED", "etcdserver: permission denied", errors.EtcdDenied),
+        ("FAILED_PRECONDITION", "etcdserver: user name already exists", errors.EtcdExists),
+        ("FAILED_PRECONDITION", "etcdserver: role name not found", errors.EtcdMissing),
+        ("INVALID_ARGUMENT", "etcdserver: revision of auth store is old", errors.EtcdStale),
+        ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", errors.EtcdFull),
+        ("UNKNOWN", "something else", errors.EtcdError),
+    ],
+)
+def test_refusals_are_told_apart_by_their_words(code: str, details: str, kind: type) -> None:
+    error = errors.error_for(code, details, what="Put at x")
+    assert type(error) is kind
+    assert "Put at x" in str(error)
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:2379", "127.0.0.1:2379", "https://"])
+async def test_an_endpoint_without_tls_is_refused(endpoint: str) -> None:
+    with pytest.raises(InputError, match="is not an https address"):
+        EtcdClient([endpoint], tls=Tls(ca=b"", cert=b"", key=b""))
+
+
+async def test_an_etcd_that_is_not_there_is_unavailable() -> None:
+    ca = Authority.create("etcd")
+    pair = ca.issue("root", client=True)
+    tls = Tls(ca=ca.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
+    async with EtcdClient(["https://127.0.0.1:1", "https://127.0.0.1:2"], tls=tls, timeout=1) as client:
+        with pytest.raises(errors.EtcdUnavailable, match=r"Range at 127\.0\.0\.1:2"):
+            await client.get("/x")
+
+
+def test_the_generated_module_is_that_of_the_protocol_file(tmp_path: Path) -> None:
+    pytest.importorskip("grpc_tools", reason="wants the development dependency grpcio-tools")
+    generate.generate(tmp_path)
+    committed = Path(etcd_client.__file__).parent / "pb" / "etcd_pb2.py"
+    assert filecmp.cmp(tmp_path / "etcd_pb2.py", committed, shallow=False), "run the generator and commit"

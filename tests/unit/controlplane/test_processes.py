@@ -1,0 +1,263 @@
+"""Files, command lines and ports of a control plane's processes."""
+
+from __future__ import annotations
+
+import datetime
+import socket
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.controlplane.fakes import FakePrograms, FakeSupervisor
+from vkgateway.controlplane.components import PROGRAMS, component
+from vkgateway.controlplane.credentials import Credentials
+from vkgateway.controlplane.drivers.process import ProcessDriver
+from vkgateway.controlplane.layout import Authorities, PlaneFiles, write_files
+from vkgateway.controlplane.pki import Authority, alternative_names, common_name
+from vkgateway.controlplane.plane import COMPONENTS, Plane, Tuning, compute_plane, tenant_plane
+from vkgateway.controlplane.ports import bindable, choose_port
+from vkgateway.model.errors import ConflictError, InputError, UnavailableError
+
+NOW = datetime.datetime.now(datetime.UTC)
+ETCD = ("https://10.0.0.1:2379",)
+AUTHORITIES = Authorities(etcd=Authority.create("etcd"), kubelet=Authority.create("kubelet"))
+ALPHA = Credentials.create("alpha")
+BIN = {program: Path("/bin") / program for program in PROGRAMS.values()}
+
+
+def plane(*, port: int = 20001, tuning: dict[str, str | None] | None = None, names: tuple[str, ...] = ()) -> Plane:
+    return tenant_plane(
+        "alpha",
+        address="10.0.0.1",
+        port=port,
+        etcd_endpoints=ETCD,
+        subject_alt_names=names,
+        tuning={"apiserver": Tuning(flags=tuning)} if tuning else {},
+    )
+
+
+def write(directory: Path, shape: Plane, *, now: datetime.datetime = NOW) -> PlaneFiles:
+    return write_files(directory, plane=shape, credentials=ALPHA, authorities=AUTHORITIES, now=now)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in directory.iterdir()}
+
+
+def test_each_certificate_is_signed_by_whom_its_reader_trusts(tmp_path: Path) -> None:
+    files = write(tmp_path, plane(names=("api.example.org", "192.0.2.7")))
+    signers = {
+        "apiserver": (ALPHA.ca, "kube-apiserver"),
+        "controller-manager": (ALPHA.ca, "system:kube-controller-manager"),
+        "scheduler": (ALPHA.ca, "system:kube-scheduler"),
+        "front-proxy": (ALPHA.front_proxy_ca, "front-proxy-client"),
+        "etcd": (AUTHORITIES.etcd, "tenant-alpha"),
+        "kubelet-client": (AUTHORITIES.kubelet, "vkgateway:tenant:alpha"),
+    }
+    for name, (authority, user) in signers.items():
+        certificate = files.cert(name).read_bytes()
+        assert authority.signed(certificate), name
+        assert common_name(certificate) == user
+    names = alternative_names(files.cert("apiserver").read_bytes())
+    assert {"10.0.0.1", "10.96.0.1", "kubernetes.default.svc", "api.example.org", "192.0.2.7"} <= names
+
+
+def test_the_platforms_own_keys_never_reach_a_tenants_folder(tmp_path: Path) -> None:
+    write(tmp_path, plane())
+    written = b"".join(contents(tmp_path).values())
+    for authority in (AUTHORITIES.etcd, AUTHORITIES.kubelet):
+        assert authority.key_pem not in written
+
+
+def test_private_files_are_private(tmp_path: Path) -> None:
+    write(tmp_path, plane())
+    for file in tmp_path.iterdir():
+        if file.suffix in (".key", ".kubeconfig"):
+            assert file.stat().st_mode & 0o077 == 0, file.name
+
+
+def test_written_again_nothing_changes(tmp_path: Path) -> None:
+    write(tmp_path, plane())
+    before = contents(tmp_path)
+    write(tmp_path, plane())
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("broken", ["apiserver.crt", "apiserver.key", "etcd.key", "scheduler.kubeconfig", "sa.pub"])
+@pytest.mark.parametrize("how", ["gone", "empty", "anothers"])
+def test_a_file_that_was_lost_or_broken_is_made_again(tmp_path: Path, broken: str, how: str) -> None:
+    write(tmp_path / "ours", plane())
+    file = tmp_path / "ours" / broken
+    if how == "gone":
+        file.unlink()
+    elif how == "empty":
+        file.write_bytes(b"")
+    else:
+        other = Authority.create("other").issue("kube-apiserver", server=True)
+        file.write_bytes(other.cert_pem if broken.endswith(".crt") else other.key_pem)
+    files = write(tmp_path / "ours", plane())
+    assert ALPHA.ca.signed(files.cert("apiserver").read_bytes())
+    before = contents(tmp_path / "ours")
+    write(tmp_path / "ours", plane())
+    assert contents(tmp_path / "ours") == before
+
+
+def test_certificates_near_their_end_are_renewed_and_authorities_are_not(tmp_path: Path) -> None:
+    write(tmp_path, plane())
+    before = contents(tmp_path)
+    write(tmp_path, plane(), now=NOW + datetime.timedelta(days=300))
+    after = contents(tmp_path)
+    assert after["apiserver.crt"] != before["apiserver.crt"]
+    assert after["etcd.crt"] != before["etcd.crt"]
+    assert {name: after[name] for name in ("ca.crt", "sa.key", "etcd-ca.crt")} == {
+        name: before[name] for name in ("ca.crt", "sa.key", "etcd-ca.crt")
+    }
+
+
+def test_kubeconfigs_lead_to_files_that_exist(tmp_path: Path) -> None:
+    files = write(tmp_path, plane())
+    document = yaml.safe_load(files.kubeconfig("scheduler").read_text())
+    user, cluster = document["users"][0]["user"], document["clusters"][0]["cluster"]
+    for path in (user["client-certificate"], user["client-key"], cluster["certificate-authority"]):
+        assert Path(path).exists()
+    assert cluster["server"] == "https://10.0.0.1:20001"
+
+
+def test_a_template_changes_flags_and_takes_them_away(tmp_path: Path) -> None:
+    shape = plane(tuning={"v": "4", "profiling": None, "event-ttl": "10m"})
+    spec = component("apiserver", plane=shape, files=write(tmp_path, shape), programs=BIN)
+    assert {"--v=4", "--event-ttl=10m"} <= set(spec.argv)
+    assert not [argument for argument in spec.argv if argument.startswith("--profiling")]
+
+
+def test_no_flag_is_given_twice_and_secrets_are_given_as_files(tmp_path: Path) -> None:
+    files = write(tmp_path, plane())
+    for name in COMPONENTS:
+        spec = component(name, plane=plane(), files=files, programs=BIN)
+        flags = [argument.partition("=")[0] for argument in spec.argv[1:]]
+        assert len(flags) == len(set(flags))
+        assert "PRIVATE" not in " ".join(spec.argv)
+
+
+def test_new_authorities_start_the_processes_anew_and_new_certificates_do_not(tmp_path: Path) -> None:
+    files = write(tmp_path, plane())
+    first = component("apiserver", plane=plane(), files=files, programs=BIN)
+    write(tmp_path, plane(), now=NOW + datetime.timedelta(days=300))
+    assert component("apiserver", plane=plane(), files=files, programs=BIN) == first
+    others = Authorities(etcd=AUTHORITIES.etcd, kubelet=Authority.create("kubelet"))
+    write_files(tmp_path, plane=plane(), credentials=ALPHA, authorities=others, now=NOW)
+    assert component("apiserver", plane=plane(), files=files, programs=BIN) != first
+
+
+def test_the_compute_cluster_has_a_prefix_and_user_of_its_own(tmp_path: Path) -> None:
+    shape = compute_plane(address="10.0.0.1", port=6443, etcd_endpoints=ETCD)
+    spec = component("apiserver", plane=shape, files=write(tmp_path, shape), programs=BIN)
+    assert spec.name == "compute/apiserver"
+    assert "--etcd-prefix=/compute" in spec.argv
+    assert common_name((tmp_path / "etcd.crt").read_bytes()) == "compute"
+
+
+class Driver:
+    """A process driver on stand-ins, with a port that others may hold."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.supervisor = FakeSupervisor()
+        self.programs = FakePrograms()
+        self.free = True
+        self.data_dir = data_dir
+        self.driver = ProcessDriver(
+            data_dir=data_dir,
+            supervisor=self.supervisor,
+            programs=self.programs,
+            authorities=AUTHORITIES,
+            can_bind=lambda address, port: self.free,
+        )
+
+    async def start(self, shape: Plane) -> None:
+        await self.driver.start(shape, credentials=ALPHA, version="1.36.3")
+
+
+async def test_three_processes_run_and_clients_stop_before_the_server(tmp_path: Path) -> None:
+    world = Driver(tmp_path)
+    await world.start(plane())
+    assert world.supervisor.starts == [f"tenant/alpha/{name}" for name in COMPONENTS]
+    ranks = {name: world.supervisor.specs[f"tenant/alpha/{name}"].stop_rank for name in COMPONENTS}
+    assert ranks["apiserver"] < min(ranks["scheduler"], ranks["controller-manager"])
+    assert world.programs.versions == ["1.36.3"]
+
+
+async def test_started_again_nothing_restarts_though_our_server_holds_the_port(tmp_path: Path) -> None:
+    world = Driver(tmp_path)
+    await world.start(plane())
+    world.free = False
+    await world.start(plane())
+    assert len(world.supervisor.starts) == 3
+
+
+async def test_a_port_held_by_a_stranger_is_told_and_nothing_starts(tmp_path: Path) -> None:
+    world = Driver(tmp_path)
+    world.free = False
+    with pytest.raises(ConflictError, match=r"port 20001 at 10\.0\.0\.1.*'alpha'"):
+        await world.start(plane())
+    assert world.supervisor.specs == {}
+    assert not (tmp_path / "tenants").exists()
+
+
+async def test_trouble_names_the_process_and_why(tmp_path: Path) -> None:
+    world = Driver(tmp_path)
+    await world.start(plane())
+    assert await world.driver.trouble(plane()) == ""
+    world.supervisor.failing["tenant/alpha/scheduler"] = "exit 1: no such flag"
+    assert "tenant/alpha/scheduler" in await world.driver.trouble(plane())
+    assert "no such flag" in await world.driver.trouble(plane())
+
+
+async def test_removal_takes_processes_files_and_logs_of_one_tenant(tmp_path: Path) -> None:
+    world = Driver(tmp_path)
+    await world.start(plane())
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for name in ("tenant.alpha.apiserver.log", "tenant.alpha.apiserver.log.1", "tenant.alpha-b.apiserver.log"):
+        (logs / name).touch()
+    await world.driver.remove("alpha")
+    await world.driver.remove("alpha")
+    assert world.supervisor.specs == {}
+    assert not (tmp_path / "tenants" / "alpha").exists()
+    assert [file.name for file in logs.iterdir()] == ["tenant.alpha-b.apiserver.log"]
+
+
+def always(address: str, port: int) -> bool:
+    return True
+
+
+def test_a_port_is_chosen_that_nobody_has() -> None:
+    given = dict.fromkeys(range(20000, 20005), "other")
+    assert choose_port("a", wanted=0, given=given, address="x", ports=range(20000, 20006), can_bind=always) == 20005
+
+
+def test_a_port_on_which_somebody_listens_is_passed_over() -> None:
+    ports = range(20000, 20003)
+    first = choose_port("a", wanted=0, given={}, address="x", ports=ports, can_bind=always)
+    second = choose_port(
+        "a", wanted=0, given={}, address="x", ports=ports, can_bind=lambda address, port: port != first
+    )
+    assert first != second
+
+
+def test_no_port_left_is_told() -> None:
+    with pytest.raises(UnavailableError, match="no port from 20000 to 20001 is free"):
+        choose_port(
+            "a", wanted=0, given={}, address="x", ports=range(20000, 20002), can_bind=lambda address, port: False
+        )
+
+
+def test_bindable_tells_a_taken_port_from_a_free_one_and_from_a_strange_address() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        assert not bindable("127.0.0.1", port)
+    assert bindable("127.0.0.1", port)
+    with pytest.raises(InputError, match=r"192\.0\.2\.1"):
+        bindable("192.0.2.1", port)

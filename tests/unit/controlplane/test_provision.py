@@ -1,0 +1,263 @@
+"""A control plane comes about in steps: stopped after any of them and begun again, the end is the same."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.controlplane.fakes import FakeDriver, FakeEtcd, FakeStore
+from vkgateway.controlplane.etcd.tenancy import Tenancy
+from vkgateway.controlplane.pki import common_name
+from vkgateway.controlplane.provision import ControlPlane, Provisioner, Step
+from vkgateway.controlplane.templates import SHIPPED, Templates
+from vkgateway.kube import errors, kubeconfig
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import PRIORITY_CLASSES
+from vkgateway.model.api import ApiServerAccess, Tenant, TenantSpec
+from vkgateway.model.errors import ConflictError, InputError, UnavailableError
+from vkgateway.model.objects import Meta
+
+MAKING = (
+    Step.TEMPLATE,
+    Step.CREDENTIALS,
+    Step.PROGRAMS,
+    Step.DATASTORE,
+    Step.PROCESSES,
+    Step.OBJECTS,
+    Step.SERVING,
+)
+REMOVING = (Step.STOPPING, Step.ERASING, Step.FORGETTING)
+
+
+class Stopped(Exception):  # noqa: N818 - the gateway dies here
+    pass
+
+
+class World:
+    """All that a provisioner works on; it outlives any number of provisioners."""
+
+    def __init__(self, server: FakeApiServer, folder: Path) -> None:
+        self.server = server
+        self.store = FakeStore()
+        self.etcd = FakeEtcd()
+        self.driver = FakeDriver()
+        self.templates = _templates(folder)
+        self.now = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+        self.time = 0.0
+
+    def provisioner(self) -> Provisioner:
+        return Provisioner(
+            store=self.store,
+            datastore=Tenancy(self.etcd),
+            driver=self.driver,
+            templates=self.templates,
+            address="10.0.0.1",
+            etcd_endpoints=("https://10.0.0.1:2379",),
+            can_bind=lambda address, port: True,
+            connect=self.connect,
+            now=lambda: self.now,
+            clock=lambda: self.time,
+            sleep=self.sleep,
+        )
+
+    def connect(self, control_plane: ControlPlane) -> Client:
+        assert common_name(control_plane.identity.cert_pem) == "vkgateway"
+        return self.server.client(control_plane.tenant)
+
+    async def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+    def left(self) -> list[object]:
+        return [*self.store.records, *self.driver.running, *self.etcd.users_held, *self.etcd.roles_held]
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with FakeApiServer() as server:
+        yield World(server, tmp_path)
+
+
+def _templates(folder: Path) -> Templates:
+    """The shipped template with only such objects as the fake API server knows."""
+    objects = folder / "default" / "objects"
+    objects.mkdir(parents=True)
+    shutil.copy(SHIPPED / "default" / "template.yaml", folder / "default")
+    shutil.copy(SHIPPED / "default" / "objects" / "priority-classes.yaml.j2", objects)
+    note = "{apiVersion: v1, kind: ConfigMap, metadata: {name: note, namespace: default}}"
+    (objects / "note.yaml.j2").write_text(note)
+    return Templates(folder)
+
+
+def tenant(name: str = "alpha", *, port: int = 0, template: str = "default") -> Tenant:
+    spec = TenantSpec(api_server=ApiServerAccess(port=port), template=template)
+    return Tenant(metadata=Meta(name=name), spec=spec)
+
+
+async def stop_at(reached: Step, step: Step) -> None:
+    if step is reached:
+        raise Stopped
+
+
+async def test_the_whole_way(world: World) -> None:
+    steps: list[Step] = []
+
+    async def on_step(step: Step) -> None:
+        steps.append(step)
+
+    made = await world.provisioner().provision(tenant(), on_step=on_step)
+    record = world.store.records["alpha"]
+    assert steps == list(MAKING)
+    assert made.url == f"https://10.0.0.1:{record.port}"
+    assert world.etcd.users_held == {"tenant-alpha": {"tenant-alpha"}}
+    assert world.server.store.find(PRIORITY_CLASSES, "vkgateway-guaranteed") is not None
+    handed_out = kubeconfig.parse(record.kubeconfig)
+    assert handed_out["clusters"][0]["cluster"]["server"] == made.url
+
+
+@pytest.mark.parametrize("step", MAKING)
+async def test_stopped_before_a_step_and_begun_again_it_ends_the_same(world: World, step: Step) -> None:
+    with pytest.raises(Stopped):
+        await world.provisioner().provision(tenant(), on_step=lambda reached: stop_at(step, reached))
+    kept = world.store.records.get("alpha")
+    made = await world.provisioner().provision(tenant())
+    record = world.store.records["alpha"]
+    assert made.port == record.port
+    assert record.objects
+    assert world.driver.starts == 1
+    assert "alpha" in world.driver.running
+    assert world.etcd.users_held == {"tenant-alpha": {"tenant-alpha"}}
+    if kept is not None:
+        assert record.credentials.ca.cert_pem == kept.credentials.ca.cert_pem
+        assert record.port == kept.port
+
+
+async def test_a_running_control_plane_is_left_alone(world: World) -> None:
+    await world.provisioner().provision(tenant())
+    saves, changes, requests = world.store.saves, world.etcd.changes, len(world.server.requests)
+    await world.provisioner().provision(tenant())
+    assert (world.store.saves, world.etcd.changes, world.driver.starts) == (saves, changes, 1)
+    assert {request.split()[0] for request in world.server.requests[requests:]} == {"GET"}
+
+
+@pytest.mark.parametrize("made_until", [*MAKING, None])
+@pytest.mark.parametrize("removed_until", [*REMOVING, None])
+async def test_removal_leaves_nothing_however_far_either_came(
+    world: World, made_until: Step | None, removed_until: Step | None
+) -> None:
+    if made_until is None:
+        await world.provisioner().provision(tenant())
+    else:
+        with pytest.raises(Stopped):
+            await world.provisioner().provision(tenant(), on_step=lambda at: stop_at(made_until, at))
+    if removed_until is not None:
+        with pytest.raises(Stopped):
+            await world.provisioner().deprovision("alpha", on_step=lambda at: stop_at(removed_until, at))
+    await world.provisioner().deprovision("alpha")
+    assert world.left() == []
+
+
+async def test_removal_leaves_other_tenants_alone(world: World) -> None:
+    await world.provisioner().provision(tenant("a"))
+    await world.provisioner().provision(tenant("a-b"))
+    await world.etcd.put("/tenants/a-b/x", b"")
+    await world.provisioner().deprovision("a")
+    assert list(world.store.records) == list(world.driver.running) == ["a-b"]
+    assert list(world.etcd.users_held) == ["tenant-a-b"]
+    assert list(world.etcd.keys_held) == [b"/tenants/a-b/x"]
+
+
+async def test_an_unknown_template_makes_nothing_and_names_those_there_are(world: World) -> None:
+    with pytest.raises(InputError, match="'big'") as caught:
+        await world.provisioner().provision(tenant(template="big"))
+    assert "default" in caught.value.hint
+    assert world.left() == []
+
+
+async def test_a_port_of_another_tenant_is_refused_and_nothing_is_made(world: World) -> None:
+    world.store.take("beta", port=20001)
+    with pytest.raises(ConflictError, match=r"port 20001 belongs to tenant 'beta'"):
+        await world.provisioner().provision(tenant(port=20001))
+    assert world.left() == ["beta"]
+
+
+async def test_another_port_in_the_spec_is_followed(world: World) -> None:
+    await world.provisioner().provision(tenant())
+    authority = world.store.records["alpha"].credentials.ca.cert_pem
+    made = await world.provisioner().provision(tenant(port=20007))
+    record = world.store.records["alpha"]
+    assert made.port == record.port == world.driver.running["alpha"][0].port == 20007
+    assert ":20007" in record.kubeconfig
+    assert record.credentials.ca.cert_pem == authority
+
+
+async def test_the_admins_certificate_is_renewed_before_it_ends(world: World) -> None:
+    world.now = datetime.datetime.now(datetime.UTC)
+    await world.provisioner().provision(tenant())
+    before = world.store.records["alpha"]
+    world.now += datetime.timedelta(days=300)
+    await world.provisioner().provision(tenant())
+    after = world.store.records["alpha"]
+    assert after.credentials.admin != before.credentials.admin
+    assert after.kubeconfig != before.kubeconfig
+    assert after.credentials.ca.cert_pem == before.credentials.ca.cert_pem
+
+
+async def test_of_two_replicas_that_make_a_tenant_the_first_ones_credentials_count(world: World) -> None:
+    other = await world.provisioner().provision(tenant())
+    theirs = world.store.records["alpha"]
+
+    class LateStore(FakeStore):
+        async def load(self, tenant: str) -> None:
+            return None
+
+    late = LateStore(records=world.store.records)
+    world.store = late
+    made = await world.provisioner().provision(tenant())
+    assert made.ca == other.ca
+    assert late.records["alpha"].credentials.ca.cert_pem == theirs.credentials.ca.cert_pem
+
+
+async def test_what_keeps_the_api_server_down_is_told(world: World) -> None:
+    world.server.fail("GET", "/readyz", status=500, times=10_000)
+    world.driver.said = "tenant/alpha/apiserver does not stay up: no space left on device"
+    with pytest.raises(UnavailableError, match="no space left"):
+        await world.provisioner().provision(tenant())
+
+
+async def test_an_api_server_that_never_gets_ready_is_given_up(world: World) -> None:
+    world.server.fail("GET", "/readyz", status=500, times=10_000)
+    with pytest.raises(UnavailableError, match="'alpha' is not ready after 60 s"):
+        await world.provisioner().provision(tenant())
+    assert world.time >= 60
+
+
+async def test_objects_wait_for_a_namespace_that_is_on_its_way(world: World) -> None:
+    world.server.fail("PATCH", "/configmaps/", status=404, times=2)
+    await world.provisioner().provision(tenant())
+    assert world.store.records["alpha"].objects
+
+
+async def test_a_tenant_that_refuses_new_objects_later_is_not_held_up(world: World) -> None:
+    await world.provisioner().provision(tenant())
+    record = world.store.records["alpha"]
+    world.store.records["alpha"] = replace(record, objects="of another template")
+    world.server.fail("PATCH", "/priorityclasses/", status=403, times=10)
+    await world.provisioner().provision(tenant())
+    assert world.store.records["alpha"].objects == "of another template"
+
+
+async def test_a_tenant_that_was_never_born_must_take_its_objects(world: World) -> None:
+    world.server.fail("PATCH", "/priorityclasses/", status=403, times=10)
+    with pytest.raises(errors.Forbidden):
+        await world.provisioner().provision(tenant())
+
+
+def test_templates_ship_with_the_package() -> None:
+    checkout = Path(__file__).parents[3] / "tenant_templates"
+    assert Templates(checkout).names() == Templates().names()

@@ -1,0 +1,113 @@
+"""A tenant's Secret: made once, read back whole, never replaced by another's, never quoted in errors."""
+
+import base64
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from vkgateway.controlplane.credentials import Credentials
+from vkgateway.controlplane.store import BrokenCredentials, Record, SecretStore
+from vkgateway.kube import errors
+from vkgateway.kube.resources import SECRETS
+
+NAMESPACE = "vkgateway-system"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeApiServer]:
+    async with FakeApiServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def store(server: FakeApiServer) -> AsyncIterator[SecretStore]:
+    async with server.client() as client:
+        yield SecretStore(client)
+
+
+def record(tenant: str = "alpha", port: int = 20001) -> Record:
+    return Record(credentials=Credentials.create(tenant), port=port, kubeconfig="the kubeconfig")
+
+
+def same(one: Record | None, other: Record) -> bool:
+    return one is not None and (one.credentials.to_files(), one.port, one.kubeconfig, one.objects) == (
+        other.credentials.to_files(),
+        other.port,
+        other.kubeconfig,
+        other.objects,
+    )
+
+
+async def test_what_is_saved_is_loaded(store: SecretStore) -> None:
+    assert await store.load("alpha") is None
+    saved = replace(record(), objects="digest")
+    await store.save("alpha", saved)
+    assert same(await store.load("alpha"), saved)
+
+
+async def test_saved_again_port_and_admin_change(store: SecretStore) -> None:
+    first = record()
+    await store.save("alpha", first)
+    second = replace(first, port=20002, objects="x", kubeconfig="another")
+    await store.save("alpha", second)
+    assert same(await store.load("alpha"), second)
+
+
+async def test_the_first_authority_stays(store: SecretStore) -> None:
+    first, second = record(), record(port=20009)
+    await store.save("alpha", first)
+    assert same(await store.save("alpha", second), first)
+    assert same(await store.load("alpha"), first)
+
+
+async def test_ports_of_all_tenants_are_known(store: SecretStore) -> None:
+    await store.save("alpha", record())
+    await store.save("beta", record("beta", port=20002))
+    assert await store.ports() == {20001: "alpha", 20002: "beta"}
+
+
+async def test_deleted_it_is_gone_and_may_be_deleted_again(store: SecretStore) -> None:
+    await store.save("alpha", record())
+    await store.delete("alpha")
+    await store.delete("alpha")
+    assert await store.load("alpha") is None
+
+
+async def test_the_system_namespace_is_made_where_it_is_missing(server: FakeApiServer, store: SecretStore) -> None:
+    server.fail("POST", "/secrets", status=404, reason="NotFound")
+    await store.save("alpha", record())
+    assert "POST /api/v1/namespaces" in server.requests
+    assert await store.load("alpha") is not None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [("ca.key", None, "lacks the key 'ca.key'"), ("sa.key", "bm8=", "unreadable"), ("port", "eA==", "unreadable")],
+)
+async def test_a_broken_secret_is_named_and_not_quoted(
+    server: FakeApiServer, store: SecretStore, key: str, value: str | None, told: str
+) -> None:
+    saved = record()
+    await store.save("alpha", saved)
+    async with server.client() as client:
+        await client.patch(SECRETS, "tenant-alpha", {"data": {key: value}}, namespace=NAMESPACE)
+    with pytest.raises(BrokenCredentials, match=told) as caught:
+        await store.load("alpha")
+    assert "vkgateway-system/tenant-alpha" in str(caught.value)
+    assert base64.b64encode(saved.credentials.ca.key_pem).decode() not in str(caught.value)
+
+
+async def test_an_unreachable_management_cluster_is_no_missing_tenant(
+    server: FakeApiServer, store: SecretStore
+) -> None:
+    server.fail("GET", "/secrets", status=503)
+    with pytest.raises(errors.ServerError):
+        await store.load("alpha")
+
+
+def test_keys_do_not_show_in_text() -> None:
+    shown = repr(record())
+    assert "PRIVATE" not in shown
+    assert "the kubeconfig" not in shown

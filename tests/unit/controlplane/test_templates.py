@@ -1,0 +1,84 @@
+"""Templates are read strictly: what is misspelt or undefined is named, nothing is guessed."""
+
+from pathlib import Path
+
+import pytest
+
+from vkgateway.controlplane.templates import Templates, TenantFacts
+from vkgateway.model.errors import InputError
+
+FACTS = TenantFacts(
+    name="alpha",
+    template="default",
+    kubernetes_version="1.36.3",
+    address="10.0.0.1",
+    port=20001,
+    cluster_domain="cluster.local",
+)
+
+
+def write(folder: Path, *, template: str = "description: some\n", **objects: str) -> Templates:
+    (folder / "mine" / "objects").mkdir(parents=True)
+    (folder / "mine" / "template.yaml").write_text(template)
+    for name, text in objects.items():
+        (folder / "mine" / "objects" / f"{name}.yaml.j2").write_text(text)
+    return Templates(folder)
+
+
+def test_a_tenant_is_born_with_the_two_classes_and_the_way_to_its_server() -> None:
+    objects = Templates().load("default").objects(FACTS)
+    named = {(found["kind"], found["metadata"]["name"]): found for found in objects}
+    assert named["PriorityClass", "vkgateway-guaranteed"]["globalDefault"] is True
+    assert named["PriorityClass", "vkgateway-low"]["value"] < named["PriorityClass", "vkgateway-guaranteed"]["value"]
+    endpoints = named["EndpointSlice", "kubernetes"]
+    assert endpoints["endpoints"][0]["addresses"] == ["10.0.0.1"]
+    assert endpoints["ports"][0]["port"] == 20001
+    assert named["Endpoints", "kubernetes"]["subsets"][0]["addresses"] == [{"ip": "10.0.0.1"}]
+
+
+def test_files_render_in_order_and_may_hold_nothing_or_several(tmp_path: Path) -> None:
+    text = "{apiVersion: v1, kind: A, metadata: {name: %s}}\n"
+    templates = write(
+        tmp_path,
+        b=text % "{{ tenant.name }}",
+        a=text % "one" + "---\n" + text % "{{ values.two }}",
+        c="# nothing\n",
+        template="description: some\nvalues: {two: zwei}\n",
+    )
+    names = [found["metadata"]["name"] for found in templates.load("mine").objects(FACTS)]
+    assert names == ["one", "zwei", "alpha"]
+
+
+def test_flags_and_environment_become_text(tmp_path: Path) -> None:
+    templates = write(
+        tmp_path,
+        template="description: x\ncomponents: {apiserver: {flags: {v: 4, a: true, x: null}, env: {GOGC: 80}}}\n",
+    )
+    tuning = templates.load("mine").tuning["apiserver"]
+    assert tuning.flags == {"v": "4", "a": "true", "x": None}
+    assert tuning.env == {"GOGC": "80"}
+
+
+def test_an_unknown_template_names_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="template 'other' does not exist") as caught:
+        write(tmp_path).load("other")
+    assert "mine" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["..", "../default", "", "mine/objects"])
+def test_a_template_is_a_name_and_no_path(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        write(tmp_path).load(name)
+
+
+@pytest.mark.parametrize("template", ["", "description: x\nflag: 1\n", "description: x\ncomponents: {etcd: {}}\n", "{"])
+def test_a_wrong_description_is_refused_with_its_path(tmp_path: Path, template: str) -> None:
+    with pytest.raises(InputError, match=r"mine/template\.yaml"):
+        write(tmp_path, template=template).load("mine")
+
+
+@pytest.mark.parametrize("text", ["a: {{ tenant.unknown }}", "{% if %}", "a: [", "just text", "{kind: A}"])
+def test_a_wrong_object_is_refused_with_its_path(tmp_path: Path, text: str) -> None:
+    templates = write(tmp_path, bad=text)
+    with pytest.raises(InputError, match=r"objects/bad\.yaml\.j2"):
+        templates.load("mine").objects(FACTS)
