@@ -1,0 +1,228 @@
+"""`vkgateway up`, `down`, `status` and `logs`: the embedded platform from the command line."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from vkgateway.cli.options import asynchronous, data_dir_option
+from vkgateway.cli.output import Column, output_option, print_table, serialise
+from vkgateway.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from vkgateway.local.options import RealNodeChoice
+    from vkgateway.local.record import PlatformRecord
+    from vkgateway.local.status import PlatformStatus
+    from vkgateway.programs.supervisor.spec import ProcessState
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NOT_UP = 5
+"""Exit code of `status` where something is not as it should be."""
+
+UP_EPILOG = """\b
+Examples:
+  vkgateway up
+  vkgateway up --real-node no --port compute-api=16443
+  vkgateway up --data-dir /tmp/second --port-range 20000-20999
+"""
+
+
+@click.command(epilog=UP_EPILOG)
+@click.option("--kubernetes-version", metavar="X.Y.Z", help="Kubernetes of the compute cluster. [default: 1.36.3]")
+@click.option(
+    "--real-node",
+    type=click.Choice(["auto", "yes", "no"]),
+    help="Run one real node beside the hollow ones: auto does where the machine can carry it. [default: auto]",
+)
+@click.option("--port", "ports", multiple=True, metavar="NAME=PORT", help="Fix a port; again for more.")
+@click.option("--port-range", metavar="FROM-TO", help="Choose free ports from here.")
+@click.option(
+    "--hollow-nodes", multiple=True, metavar="POOL=COUNT", help="Nodes in a hollow pool. [default: a100=4, v100=2]"
+)
+@click.option(
+    "--durable/--no-durable", default=None, help="Let etcd wait for the disk; without it is for benchmarks only."
+)
+@click.option(
+    "--program-dir",
+    "program_dirs",
+    multiple=True,
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    envvar="VKGATEWAY_PROGRAM_DIR",
+    show_envvar=True,
+    help="Look for programs here first; again for more.",
+)
+@click.option("--gateway/--no-gateway", default=True, show_default=True, help="Run the gateway as well.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@data_dir_option
+@asynchronous
+async def up(
+    *,
+    kubernetes_version: str | None,
+    real_node: RealNodeChoice | None,
+    ports: tuple[str, ...],
+    port_range: str | None,
+    hollow_nodes: tuple[str, ...],
+    durable: bool | None,
+    program_dirs: tuple[Path, ...],
+    gateway: bool,
+    quiet: bool,
+    data_dir: Path,
+) -> None:
+    """Start the embedded platform: etcd, a compute cluster with GPU nodes on paper, a real node, the gateway.
+
+    What runs already is left alone, so it may be repeated at any time, also after a failure or a reboot.
+    Options are remembered: without any, the platform comes up as it was.
+    """
+    from vkgateway.local import platform
+    from vkgateway.local import ports as port_choice
+    from vkgateway.local.options import PORTS, UpOptions
+
+    options = UpOptions(
+        kubernetes_version=kubernetes_version,
+        real_node=real_node,
+        ports=dict(port_choice.parse_port(text, names=PORTS) for text in ports),
+        port_range=port_choice.parse_range(port_range) if port_range else None,
+        hollow_nodes=dict(_count(text) for text in hollow_nodes),
+        durable=durable,
+        program_dirs=tuple(folder.absolute() for folder in program_dirs),
+        gateway=gateway,
+    )
+    with Progress(quiet=quiet) as progress:
+        record = await platform.up(data_dir, options, report=progress)
+        if record.real_node_why_not:
+            progress.done(f"no real node: {record.real_node_why_not}")
+        progress.done("platform: up")
+    if not quiet:
+        click.echo(_how_to_go_on(data_dir, record))
+
+
+@click.command(epilog="Example: vkgateway down; vkgateway down --purge --data-dir /tmp/second")
+@click.option("--purge", is_flag=True, help="Remove the platform's data as well: every tenant and object in it.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@data_dir_option
+@asynchronous
+async def down(*, purge: bool, quiet: bool, data_dir: Path) -> None:
+    """Stop the embedded platform: all processes, mounts and interfaces go, the data stays for the next `up`."""
+    from vkgateway.local.down import down as take_down
+
+    with Progress(quiet=quiet) as progress:
+        await take_down(data_dir, purge=purge, report=progress)
+        progress.done("platform: down")
+
+
+@click.command(epilog="Example: vkgateway status; vkgateway status -o json | jq .state")
+@output_option
+@data_dir_option
+@click.pass_context
+@asynchronous
+async def status(ctx: click.Context, *, output: str, data_dir: Path) -> None:
+    """Show how the platform is: processes, nodes, tenants, addresses. Exit code 5 unless all is well."""
+    from vkgateway.local.status import status as look
+
+    seen = await look(data_dir)
+    if output == "table":
+        _print_status(seen)
+    elif output == "name":
+        click.echo(seen.state)
+    else:
+        import msgspec
+
+        click.echo(serialise(msgspec.to_builtins(seen), output=output), nl=False)
+    if seen.state != "up":
+        ctx.exit(NOT_UP)
+
+
+@click.command(epilog="Example: vkgateway logs; vkgateway logs -f gateway; vkgateway logs --tail 50 compute/apiserver")
+@click.argument("component", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is added.")
+@click.option("--tail", type=click.IntRange(min=0), default=200, show_default=True, help="So many lines at most.")
+@data_dir_option
+@asynchronous
+async def logs(*, component: str | None, follow: bool, tail: int, data_dir: Path) -> None:
+    """Print the log of COMPONENT; without one, list those that have a log."""
+    from vkgateway.local import logs as files
+
+    if component is None:
+        for name in files.components(data_dir):
+            click.echo(name)
+        return
+    out = sys.stdout.buffer
+    with files.log_file(data_dir, component).open("rb") as file:
+        out.write(files.last_lines(file, tail))
+        out.flush()
+        if follow:
+            async for added in files.follow(file):
+                out.write(added)
+                out.flush()
+
+
+def _count(text: str) -> tuple[str, int]:
+    from vkgateway.model.errors import InputError
+
+    pool, _, count = text.partition("=")
+    if not (pool and count.isdigit()):
+        raise InputError(f"{text!r} is not POOL=COUNT", hint="Like --hollow-nodes a100=8.")
+    return pool, int(count)
+
+
+def _how_to_go_on(data_dir: Path, record: PlatformRecord) -> str:
+    from vkgateway.cli.options import default_data_dir
+    from vkgateway.local.paths import Paths
+
+    where = "" if data_dir == default_data_dir() else f" --data-dir {data_dir}"
+    return "\n".join(
+        (
+            f"The compute cluster serves at https://{record.address}:{record.ports['compute-api']}.",
+            f"  kubectl --kubeconfig {Paths(data_dir).kubeconfig} get nodes",
+            f"  vkgateway tenant create alpha --pool a100{where}",
+            f"  vkgateway status{where}",
+            f"  vkgateway down{where}",
+        )
+    )
+
+
+def _print_status(seen: PlatformStatus) -> None:
+    click.echo(f"platform    {seen.state}   ({seen.data_dir})")
+    click.echo(f"compute     {seen.compute_url}   Kubernetes {seen.kubernetes_version}")
+    click.echo(f"kubeconfig  {seen.kubeconfig}")
+    click.echo(f"real node   {seen.real_node}")
+    for problem in seen.problems:
+        click.echo(f"problem     {problem}")
+    now = datetime.datetime.now(datetime.UTC).timestamp()
+    sections: tuple[tuple[tuple[str, ...], list[list[str]]], ...] = (
+        (
+            ("process", "state", "pid", "restarts", "for", "last ended"),
+            [
+                [p.name, p.state, _text(p.pid), str(p.restarts), _age(now - p.since), p.reason or "-"]
+                for p in seen.processes
+            ],
+        ),
+        (("node", "pool", "ready"), [[n.name, n.pool or "-", "yes" if n.ready else "no"] for n in seen.nodes]),
+        (("tenant", "phase", "api server"), [[t.name, t.phase, t.url or "-"] for t in seen.tenants]),
+    )
+    for titles, rows in sections:
+        if rows:
+            click.echo()
+            print_table(rows, columns=[Column(title, str) for title in titles])
+
+
+def _process_row(process: ProcessState, *, now: float) -> list[str]:
+    pid = _text(process.pid)
+    return [process.name, process.state, pid, str(process.restarts), _age(now - process.since), process.reason or "-"]
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _age(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{max(0, int(seconds))}s"

@@ -1,0 +1,1 @@
+"""The embedded platform: a whole installation of vkgateway on one machine."""

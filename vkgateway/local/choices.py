@@ -1,0 +1,120 @@
+"""Choosing what a platform will be: its number, address, ports and options, kept from one `up` to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from vkgateway.local import etcd, network, ports
+from vkgateway.local.hollow.nodes import MACHINES
+from vkgateway.local.options import PORTS, UpOptions
+from vkgateway.local.record import PlatformRecord
+from vkgateway.model.errors import ConflictError, InputError
+
+_LOCAL_PORTS: Final = frozenset({"etcd", "etcd-peer", "gateway-health"})
+"""Those that only this machine's own processes call: they stay on loopback."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the machine is like now."""
+
+    interfaces: Mapping[str, str] = field(default_factory=dict)
+    """Name to alias of those there are; empty where the platform may make none."""
+    own_interface: bool = True
+    """Whether an interface may be made."""
+    primary_address: str = ""
+    """The machine's own address, for a platform without an interface."""
+    ports_held: Collection[int] = ()
+    """Ports that the platform's own processes listen at."""
+
+
+def look(*, ports_held: Collection[int] = ()) -> Surroundings:
+    """See what the machine is like."""
+    if network.may_make_interfaces():
+        return Surroundings(interfaces=network.links(), ports_held=ports_held)
+    return Surroundings(own_interface=False, primary_address=network.primary_address(), ports_held=ports_held)
+
+
+def place(record: PlatformRecord | None, *, surroundings: Surroundings) -> PlatformRecord:
+    """Give a new platform its number, interface and address; one that has them keeps them.
+
+    Raises:
+        ConflictError: the address it had is no longer this machine's.
+    """
+    if record is not None:
+        _check_place(record, surroundings=surroundings)
+        return record
+    if not surroundings.own_interface:
+        return PlatformRecord(address=surroundings.primary_address)
+    number = network.free_number(taken=surroundings.interfaces.keys())
+    return PlatformRecord(
+        number=number,
+        interface=network.interface_name(number),
+        address=network.interface_address(number),
+    )
+
+
+def settle(
+    record: PlatformRecord,
+    options: UpOptions,
+    *,
+    surroundings: Surroundings,
+    free: ports.PortTest = ports.is_free,
+) -> PlatformRecord:
+    """Merge what is asked for into what was chosen before, and choose ports.
+
+    Raises:
+        InputError: an option asks for something that does not exist.
+        ConflictError: a port is in use.
+    """
+    wanted = {name: value for name, value in _asked(options).items() if value is not None}
+    merged = msgspec.structs.replace(record, **wanted)
+    chosen = ports.choose(
+        PORTS,
+        addresses={name: etcd.HOST if name in _LOCAL_PORTS else record.address for name in PORTS},
+        kept=record.ports,
+        asked=options.ports,
+        port_range=options.port_range,
+        ours=surroundings.ports_held,
+        free=free,
+    )
+    return msgspec.structs.replace(
+        merged, ports=chosen, hollow_nodes={**record.hollow_nodes, **_hollow(options.hollow_nodes)}
+    )
+
+
+def _asked(options: UpOptions) -> dict[str, object]:
+    return {
+        "kubernetes_version": options.kubernetes_version,
+        "real_node": options.real_node,
+        "durable": options.durable,
+    }
+
+
+def _hollow(asked: Mapping[str, int]) -> dict[str, int]:
+    for pool, count in asked.items():
+        if pool not in MACHINES:
+            raise InputError(
+                f"there is no pool of hollow nodes called {pool!r}", hint=f"There are {', '.join(MACHINES)}."
+            )
+        if count < 0:
+            raise InputError(f"pool {pool} cannot have {count} nodes")
+    return dict(asked)
+
+
+def _check_place(record: PlatformRecord, *, surroundings: Surroundings) -> None:
+    if record.interface and not surroundings.own_interface:
+        raise ConflictError(
+            f"this platform has the network interface {record.interface}, which only root can bring up",
+            hint="Run `vkgateway up` as root, or start another platform with --data-dir DIR.",
+        )
+    now = surroundings.primary_address
+    if not record.interface and now and now != record.address:
+        raise ConflictError(
+            f"this platform listens at {record.address}, but the machine's address is now {now}",
+            hint="Give the machine its old address, or take the platform away with `vkgateway down --purge`.",
+        )

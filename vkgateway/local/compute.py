@@ -1,0 +1,104 @@
+"""The embedded compute cluster's control plane: its shape, its files, its processes, its first objects."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vkgateway.controlplane.components import component
+from vkgateway.controlplane.layout import Authorities, PlaneFiles, admin_kubeconfig, write_files
+from vkgateway.controlplane.plane import ComponentName, Plane, Tuning, compute_plane
+from vkgateway.kube import kubeconfig
+from vkgateway.local import etcd
+from vkgateway.local.paths import Paths
+from vkgateway.local.pki import PlatformPki
+from vkgateway.local.realnode.options import Network
+from vkgateway.local.record import PlatformRecord
+from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER
+from vkgateway.model.names import API_VERSION
+from vkgateway.programs.supervisor.spec import ProcessSpec
+
+GROUP = "compute"
+POOL_LABEL = "platform.vkgateway.io/pool"
+"""Label on every node of the platform: the pool it belongs to."""
+
+# All tenants' pods pass through these two, so they may ask as fast as the API server answers.
+_UNTHROTTLED = {"kube-api-qps": "2000", "kube-api-burst": "4000"}
+_TUNING: Mapping[ComponentName, Tuning] = {
+    "apiserver": Tuning(
+        flags={"max-requests-inflight": "1600", "max-mutating-requests-inflight": "800"}, env={"GOGC": "100"}
+    ),
+    "controller-manager": Tuning(flags=_UNTHROTTLED),
+    "scheduler": Tuning(flags=_UNTHROTTLED, env={"GOGC": "100"}),
+}
+
+
+def plane(record: PlatformRecord) -> Plane:
+    """Describe the compute cluster's control plane."""
+    return compute_plane(
+        address=record.address,
+        port=record.ports["compute-api"],
+        etcd_endpoints=(etcd.endpoint(record.ports["etcd"]),),
+        service_cidr=Network(record.number).service_subnet,
+        tuning=_TUNING,
+    )
+
+
+def write_plane(paths: Paths, *, record: PlatformRecord, pki: PlatformPki, now: datetime.datetime) -> PlaneFiles:
+    """Write what the processes read, and the admin's kubeconfig where the command line looks for it."""
+    shape = plane(record)
+    files = write_files(
+        paths.compute,
+        plane=shape,
+        credentials=pki.compute,
+        # Its kubelets are the platform's own, so the cluster's authority vouches for both sides.
+        authorities=Authorities(etcd=pki.etcd, kubelet=pki.compute.ca),
+        now=now,
+    )
+    kubeconfig.write(paths.kubeconfig, admin_kubeconfig(shape, credentials=pki.compute))
+    return files
+
+
+def spec(
+    name: ComponentName, *, record: PlatformRecord, files: PlaneFiles, programs: Mapping[str, Path]
+) -> ProcessSpec:
+    """Describe one of the control plane's processes."""
+    return component(name, plane=plane(record), files=files, programs=programs)
+
+
+def definitions() -> list[dict[str, Any]]:
+    """Return the definitions of Tenant and ComputeCluster as they ship with the API types."""
+    folder = resources.files("vkgateway.model") / "crds"
+    texts = (file.read_text() for file in sorted(folder.iterdir(), key=lambda f: f.name) if file.name.endswith(".yaml"))
+    return [document for text in texts for document in yaml.safe_load_all(text) if document]
+
+
+def compute_cluster(pools: Iterable[str]) -> dict[str, Any]:
+    """Return the ComputeCluster object that stands for the platform's own cluster, with these pools."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "ComputeCluster",
+        "metadata": {"name": DEFAULT_COMPUTE_CLUSTER},
+        "spec": {"pools": [{"name": pool, "nodeSelector": {POOL_LABEL: pool}} for pool in pools]},
+    }
+
+
+def own_endpoint(record: PlatformRecord) -> dict[str, Any]:
+    """Return what makes the Service `kubernetes` lead to the API server, which publishes no address itself."""
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": "kubernetes",
+            "namespace": "default",
+            "labels": {"kubernetes.io/service-name": "kubernetes"},
+        },
+        "addressType": "IPv6" if ":" in record.address else "IPv4",
+        "endpoints": [{"addresses": [record.address], "conditions": {"ready": True}}],
+        "ports": [{"name": "https", "port": record.ports["compute-api"], "protocol": "TCP"}],
+    }

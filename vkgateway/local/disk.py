@@ -1,0 +1,36 @@
+"""A full or read-only disk, told in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from vkgateway.model.errors import UnavailableError
+
+_PROBLEMS: Final[Mapping[int, tuple[str, str]]] = MappingProxyType(
+    {
+        errno.ENOSPC: ("is full", "Make room (`vkgateway binaries prune` frees old programs), then try again."),
+        errno.EDQUOT: ("has no more room for this user", "Make room or raise the quota, then try again."),
+        errno.EROFS: ("is read-only", "Choose another place with --data-dir DIR."),
+        errno.EACCES: ("may not be written by this user", "Choose another place with --data-dir DIR."),
+        errno.EPERM: ("may not be written by this user", "Choose another place with --data-dir DIR."),
+    }
+)
+
+
+@contextlib.contextmanager
+def disk_errors(directory: Path) -> Iterator[None]:
+    """Turn what a disk refuses into an UnavailableError that names the place and the way out."""
+    try:
+        yield
+    except OSError as error:
+        problem = _PROBLEMS.get(error.errno or 0)
+        if problem is None:
+            raise
+        place = error.filename or directory
+        what, way_out = problem
+        raise UnavailableError(f"the disk that holds {place} {what}", hint=way_out) from error

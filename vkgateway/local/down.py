@@ -1,0 +1,118 @@
+"""Taking a platform down: every process, mount and interface goes, whatever state it is in; the data if asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from vkgateway.local import network, real
+from vkgateway.local import record as records
+from vkgateway.local.disk import disk_errors
+from vkgateway.local.lock import platform_lock
+from vkgateway.local.paths import Paths
+from vkgateway.local.record import PlatformRecord
+from vkgateway.local.steps import Report
+from vkgateway.model.errors import ConflictError, InputError, NotFoundError, VkgatewayError
+from vkgateway.programs.supervisor.client import SupervisorClient, SupervisorUnavailable, stop_leftovers
+from vkgateway.programs.supervisor.spec import SupervisorPaths
+
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+async def down(data_dir: Path, *, purge: bool, report: Report) -> None:
+    """Stop the platform in `data_dir` and take away all it made on the machine; with `purge` its data too.
+
+    Works with the supervisor dead, and with a damaged record as far as `purge` is asked for.
+
+    Raises:
+        NotFoundError: there is no platform.
+        ConflictError: another command is at work on it.
+    """
+    paths = Paths(data_dir)
+    if not (paths.lock.exists() or paths.record.exists()):
+        raise NotFoundError(f"there is no platform in {data_dir}", hint="Name another place with --data-dir DIR.")
+    with disk_errors(data_dir), platform_lock(paths.lock, command="down"):
+        record = _record(paths, tolerant=purge)
+        await _stop(data_dir, report=report)
+        await asyncio.to_thread(_clean_machine, paths, record, report)
+        if purge:
+            await asyncio.to_thread(_purge, paths)
+            report.done("data: removed")
+
+
+async def _stop(data_dir: Path, *, report: Report) -> None:
+    report("stopping processes")
+    stopped: list[str] = []
+    with contextlib.suppress(SupervisorUnavailable):
+        client = SupervisorClient.for_data_dir(data_dir)
+        stopped = [state.name for state in await client.list()]
+        await client.shutdown()
+    leftovers = await asyncio.to_thread(stop_leftovers, data_dir)
+    names = sorted({*stopped, *leftovers})
+    report.done(f"processes: {len(names)} stopped" if names else "processes: none ran")
+
+
+def _clean_machine(paths: Paths, record: PlatformRecord | None, report: Report) -> None:
+    owner = network.alias(paths.data_dir)
+    numbers = (
+        {record.number}
+        if record
+        else {int(name.removeprefix("vkg")) for name in network.owned(owner) if name.removeprefix("vkg").isdigit()}
+    )
+    for number in numbers:
+        real.teardown(paths.node, number=number)
+    if removed := network.remove_interfaces(owner):
+        report.done(f"network interface {', '.join(removed)}: removed")
+
+
+def _record(paths: Paths, *, tolerant: bool) -> PlatformRecord | None:
+    try:
+        return records.load(paths.record)
+    except (InputError, ConflictError):
+        if not tolerant:
+            raise
+        return None
+
+
+def _purge(paths: Paths) -> None:
+    """Remove what is ours in the data directory, and the directory if nothing else is in it."""
+    if mounted := list(_mounts_below(paths.data_dir)):
+        raise VkgatewayError(
+            f"something is still mounted at {mounted[0]}, so nothing was removed",
+            hint=f"Unmount it with `umount {mounted[0]}`, then run `vkgateway down --purge` again.",
+        )
+    for path in _ours(paths):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        paths.data_dir.rmdir()
+
+
+def _ours(paths: Paths) -> list[Path]:
+    """List all that a platform keeps; its record last, so that a purge that was cut short can be repeated."""
+    supervisor = SupervisorPaths(paths.data_dir)
+    folders = (
+        paths.pki,
+        paths.compute,
+        paths.etcd,
+        paths.hollow,
+        paths.node,
+        paths.data_dir / "tenants",
+        supervisor.run_dir,
+        supervisor.log_dir,
+    )
+    return [*folders, paths.kubeconfig, paths.gateway_config, paths.record, paths.lock]
+
+
+def _mounts_below(directory: Path, *, table: Path = _MOUNTS) -> Iterator[str]:
+    """Yield the mount points inside `directory`, from the fifth field of each line of mountinfo (proc(5))."""
+    start = f"{directory.resolve()}/"
+    for line in table.read_text().splitlines():
+        point = line.split(" ")[4].encode().decode("unicode_escape")
+        if point.startswith(start):
+            yield point

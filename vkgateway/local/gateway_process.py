@@ -1,0 +1,72 @@
+"""The gateway of an embedded platform: its settings file and its process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import aiohttp
+
+from vkgateway.controlplane.files import SECRET_MODE, write_file
+from vkgateway.gateway import config
+from vkgateway.local import etcd
+from vkgateway.local.paths import Paths
+from vkgateway.local.pki import ETCD_CA, ETCD_ROOT
+from vkgateway.local.record import PlatformRecord
+from vkgateway.programs.supervisor.spec import ProcessSpec, SupervisorPaths
+
+NAME = "gateway"
+_LOOPBACK = "127.0.0.1"
+# Before the clusters that it works for, so that it does not see them vanish.
+_STOP_RANK = 95
+
+
+def settings(
+    paths: Paths, *, record: PlatformRecord, program_dirs: Iterable[Path] = (), cache_dir: Path | None = None
+) -> config.Config:
+    """Return the settings with which the gateway serves this platform."""
+    return config.Config(
+        data_dir=str(paths.data_dir),
+        address=record.address,
+        management_cluster=config.ManagementCluster(kubeconfig=str(paths.kubeconfig)),
+        kubelet=config.Kubelet(port=record.ports["gateway-kubelet"]),
+        datastore=config.Datastore(
+            endpoints=(etcd.endpoint(record.ports["etcd"]),),
+            ca=str(paths.pki / f"{ETCD_CA}.crt"),
+            ca_key=str(paths.pki / f"{ETCD_CA}.key"),
+            cert=str(paths.pki / f"{ETCD_ROOT}.crt"),
+            key=str(paths.pki / f"{ETCD_ROOT}.key"),
+        ),
+        control_planes=config.ControlPlanes(
+            program_dirs=tuple(str(folder) for folder in program_dirs),
+            cache_dir=str(cache_dir or ""),
+            supervisor_socket=str(SupervisorPaths(paths.data_dir).socket),
+        ),
+        observability=config.Observability(address=_LOOPBACK, port=record.ports["gateway-health"]),
+    )
+
+
+def write_settings(paths: Paths, wanted: config.Config) -> None:
+    """Write them where the process reads them."""
+    write_file(paths.gateway_config, config.render(wanted).encode(), mode=SECRET_MODE)
+
+
+def spec(paths: Paths) -> ProcessSpec:
+    """Describe the process: this very Python, so that command line and daemon are of one version."""
+    return ProcessSpec(
+        name=NAME,
+        argv=(sys.executable, "-m", "vkgateway", "serve", "--config", str(paths.gateway_config)),
+        stop_rank=_STOP_RANK,
+        stop_timeout=20.0,
+    )
+
+
+async def ready(record: PlatformRecord) -> bool:
+    """Whether the gateway answers that it serves."""
+    url = f"http://{_LOOPBACK}:{record.ports['gateway-health']}/readyz"
+    try:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=3)) as session, session.get(url) as answer:
+            return answer.status == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False

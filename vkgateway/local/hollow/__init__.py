@@ -1,0 +1,1 @@
+"""Hollow GPU nodes: KWOK, what it is told, and the Node objects it plays."""

@@ -1,0 +1,92 @@
+"""The Node objects that KWOK plays: GPU machines that exist on paper only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+MANAGED: Final = ("kwok.x-k8s.io/node", "fake")
+"""Annotation by which KWOK knows its nodes."""
+
+POOL_LABEL: Final = "platform.vkgateway.io/pool"
+DOMAIN_LABEL: Final = "network.vkgateway.io/domain"
+"""Which fast network a node hangs on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HollowMachine:
+    """A kind of machine: what it has, and over how many network domains its nodes are spread."""
+
+    product: str
+    domains: int = 1
+    capacity: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "cpu": "96",
+            "memory": "1Ti",
+            "ephemeral-storage": "2Ti",
+            "pods": "110",
+            "nvidia.com/gpu": "8",
+        }
+    )
+
+
+MACHINES: Final[Mapping[str, HollowMachine]] = {
+    "a100": HollowMachine(product="NVIDIA-A100-SXM4-80GB", domains=2),
+    "v100": HollowMachine(product="Tesla-V100-SXM2-32GB"),
+}
+"""The pools there are, and the machines in them."""
+
+
+def nodes(counts: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    """Yield the Node objects of each pool in `counts`, which says how many there are."""
+    for pool, count in counts.items():
+        machine = MACHINES[pool]
+        for index in range(count):
+            yield _node(pool, index=index, count=count, machine=machine)
+
+
+def _node(pool: str, *, index: int, count: int, machine: HollowMachine) -> dict[str, Any]:
+    name = f"{pool}-{index}"
+    domain = index * machine.domains // count
+    key, value = MANAGED
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "annotations": {key: value},
+            "labels": {
+                POOL_LABEL: pool,
+                DOMAIN_LABEL: f"{pool}-{domain}",
+                "topology.kubernetes.io/zone": f"zone-{domain}",
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+                "node.kubernetes.io/instance-type": f"hollow-{pool}",
+                "nvidia.com/gpu.product": machine.product,
+                "nvidia.com/gpu.count": machine.capacity["nvidia.com/gpu"],
+            },
+        },
+        "status": {
+            "capacity": dict(machine.capacity),
+            "allocatable": dict(machine.capacity),
+            "nodeInfo": _node_info(),
+        },
+    }
+
+
+def _node_info() -> dict[str, str]:
+    """Return what the API requires of a node's information; ids are empty, for there is no machine."""
+    return {
+        "architecture": "amd64",
+        "operatingSystem": "linux",
+        "osImage": "hollow",
+        "kernelVersion": "hollow",
+        "containerRuntimeVersion": "kwok://hollow",
+        "kubeletVersion": "v1.36.3",
+        "kubeProxyVersion": "",
+        "bootID": "",
+        "machineID": "",
+        "systemUUID": "",
+    }

@@ -1,0 +1,63 @@
+"""The log files of a platform's processes: which there are, their last lines, and what is added to them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import BinaryIO
+
+from vkgateway.model.errors import NotFoundError
+from vkgateway.programs.supervisor.spec import SupervisorPaths
+
+_BLOCK = 64 * 1024
+_POLL = 0.2
+
+
+def components(data_dir: Path) -> list[str]:
+    """List the components that have a log, by the names that `log_file` takes."""
+    return sorted(path.name.removesuffix(".log").replace(".", "/") for path in _folder(data_dir).glob("*.log"))
+
+
+def log_file(data_dir: Path, component: str) -> Path:
+    """Return the log of a component.
+
+    Raises:
+        NotFoundError: there is none; the hint names those there are.
+    """
+    known = components(data_dir)
+    if component not in known:
+        raise NotFoundError(
+            f"there is no log of {component!r} in {_folder(data_dir)}",
+            hint=f"There are: {', '.join(known)}." if known else "Start the platform with `vkgateway up`.",
+        )
+    return SupervisorPaths(data_dir).log(component)
+
+
+def last_lines(file: BinaryIO, count: int) -> bytes:
+    """Return the last `count` lines and leave `file` at its end; it is read from behind, however long it is."""
+    position = file.seek(0, os.SEEK_END)
+    end, tail = position, b""
+    while position > 0 and tail.count(b"\n") <= count:
+        size = min(_BLOCK, position)
+        position -= size
+        file.seek(position)
+        tail = file.read(size) + tail
+    file.seek(end)
+    return b"".join(tail.splitlines(keepends=True)[-count:]) if count else b""
+
+
+async def follow(file: BinaryIO) -> AsyncIterator[bytes]:
+    """Yield what is added to the file, for ever; one that was cut to begin anew is read from its start."""
+    while True:
+        if added := file.read(_BLOCK):
+            yield added
+            continue
+        if os.fstat(file.fileno()).st_size < file.tell():
+            file.seek(0)
+        await asyncio.sleep(_POLL)
+
+
+def _folder(data_dir: Path) -> Path:
+    return SupervisorPaths(data_dir).log_dir

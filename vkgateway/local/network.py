@@ -1,0 +1,144 @@
+"""The address at which a platform's servers listen: on an interface of its own where we may make one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from vkgateway.model.errors import UnavailableError, VkgatewayError
+
+NUMBERS = range(256)
+# An interface that carries nothing. Small kernels lack the first kind; a bridge without ports does as well.
+_KINDS = ("dummy", "bridge")
+_SYSTEM_PATHS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
+
+
+def may_make_interfaces() -> bool:
+    """Whether this process may make a network interface: it is root and has the tool."""
+    return os.geteuid() == 0 and _ip_tool() is not None
+
+
+def interface_name(number: int) -> str:
+    """Name of the interface of the platform of that number."""
+    return f"vkg{number}"
+
+
+def interface_address(number: int) -> str:
+    """Return the address on that interface."""
+    return f"10.213.{number}.1"
+
+
+def alias(data_dir: Path) -> str:
+    """Return what is written on the interface, by which its platform finds it again."""
+    return f"vkgateway {data_dir}"[:255]
+
+
+def free_number(*, taken: Collection[str]) -> int:
+    """Return the lowest number of which no interface (names in `taken`) is there."""
+    for number in NUMBERS:
+        if not {interface_name(number), f"vkgv{number}"} & set(taken):
+            return number
+    raise UnavailableError(
+        f"all {len(NUMBERS)} platform numbers are taken on this machine",
+        hint="Take platforms down with `vkgateway down --data-dir DIR`; `ip link` lists their interfaces.",
+    )
+
+
+def links() -> dict[str, str]:
+    """Return the machine's network interfaces: name to alias."""
+    listed: list[dict[str, Any]] = json.loads(_ip("-json", "link", "show") or "[]")
+    return {link["ifname"]: link.get("ifalias", "") for link in listed}
+
+
+def ensure_interface(name: str, *, address: str, owner: str) -> None:
+    """Make the interface, up and with its address; what is there already stays.
+
+    Raises:
+        VkgatewayError: the system refuses it, or the name is somebody else's (its alias is not `owner`).
+    """
+    there = links()
+    if name not in there:
+        _add(name, owner=owner)
+    elif there[name] != owner:
+        raise UnavailableError(
+            f"network interface {name}, which this platform used, is now somebody else's ({there[name] or 'no alias'})",
+            hint=f"Remove it with `ip link delete {name}` if nothing needs it, then try again.",
+        )
+    _ip("address", "replace", f"{address}/32", "dev", name)
+    _ip("link", "set", "dev", name, "up")
+
+
+def owned(owner: str) -> list[str]:
+    """Return the interfaces that carry the owner's alias; none where this process may make none."""
+    if not may_make_interfaces():
+        return []
+    return [name for name, its_alias in links().items() if its_alias == owner]
+
+
+def remove_interfaces(owner: str) -> list[str]:
+    """Delete every interface that carries the owner's alias; the names of those deleted."""
+    ours = owned(owner)
+    for name in ours:
+        _ip("link", "delete", "dev", name)
+    return ours
+
+
+def primary_address() -> str:
+    """Return the address that this machine uses towards others; no packet is sent to find out.
+
+    Raises:
+        UnavailableError: it has none but loopback, which API servers refuse to call.
+    """
+    for family, somewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((somewhere, 9))
+            except OSError:
+                continue
+            address = str(probe.getsockname()[0])
+            if not address.startswith("127."):
+                return address
+    raise UnavailableError(
+        "this machine has no network address but loopback, which Kubernetes refuses for nodes",
+        hint="Run `vkgateway up` as root, which makes an interface of its own, or connect the machine to a network.",
+    )
+
+
+def _add(name: str, *, owner: str) -> None:
+    refusal = ""
+    for kind in _KINDS:
+        try:
+            _ip("link", "add", "name", name, "type", kind)
+            break
+        except VkgatewayError as error:
+            refusal = str(error)
+    else:
+        raise UnavailableError(
+            f"the network interface {name} cannot be made: {refusal}",
+            hint="Run `vkgateway up` as an ordinary user: then the machine's own address is used.",
+        )
+    _ip("link", "set", "dev", name, "alias", owner)
+
+
+def _ip(*arguments: str) -> str:
+    tool = _ip_tool()
+    if tool is None:
+        raise UnavailableError("the program `ip` is missing", hint="Install it with `apt install iproute2`.")
+    done = _run([tool, *arguments])
+    if done.returncode:
+        raise VkgatewayError(f"`ip {' '.join(arguments)}` failed: {done.stderr.strip() or done.returncode}")
+    return done.stdout
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+
+
+def _ip_tool() -> str | None:
+    return shutil.which("ip", path=_SYSTEM_PATHS)

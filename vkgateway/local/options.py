@@ -1,0 +1,46 @@
+"""What a user may ask of `vkgateway up`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Literal
+
+from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+
+RealNodeChoice = Literal["auto", "yes", "no"]
+
+PORTS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "etcd": 2379,
+        "etcd-peer": 2380,
+        "compute-api": 6443,
+        "hollow-kubelet": 10247,
+        "gateway-kubelet": 10352,
+        "gateway-health": 9631,
+    }
+)
+"""Name of each port of the platform, and the one that is tried first."""
+
+HOLLOW_NODES: Final[Mapping[str, int]] = MappingProxyType({"a100": 4, "v100": 2})
+"""Pools of hollow nodes, and how many nodes each has unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpOptions:
+    """One request to bring a platform up; None means: as it was, or the default for a new one."""
+
+    kubernetes_version: str | None = None
+    real_node: RealNodeChoice | None = None
+    ports: Mapping[str, int] = field(default_factory=dict)
+    port_range: tuple[int, int] | None = None
+    hollow_nodes: Mapping[str, int] = field(default_factory=dict)
+    durable: bool | None = None
+    program_dirs: tuple[Path, ...] = ()
+    cache_dir: Path | None = None
+    gateway: bool = True
+
+
+DEFAULT_VERSION: Final = DEFAULT_KUBERNETES_VERSION

@@ -1,0 +1,63 @@
+"""Where an embedded platform keeps its files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The files and folders in one data directory."""
+
+    data_dir: Path
+
+    @property
+    def record(self) -> Path:
+        """What was chosen for this platform: layout version, options, address, ports."""
+        return self.data_dir / "platform.json"
+
+    @property
+    def lock(self) -> Path:
+        """Locked by whichever of `up` and `down` is at work."""
+        return self.data_dir / "lock"
+
+    @property
+    def pki(self) -> Path:
+        """Authorities of etcd and the certificates they issued."""
+        return self.data_dir / "pki"
+
+    @property
+    def compute_credentials(self) -> Path:
+        """The compute cluster's root of trust."""
+        return self.pki / "compute"
+
+    @property
+    def compute(self) -> Path:
+        """Files that the compute cluster's control plane reads; all can be rebuilt."""
+        return self.data_dir / "compute"
+
+    @property
+    def etcd(self) -> Path:
+        """Etcd's database: every cluster's state."""
+        return self.data_dir / "etcd"
+
+    @property
+    def hollow(self) -> Path:
+        """KWOK's configuration, certificates and the log it serves."""
+        return self.data_dir / "hollow"
+
+    @property
+    def node(self) -> Path:
+        """Everything of the real node."""
+        return self.data_dir / "node"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The compute cluster's admin: also how the command line reaches the management cluster."""
+        return self.data_dir / "compute.kubeconfig"
+
+    @property
+    def gateway_config(self) -> Path:
+        """Settings of the gateway process."""
+        return self.data_dir / "gateway.yaml"

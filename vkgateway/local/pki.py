@@ -1,0 +1,115 @@
+"""The platform's own authorities and certificates: etcd's, and the compute cluster's root of trust."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vkgateway.controlplane.credentials import Credentials
+from vkgateway.controlplane.etcd.tenancy import ROOT
+from vkgateway.controlplane.files import SECRET_MODE, write_file
+from vkgateway.controlplane.pki import Authority, alternative_names, common_name, needs_renewal
+from vkgateway.local.paths import Paths
+from vkgateway.model.errors import InputError
+
+ETCD_CA = "etcd-ca"
+ETCD_PEER_CA = "etcd-peer-ca"
+ETCD_SERVER = "etcd"
+ETCD_PEER = "etcd-peer"
+ETCD_ROOT = "etcd-root"
+HOLLOW_SERVER = "kwok"
+_COMPUTE = "compute"
+_LOOPBACK = ("127.0.0.1",)
+_LOCALHOST = ("localhost",)
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformPki:
+    """Who signs what: `etcd` the certificates of etcd and its clients, `compute` those of the compute cluster."""
+
+    etcd: Authority
+    compute: Credentials
+
+
+def ensure_pki(paths: Paths, *, address: str, now: datetime.datetime) -> PlatformPki:
+    """Read the platform's authorities, made where there are none, and issue what is missing or ends soon.
+
+    Raises:
+        InputError: a key or certificate is damaged; authorities are never made anew while half of one is there,
+            for everything issued before would be lost.
+    """
+    etcd = _authority(paths.pki, ETCD_CA)
+    # Members of the etcd cluster trust each other by an authority of their own, so that no client is taken for one.
+    peers = _authority(paths.pki, ETCD_PEER_CA)
+    compute = _credentials(paths.compute_credentials, now=now)
+    for name, authority in ((ETCD_SERVER, etcd), (ETCD_PEER, peers)):
+        ensure_certificate(
+            paths.pki, name, authority=authority, cn="etcd", dns=_LOCALHOST, ips=_LOOPBACK, server=True, now=now
+        )
+    ensure_certificate(paths.pki, ETCD_ROOT, authority=etcd, cn=ROOT, now=now)
+    ensure_certificate(
+        paths.hollow, HOLLOW_SERVER, authority=compute.ca, cn="kwok", ips=(address,), server=True, now=now
+    )
+    return PlatformPki(etcd=etcd, compute=compute)
+
+
+def ensure_certificate(
+    directory: Path,
+    name: str,
+    *,
+    authority: Authority,
+    cn: str,
+    dns: Sequence[str] = (),
+    ips: Sequence[str] = (),
+    server: bool = False,
+    now: datetime.datetime,
+) -> bool:
+    """Make `name.crt` and `name.key` for `cn` unless those there still fit; whether they were made."""
+    try:
+        pem = (directory / f"{name}.crt").read_bytes()
+        fits = (
+            (directory / f"{name}.key").exists()
+            and authority.signed(pem)
+            and not needs_renewal(pem, now=now)
+            and common_name(pem) == cn
+            and alternative_names(pem) == {*dns, *ips}
+        )
+    except (FileNotFoundError, ValueError):
+        fits = False
+    if not fits:
+        pair = authority.issue(cn, dns=dns, ips=ips, server=server, client=True)
+        pair.write(directory, name)
+    return not fits
+
+
+def _authority(directory: Path, name: str) -> Authority:
+    certificate, key = directory / f"{name}.crt", directory / f"{name}.key"
+    if not certificate.exists() and not key.exists():
+        authority = Authority.create(f"vkgateway {name}")
+        authority.write(directory, name)
+        return authority
+    try:
+        return Authority.load(certificate.read_bytes(), key.read_bytes())
+    except (FileNotFoundError, ValueError) as error:
+        raise _damaged(certificate, why=error) from error
+
+
+def _credentials(directory: Path, *, now: datetime.datetime) -> Credentials:
+    files = {path.name: path.read_bytes() for path in sorted(directory.glob("*"))} if directory.exists() else {}
+    try:
+        credentials = Credentials.from_files(files) if files else Credentials.create(_COMPUTE)
+    except (KeyError, ValueError) as error:
+        raise _damaged(directory, why=error) from error
+    for name, data in credentials.renewed(now=now).to_files().items():
+        write_file(directory / name, data, mode=SECRET_MODE)
+    return credentials
+
+
+def _damaged(path: Path, *, why: Exception) -> InputError:
+    reason = f"{why} is missing" if isinstance(why, KeyError) else str(why)
+    return InputError(
+        f"the platform's keys in {path} are damaged: {reason}",
+        hint="Put back a copy of them; without it only `vkgateway down --purge` and a new start help.",
+    )

@@ -1,0 +1,221 @@
+"""Bringing a platform up: ordered steps, each of which changes nothing where all is as it should be."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from vkgateway.controlplane.etcd.tenancy import Tenancy
+from vkgateway.controlplane.layout import PlaneFiles
+from vkgateway.controlplane.plane import ComponentName
+from vkgateway.kube.apply import apply_objects
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import NODES
+from vkgateway.local import choices, compute, etcd, gateway_process, network, processes, real
+from vkgateway.local import record as records
+from vkgateway.local.disk import disk_errors
+from vkgateway.local.hollow import kwok, nodes
+from vkgateway.local.lock import platform_lock
+from vkgateway.local.options import UpOptions
+from vkgateway.local.paths import Paths
+from vkgateway.local.pki import HOLLOW_SERVER, PlatformPki, ensure_pki
+from vkgateway.local.real import RealNodeSteps
+from vkgateway.local.record import PlatformRecord
+from vkgateway.local.steps import Report, Step, run_steps
+from vkgateway.model.names import FIELD_MANAGER
+from vkgateway.programs.binaries.resolver import Resolver
+from vkgateway.programs.supervisor.client import SupervisorClient, start_supervisor
+from vkgateway.programs.supervisor.spec import ProcessSpec
+
+PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok")
+
+
+async def up(data_dir: Path, options: UpOptions, *, report: Report) -> PlatformRecord:
+    """Bring the platform in `data_dir` up, made where there is none; what was chosen for it.
+
+    Raises:
+        VkgatewayError: one sentence on what failed; what was done stays, and `up` again goes on from there.
+    """
+    paths = Paths(data_dir)
+    with disk_errors(data_dir), platform_lock(paths.lock, command="up"):
+        record = await _prepare(paths, options)
+        if record.interface:
+            network.ensure_interface(record.interface, address=record.address, owner=network.alias(data_dir))
+        supervisor = await start_supervisor(data_dir)
+        await Startup(paths, record, options, supervisor=supervisor, report=report).run()
+        return record
+
+
+async def _prepare(paths: Paths, options: UpOptions) -> PlatformRecord:
+    """Settle all choices and write them down before anything is made by them."""
+    existing = records.load(paths.record)
+    states = await processes.running(SupervisorClient.for_data_dir(paths.data_dir))
+    surroundings = choices.look(ports_held=processes.listening(states))
+    placed = choices.place(existing, surroundings=surroundings)
+    if placed.interface:
+        # Whether a port is free can only be seen at an address that is there.
+        records.save(paths.record, placed)
+        network.ensure_interface(placed.interface, address=placed.address, owner=network.alias(paths.data_dir))
+    record = choices.settle(placed, options, surroundings=surroundings)
+    why_not = real.why_no_real_node(record.real_node)
+    record = msgspec.structs.replace(record, real_node_why_not=why_not)
+    records.save(paths.record, record)
+    return record
+
+
+class Startup:
+    """One run of `up`: what its steps share."""
+
+    def __init__(
+        self,
+        paths: Paths,
+        record: PlatformRecord,
+        options: UpOptions,
+        *,
+        supervisor: SupervisorClient,
+        report: Report,
+    ) -> None:
+        self._paths = paths
+        self._record = record
+        self._options = options
+        self._supervisor = supervisor
+        self._report = report
+        self._programs: dict[str, Path] = {}
+        self._pki: PlatformPki
+        self._files: PlaneFiles
+        self._api: Client
+        self._real = None
+        if not record.real_node_why_not:
+            self._real = RealNodeSteps(paths.node, record=record, supervisor=supervisor)
+
+    async def run(self) -> None:
+        """Run all steps."""
+        await self._resolve()
+        self._write_files()
+        async with Client.from_kubeconfig(self._paths.kubeconfig, name="the compute cluster") as self._api:
+            await run_steps(self._steps(), report=self._report)
+
+    async def _resolve(self) -> None:
+        resolver = Resolver(
+            cache_dir=self._options.cache_dir,
+            program_dirs=self._options.program_dirs,
+            report=self._report,
+            kubernetes_version=self._record.kubernetes_version,
+        )
+        wanted = [*PROGRAMS, *(RealNodeSteps.PROGRAMS if self._real else ())]
+        self._programs = await resolver.resolve(*wanted)
+        self._report.done(f"{len(wanted)} programs of Kubernetes {self._record.kubernetes_version}: ready")
+
+    def _write_files(self) -> None:
+        now = datetime.datetime.now(datetime.UTC)
+        self._pki = ensure_pki(self._paths, address=self._record.address, now=now)
+        self._files = compute.write_plane(self._paths, record=self._record, pki=self._pki, now=now)
+
+    def _steps(self) -> list[Step]:
+        def component(name: ComponentName, title: str) -> Step:
+            # The two that call the API server wait for it by themselves, so they load while it does.
+            return Step(name=name, title=title, needs=("etcd",), run=lambda: self._component(name))
+
+        steps = [
+            Step(name="etcd", title="etcd", run=self._etcd),
+            Step(name="apiserver", title="compute API server", needs=("etcd",), run=self._api_server),
+            component("controller-manager", "compute controller-manager"),
+            component("scheduler", "compute scheduler"),
+            Step(name="definitions", title="API types", needs=("apiserver",), run=self._definitions),
+            Step(name="hollow", title="hollow nodes", needs=("apiserver",), run=self._hollow),
+        ]
+        if self._real:
+            steps += self._real.steps(programs=self._programs, api=self._api, authority=self._pki.compute.ca)
+        elif self._paths.node.exists():
+            steps.append(Step(name="no-real-node", title="real node", needs=("apiserver",), run=self._no_real_node))
+        if self._options.gateway:
+            steps.append(Step(name="gateway", title="gateway", needs=("definitions",), run=self._gateway))
+        return steps
+
+    async def _etcd(self) -> None:
+        ports = self._record.ports
+        await self._supervisor.ensure(
+            etcd.spec(
+                self._paths,
+                program=self._programs["etcd"],
+                port=ports["etcd"],
+                peer_port=ports["etcd-peer"],
+                durable=self._record.durable,
+            )
+        )
+        async with etcd.root_client(self._paths, port=ports["etcd"]) as client:
+            await self._until(lambda: etcd.serves(client), etcd.NAME)
+            await Tenancy(client).ensure_auth()
+
+    async def _api_server(self) -> str:
+        await self._component("apiserver")
+        await self._until(lambda: processes.api_ready(self._api), f"{compute.GROUP}/apiserver")
+        return self._api.server
+
+    async def _component(self, name: ComponentName) -> str:
+        wanted = compute.spec(name, record=self._record, files=self._files, programs=self._programs)
+        await self._supervisor.ensure(wanted)
+        return "started"
+
+    async def _definitions(self) -> str:
+        pools = [*self._record.hollow_nodes, *([real.POOL] if self._real else [])]
+        documents = [*compute.definitions(), compute.compute_cluster(pools), compute.own_endpoint(self._record)]
+        await apply_objects(self._api, documents, field_manager=FIELD_MANAGER)
+        return f"ComputeCluster local with pools {', '.join(pools)}"
+
+    async def _hollow(self) -> str:
+        wanted = list(nodes.nodes(self._record.hollow_nodes))
+        bounded = asyncio.Semaphore(8)
+
+        async def apply(node: dict[str, Any]) -> None:
+            async with bounded:
+                await self._apply_node(node)
+
+        async with asyncio.TaskGroup() as group:
+            for node in wanted:
+                group.create_task(apply(node))
+            group.create_task(self._supervisor.ensure(self._kwok()))
+        return f"{len(wanted)} in {', '.join(self._record.hollow_nodes)}"
+
+    async def _apply_node(self, node: dict[str, Any]) -> None:
+        """A node's capacity lies in its status, which is applied apart from the rest."""
+        name = node["metadata"]["name"]
+        bare = {key: value for key, value in node.items() if key != "status"}
+        await self._api.patch(NODES, name, bare, kind="apply", field_manager=FIELD_MANAGER)
+        head = {key: node[key] for key in ("apiVersion", "kind")} | {"metadata": {"name": name}}
+        status = {**head, "status": node["status"]}
+        await self._api.patch(NODES, name, status, kind="apply", subresource="status", field_manager=FIELD_MANAGER)
+
+    def _kwok(self) -> ProcessSpec:
+        hollow = self._paths.hollow
+        kubelet = kwok.HollowKubelet(
+            address=self._record.address,
+            port=self._record.ports["hollow-kubelet"],
+            cert=hollow / f"{HOLLOW_SERVER}.crt",
+            key=hollow / f"{HOLLOW_SERVER}.key",
+        )
+        config = kwok.write_config(hollow, kubelet=kubelet)
+        return kwok.spec(program=self._programs["kwok"], config=config, kubeconfig=self._paths.kubeconfig)
+
+    async def _no_real_node(self) -> str:
+        await real.remove(self._paths.node, record=self._record, supervisor=self._supervisor, api=self._api)
+        return f"taken away: {self._record.real_node_why_not}"
+
+    async def _gateway(self) -> None:
+        wanted = gateway_process.settings(
+            self._paths,
+            record=self._record,
+            program_dirs=self._options.program_dirs,
+            cache_dir=self._options.cache_dir,
+        )
+        gateway_process.write_settings(self._paths, wanted)
+        await self._supervisor.ensure(gateway_process.spec(self._paths))
+        await self._until(lambda: gateway_process.ready(self._record), gateway_process.NAME)
+
+    async def _until(self, serves: Callable[[], Awaitable[bool]], process: str) -> None:
+        await processes.until(serves, process=process, client=self._supervisor)

@@ -1,0 +1,90 @@
+"""The platform's processes as one sees them: asking the supervisor, waiting until something serves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+import psutil
+
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.model.errors import UnavailableError
+from vkgateway.programs.supervisor.client import SupervisorClient, SupervisorUnavailable
+from vkgateway.programs.supervisor.spec import ProcessState
+
+_POLL: Final = 0.1
+_RESTARTS: Final = 3
+"""So many failed starts are waited for; what still dies then will not come up by itself."""
+
+
+async def running(client: SupervisorClient) -> list[ProcessState]:
+    """Return the platform's processes; none where no supervisor runs."""
+    try:
+        return await client.list()
+    except SupervisorUnavailable:
+        return []
+
+
+def listening(states: Iterable[ProcessState]) -> set[int]:
+    """Return the TCP ports that these processes listen at."""
+    held: set[int] = set()
+    for state in states:
+        if state.pid is None:
+            continue
+        try:
+            connections = psutil.Process(state.pid).net_connections("tcp")
+        except psutil.Error:
+            continue
+        held.update(c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN)
+    return held
+
+
+async def until(
+    serves: Callable[[], Awaitable[bool]],
+    *,
+    process: str,
+    client: SupervisorClient,
+    timeout: float = 60.0,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Wait until `serves` says so, at most `timeout` seconds.
+
+    Raises:
+        UnavailableError: it took longer, or `process` keeps dying; the message has its last words.
+    """
+    before = await _state(client, process)
+    restarts = before.restarts if before else 0
+    deadline = clock() + timeout
+    while not await serves():
+        state = await _state(client, process)
+        if state is not None and state.restarts - restarts >= _RESTARTS:
+            raise _failed(state, why="keeps ending")
+        if clock() >= deadline:
+            raise _failed(state, why=f"does not serve within {timeout:.0f} s") if state else _gone(process)
+        await sleep(_POLL)
+
+
+async def api_ready(client: Client) -> bool:
+    """Whether an API server answers that it is ready."""
+    try:
+        await client.request("GET", "/readyz", timeout=3)
+    except errors.ApiError:
+        return False
+    return True
+
+
+async def _state(client: SupervisorClient, process: str) -> ProcessState | None:
+    return next((state for state in await client.list(process) if state.name == process), None)
+
+
+def _failed(state: ProcessState, *, why: str) -> UnavailableError:
+    said = state.reason or "it has said nothing yet"
+    return UnavailableError(f"{state.name} {why}: {said}", hint=f"See {state.log}.")
+
+
+def _gone(process: str) -> UnavailableError:
+    return UnavailableError(f"{process} is not among the platform's processes", hint="Run `vkgateway up` again.")

@@ -1,0 +1,155 @@
+"""The real node among the platform's steps: prepared while the API server starts, then started and watched."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from vkgateway.controlplane.pki import Authority
+from vkgateway.kube import errors
+from vkgateway.kube.apply import apply_objects
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import NODES
+from vkgateway.local import compute
+from vkgateway.local.options import RealNodeChoice
+from vkgateway.local.realnode.node import GROUP, RealNode
+from vkgateway.local.realnode.options import PROGRAMS, RealNodeOptions
+from vkgateway.local.record import PlatformRecord
+from vkgateway.local.steps import Step
+from vkgateway.model.errors import UnavailableError
+from vkgateway.model.names import FIELD_MANAGER
+from vkgateway.programs.supervisor.client import SupervisorClient
+
+POOL = "real"
+_POLL = 0.2
+_READY_SECONDS = 90.0
+
+
+class _Condition(msgspec.Struct):
+    type: str
+    status: str
+    message: str = ""
+
+
+class _Status(msgspec.Struct):
+    conditions: list[_Condition] = []
+
+
+class _Node(msgspec.Struct):
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+def why_no_real_node(choice: RealNodeChoice) -> str | None:
+    """Return why the platform has no real node, None where it has one.
+
+    Raises:
+        UnavailableError: one was demanded (`yes`) on a machine that cannot carry it.
+    """
+    if choice == "no":
+        return "not wanted (--real-node no)"
+    why_not = RealNode.probe()
+    if why_not and choice == "yes":
+        raise UnavailableError(
+            f"this machine cannot carry a real node: {why_not}",
+            hint="Put that right, or let `vkgateway up --real-node auto` do without.",
+        )
+    return why_not
+
+
+class RealNodeSteps:
+    """What `up` does for the real node."""
+
+    PROGRAMS = PROGRAMS
+
+    def __init__(self, directory: Path, *, record: PlatformRecord, supervisor: SupervisorClient) -> None:
+        self._directory = directory
+        self._record = record
+        self._supervisor = supervisor
+        self._node: RealNode
+
+    def steps(self, *, programs: Mapping[str, Path], api: Client, authority: Authority) -> list[Step]:
+        """Return the steps; they need one called `apiserver`."""
+        options = RealNodeOptions(
+            directory=self._directory,
+            number=self._record.number,
+            programs={name: programs[name] for name in PROGRAMS},
+            api_server=compute.plane(self._record).url,
+            labels={compute.POOL_LABEL: POOL},
+        )
+        self._node = RealNode(options, authority=authority)
+        return [
+            Step(name="real-node-files", title="real node's files and namespaces", run=self._prepare),
+            Step(
+                name="real-node",
+                title="real node",
+                needs=("real-node-files", "apiserver"),
+                run=lambda: self._start(api),
+            ),
+        ]
+
+    async def _prepare(self) -> None:
+        await asyncio.to_thread(self._node.prepare)
+
+    async def _start(self, api: Client) -> str:
+        for spec in self._node.specs():
+            await self._supervisor.ensure(spec)
+        await asyncio.gather(
+            asyncio.to_thread(self._node.import_images),
+            apply_objects(api, self._node.objects(), field_manager=FIELD_MANAGER),
+        )
+        await self._wait_ready(api)
+        await api.patch(NODES, self._name, self._node.status_patch(), subresource="status")
+        return f"{self._name} in pool {POOL}"
+
+    @property
+    def _name(self) -> str:
+        return self._node.options.name
+
+    async def _wait_ready(self, api: Client) -> None:
+        deadline = time.monotonic() + _READY_SECONDS
+        while (why := await self._not_ready(api)) is not None:
+            if time.monotonic() >= deadline:
+                raise UnavailableError(
+                    f"the real node is not ready after {_READY_SECONDS:.0f} s: {why}",
+                    hint="`vkgateway logs node/kubelet` says more; `vkgateway up --real-node no` does without it.",
+                )
+            await asyncio.sleep(_POLL)
+
+    async def _not_ready(self, api: Client) -> str | None:
+        try:
+            node = msgspec.json.decode(await api.get(NODES, self._name), type=_Node)
+        except errors.NotFound:
+            return "the kubelet has not registered it"
+        ready = next((c for c in node.status.conditions if c.type == "Ready"), None)
+        if ready is None:
+            return "the kubelet has not reported yet"
+        return None if ready.status == "True" else ready.message or "no reason given"
+
+
+async def remove(directory: Path, *, record: PlatformRecord, supervisor: SupervisorClient, api: Client) -> None:
+    """Take away a real node that the platform had and has no more."""
+    await supervisor.remove_group(GROUP)
+    node = _bare(directory, number=record.number)
+    await asyncio.to_thread(node.teardown)
+    with contextlib.suppress(errors.NotFound):
+        await api.delete(NODES, node.options.name)
+
+
+def teardown(directory: Path, *, number: int) -> None:
+    """Take everything of the real node off the machine but its files; its processes have ended."""
+    if directory.exists():
+        _bare(directory, number=number).teardown()
+
+
+def _bare(directory: Path, *, number: int) -> RealNode:
+    """Return the node as far as taking it away needs it: neither programs nor keys count."""
+    nowhere = directory / "none"
+    options = RealNodeOptions(
+        directory=directory, number=number, programs=dict.fromkeys(PROGRAMS, nowhere), api_server=""
+    )
+    return RealNode(options, authority=Authority.create("none"))

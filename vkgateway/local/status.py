@@ -1,0 +1,141 @@
+"""How a platform is: its processes, nodes, tenants and addresses, as far as they can be seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import NODES, TENANTS, Resource
+from vkgateway.local import compute, gateway_process, processes
+from vkgateway.local import record as records
+from vkgateway.local.hollow import kwok
+from vkgateway.local.paths import Paths
+from vkgateway.local.realnode.node import GROUP as NODE_GROUP
+from vkgateway.local.record import PlatformRecord
+from vkgateway.model.api import Tenant
+from vkgateway.model.errors import InputError, NotFoundError
+from vkgateway.model.objects import NodeView
+from vkgateway.programs.supervisor.client import SupervisorClient
+from vkgateway.programs.supervisor.spec import ProcessState
+
+T = TypeVar("T")
+State = Literal["up", "degraded", "down"]
+_NEEDED = (
+    "etcd",
+    *(f"{compute.GROUP}/{name}" for name in ("apiserver", "controller-manager", "scheduler")),
+    kwok.NAME,
+    gateway_process.NAME,
+)
+
+
+class NodeSeen(msgspec.Struct, frozen=True, rename="camel"):
+    """A node of the compute cluster."""
+
+    name: str
+    pool: str
+    ready: bool
+
+
+class TenantSeen(msgspec.Struct, frozen=True, rename="camel"):
+    """A tenant, and where its API server is."""
+
+    name: str
+    phase: str
+    url: str
+
+
+class PlatformStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All that `vkgateway status` tells."""
+
+    state: State
+    problems: tuple[str, ...]
+    """What is not as it should be, a sentence each."""
+    data_dir: str
+    address: str
+    ports: dict[str, int]
+    kubernetes_version: str
+    compute_url: str
+    kubeconfig: str
+    real_node: str
+    """`yes`, or why there is none."""
+    processes: tuple[ProcessState, ...]
+    nodes: tuple[NodeSeen, ...]
+    tenants: tuple[TenantSeen, ...]
+
+
+async def status(data_dir: Path) -> PlatformStatus:
+    """Look at the platform; what does not answer is a problem, not an error.
+
+    Raises:
+        NotFoundError: there is no platform in `data_dir`.
+    """
+    paths = Paths(data_dir)
+    record = records.load(paths.record)
+    if record is None:
+        raise NotFoundError(f"there is no platform in {data_dir}", hint="Start one with `vkgateway up`.")
+    states = await processes.running(SupervisorClient.for_data_dir(data_dir))
+    problems = _process_problems(states, record=record)
+    nodes: tuple[NodeSeen, ...] = ()
+    tenants: tuple[TenantSeen, ...] = ()
+    if states:
+        try:
+            nodes, tenants = await _cluster(paths)
+        except (errors.ApiError, InputError) as error:
+            problems.append(f"the compute cluster does not answer: {error}")
+    problems += [f"node {node.name} is not ready" for node in nodes if not node.ready]
+    return PlatformStatus(
+        state=("degraded" if problems else "up") if states else "down",
+        problems=tuple(problems),
+        data_dir=str(data_dir),
+        address=record.address,
+        ports=record.ports,
+        kubernetes_version=record.kubernetes_version,
+        compute_url=compute.plane(record).url if record.ports else "",
+        kubeconfig=str(paths.kubeconfig),
+        real_node=record.real_node_why_not or "yes",
+        processes=tuple(states),
+        nodes=nodes,
+        tenants=tenants,
+    )
+
+
+def _process_problems(states: list[ProcessState], *, record: PlatformRecord) -> list[str]:
+    if not states:
+        return ["nothing runs; `vkgateway up` starts it"]
+    there = {state.name for state in states}
+    problems = [f"{name} is missing; `vkgateway up` starts it" for name in _NEEDED if name not in there]
+    if record.real_node_why_not is None and f"{NODE_GROUP}/kubelet" not in there:
+        problems.append("the real node is missing; `vkgateway up` starts it")
+    problems += [f"{s.name} is down: {s.reason}" for s in states if s.state == "backoff"]
+    return problems
+
+
+async def _cluster(paths: Paths) -> tuple[tuple[NodeSeen, ...], tuple[TenantSeen, ...]]:
+    async with Client.from_kubeconfig(paths.kubeconfig, name="the compute cluster") as client:
+        nodes = [_node(view) for view in await _all(client, NODES, NodeView)]
+        try:
+            tenants = [_tenant(tenant) for tenant in await _all(client, TENANTS, Tenant)]
+        except errors.NotFound:
+            tenants = []
+    return tuple(nodes), tuple(tenants)
+
+
+async def _all(client: Client, resource: Resource, kind: type[T]) -> list[T]:
+    found = []
+    async for page in client.pages(resource):
+        found += [msgspec.json.decode(item, type=kind) for item in page.items]
+    return found
+
+
+def _node(view: NodeView) -> NodeSeen:
+    ready = any(c.type == "Ready" and c.status == "True" for c in view.status.conditions)
+    return NodeSeen(view.metadata.name, view.metadata.labels.get(compute.POOL_LABEL, ""), ready)
+
+
+def _tenant(tenant: Tenant) -> TenantSeen:
+    server = tenant.status.api_server
+    return TenantSeen(tenant.metadata.name, tenant.status.phase, server.url if server else "")
