@@ -76,7 +76,8 @@ class Namespaces:
     def destroy(self) -> None:
         """Take both away with all interfaces, rules and mounts in them; no process may be left inside. Repeatable."""
         for place in (self.mount_file, self.network_file, self.folder):
-            for _ in range(mount_points().count(str(place))):
+            # The kernel lists true paths, whatever links the data directory was reached by.
+            for _ in range(mount_points().count(str(place.resolve()))):
                 run("umount", str(place))
         if Path(f"/sys/class/net/{self.network.host_link}").exists():
             run("ip", "link", "delete", self.network.host_link)

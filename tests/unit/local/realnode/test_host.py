@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vkgateway.local.realnode.host import Claims, ToolError, run, succeeds
@@ -58,6 +58,7 @@ def test_folder_that_somebody_else_uses_by_now_stays(machine: Machine) -> None:
     assert (machine.place / "theirs").exists()
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2)), max_size=12))
 def test_changed_exactly_while_anybody_needs_it(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bool, int]]

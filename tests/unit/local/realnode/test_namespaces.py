@@ -86,6 +86,14 @@ def test_everything_mounted_is_taken_away_as_often_as_it_is_there(
     ]
 
 
+def test_mounts_are_found_behind_a_link(tools: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "true").mkdir()
+    (tmp_path / "link").symlink_to("true")
+    monkeypatch.setattr(namespaces, "mount_points", lambda: [str(tmp_path / "true/mnt")])
+    Namespaces(Network(7), tmp_path / "link").destroy()
+    assert tools.commands == [f"umount {tmp_path / 'link/mnt'}"]
+
+
 def test_nothing_there_means_nothing_to_do(tools: Recorder) -> None:
     NODE.destroy()
     assert tools.commands == []

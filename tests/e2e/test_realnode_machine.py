@@ -1,0 +1,119 @@
+"""The real node's namespaces on a real machine: interrupted anywhere, repeated, taken away without a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from vkgateway.controlplane.pki import Authority
+from vkgateway.local.realnode import PROGRAMS, RealNode, RealNodeOptions, host, namespaces
+from vkgateway.local.realnode import node as node_module
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(bool(why := RealNode.probe()), reason=f"no real node here: {why}"),
+]
+
+# High, so that it is nobody's: platforms take the lowest number that is free.
+NUMBER = 254
+
+
+class Cut(BaseException):
+    """The process ended here, as if killed."""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[RealNode]:
+    options = RealNodeOptions(
+        directory=tmp_path / "a node",
+        number=NUMBER,
+        programs={name: Path("/bin/false") for name in PROGRAMS},
+        api_server="https://10.213.254.1:6443",
+    )
+    node = RealNode(options, authority=Authority.create("test"))
+    yield node
+    node.teardown()
+
+
+def traces(node: RealNode) -> list[str]:
+    """What of the node can be seen on the machine."""
+    network = node.options.network
+    mounts = [place for place in namespaces.mount_points() if place.startswith(str(node.options.directory))]
+    groups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{node.options.cgroup}")]
+    routes = [line for line in host.run("ip", "route").splitlines() if network.host_link in line]
+    tables = [line for line in host.run("nft", "list", "tables").splitlines() if line.endswith(f" {network.table}")]
+    return [*mounts, *groups, *routes, *tables]
+
+
+def cut_after(commands: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let so many of the machine's tools run, then no more."""
+    left = iter(range(commands))
+
+    def run(*command: str, stdin: str = "", timeout: float = 60.0) -> str:
+        if next(left, None) is None:
+            raise Cut
+        return host.run(*command, stdin=stdin, timeout=timeout)
+
+    use(run, monkeypatch)
+
+
+def use(run: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "run", run)
+    monkeypatch.setattr(node_module, "run", run)
+
+
+def interrupted(node: RealNode, commands: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Prepare with an interruption after so many commands; False if it came to its end before that."""
+    cut_after(commands, monkeypatch)
+    try:
+        node.prepare()
+    except Cut:
+        return True
+    finally:
+        use(host.run, monkeypatch)
+    return False
+
+
+def inside(node: RealNode, script: str) -> str:
+    folder = node.options.folders.namespaces
+    return host.run(*namespaces.Namespaces(node.options.network, folder).enter("sh", "-ec", script))
+
+
+def test_wherever_it_is_interrupted_a_second_call_completes_it(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = 0
+    while interrupted(node, commands, monkeypatch):
+        node.prepare()
+        assert "10.213.254.2/31" in inside(node, "ip -brief address"), commands
+        assert "tmpfs" in inside(node, "findmnt -n -o FSTYPE /run/containerd"), commands
+        node.teardown()
+        assert traces(node) == [], commands
+        commands += 1
+    assert commands > 10
+
+
+def test_wherever_it_is_interrupted_it_can_be_taken_away(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = 0
+    while interrupted(node, commands, monkeypatch):
+        node.teardown()
+        assert traces(node) == [], commands
+        commands += 1
+    assert commands > 10
+
+
+def test_machine_keeps_its_own_settings_and_the_node_sees_what_the_kubelet_wants(node: RealNode) -> None:
+    setting = Path("/proc/sys/kernel/panic")
+    before = setting.read_text()
+    node.prepare()
+    assert setting.read_text() == before
+    assert inside(node, f"cat {setting}") == "10\n"
+
+
+def test_what_runs_inside_is_killed_and_its_mounts_go_with_it(node: RealNode) -> None:
+    node.prepare()
+    inside(node, "mount -t tmpfs tmpfs /run/containerd; sleep 600 </dev/null >/dev/null 2>&1 &")
+    assert namespaces.Namespaces(node.options.network, node.options.folders.namespaces).members() != set()
+    node.teardown()
+    assert traces(node) == []
+    node.teardown()
