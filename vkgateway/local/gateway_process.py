@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -47,16 +48,15 @@ def settings(
     )
 
 
-def write_settings(paths: Paths, wanted: config.Config) -> None:
-    """Write them where the process reads them."""
-    write_file(paths.gateway_config, config.render(wanted).encode(), mode=SECRET_MODE)
-
-
-def spec(paths: Paths) -> ProcessSpec:
-    """Describe the process: this very Python, so that command line and daemon are of one version."""
+def spec(paths: Paths, wanted: config.Config) -> ProcessSpec:
+    """Write the settings and describe the process: this very Python, so command line and daemon are of one version."""
+    text = config.render(wanted).encode()
+    write_file(paths.gateway_config, text, mode=SECRET_MODE)
     return ProcessSpec(
         name=NAME,
         argv=(sys.executable, "-m", "vkgateway", "serve", "--config", str(paths.gateway_config)),
+        # Other settings make another spec, so the supervisor starts the process anew.
+        env={"SETTINGS_DIGEST": hashlib.sha256(text).hexdigest()[:16]},
         stop_rank=_STOP_RANK,
         stop_timeout=20.0,
     )

@@ -213,8 +213,7 @@ class Startup:
             program_dirs=self._options.program_dirs,
             cache_dir=self._options.cache_dir,
         )
-        gateway_process.write_settings(self._paths, wanted)
-        await self._supervisor.ensure(gateway_process.spec(self._paths))
+        await self._supervisor.ensure(gateway_process.spec(self._paths, wanted))
         await self._until(lambda: gateway_process.ready(self._record), gateway_process.NAME)
 
     async def _until(self, serves: Callable[[], Awaitable[bool]], process: str) -> None:

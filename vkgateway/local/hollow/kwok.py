@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
 from importlib import resources
@@ -53,7 +54,12 @@ def spec(*, program: Path, config: Path, kubeconfig: Path) -> ProcessSpec:
         name=NAME,
         argv=(str(program), f"--config={config}", f"--kubeconfig={kubeconfig}", "--v=WARN"),
         # A home without ~/.kwok: nothing but our configuration counts. PATH is what `exec` finds programs on.
-        env={"HOME": str(config.parent), "PATH": "/usr/local/bin:/usr/bin:/bin"},
+        env={
+            "HOME": str(config.parent),
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            # Another configuration makes another spec, so the supervisor starts the process anew.
+            "CONFIG_DIGEST": hashlib.sha256(config.read_bytes()).hexdigest()[:16],
+        },
         stop_rank=_STOP_RANK,
     )
 
