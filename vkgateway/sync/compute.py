@@ -162,9 +162,10 @@ class ComputeLink:
             self._tell_everybody()
 
     def _reachable(self, reachable: bool, why: str) -> None:
-        if reachable == self.reachable:
+        changed, self.why_unreachable = reachable != self.reachable, why
+        if not changed:
             return
-        self.reachable, self.why_unreachable = reachable, why
+        self.reachable = reachable
         log.info("compute cluster reachability", compute=self.name, reachable=reachable, why=why)
         self._tell_everybody()
 
