@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -39,6 +40,8 @@ log = structlog.get_logger(__name__)
 
 FINALIZER = f"{GROUP}/compute-cluster"
 RESYNC_SECONDS = 30.0
+SETTLING_SECONDS = 3.0
+SETTLING_LOOK_SECONDS = 0.2
 _VERSION_PATH = "/version"
 
 Guaranteed = Callable[[str, str], Mapping[str, str]]
@@ -68,6 +71,7 @@ class _Attached:
     link: ComputeLink
     task: asyncio.Task[None]
     source: str
+    since: float
     prepared: bool = False
     version: str = ""
 
@@ -87,12 +91,14 @@ class ComputeController:
         connect: Callable[[str, kubeconfig.Connection | None], Client],
         on_change: Callable[[], None],
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._management = management
         self._recorder = recorder
         self._connect = connect
         self._on_change = on_change
         self._clock = clock
+        self._monotonic = monotonic
         self._attached: dict[str, _Attached] = {}
         self._statuses: dict[str, ComputeClusterStatus] = {}
         self.guaranteed: Guaranteed = lambda _cluster, _pool: {}
@@ -159,8 +165,17 @@ class ComputeController:
         attached = await self._attach(found)
         if attached.link.reachable and not attached.prepared:
             await self._prepare(attached)
+        if self._settling(found, attached):
+            return SETTLING_LOOK_SECONDS
         await self._tell(found, self._facts(found, attached))
         return RESYNC_SECONDS
+
+    def _settling(self, found: ComputeCluster, attached: _Attached) -> bool:
+        """Whether to keep quiet: after a start of the gateway all is as it was until something shows otherwise."""
+        link = attached.link
+        known = link.reachable and link.nodes.complete and attached.prepared
+        recent = self._monotonic() - attached.since < SETTLING_SECONDS
+        return found.status.observed_generation > 0 and not known and recent
 
     async def _failed(self, name: str, error: Exception) -> None:
         found = self.cluster(name)
@@ -214,7 +229,7 @@ class ComputeController:
         link.on_reachable_changed.append(lambda: self._link_changed(name))
         task = asyncio.create_task(link.run(), name=f"compute/{name}")
         task.add_done_callback(lambda done: self._link_ended(name, done))
-        attached = self._attached[name] = _Attached(link, task, source)
+        attached = self._attached[name] = _Attached(link, task, source, since=self._monotonic())
         log.info("connecting to compute cluster", compute=name)
         self._on_change()
         return attached

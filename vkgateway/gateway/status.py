@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -160,7 +160,14 @@ def changed(old: Sequence[Condition], new: Sequence[Condition]) -> list[Conditio
     return [one for one in new if before.get(one.type) != (one.status, one.reason)]
 
 
-def difference(old: msgspec.Struct, new: msgspec.Struct) -> dict[str, object]:
-    """Return the top-level fields in which two statuses differ, as a merge patch wants them."""
-    before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
-    return {key: value for key, value in after.items() if before.get(key) != value}
+AnyStatus = TypeVar("AnyStatus", TenantStatus, ComputeClusterStatus)
+
+
+def difference(old: AnyStatus, new: AnyStatus) -> dict[str, object]:
+    """Return the top-level fields in which two statuses differ, as a merge patch wants them.
+
+    All of them where none was written before: what `old` says then are only our own defaults.
+    """
+    written = old.observed_generation > 0
+    before, after = msgspec.to_builtins(old) if written else {}, msgspec.to_builtins(new)
+    return {key: value for key, value in after.items() if key not in before or before[key] != value}

@@ -1,0 +1,82 @@
+"""What the daemon's tests share: a management cluster, and compute clusters that are fakes as well."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import COMPUTE_CLUSTERS, NODES, TENANTS
+
+Document = dict[str, Any]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeApiServer]:
+    """The management cluster; the test fails where it leaves tasks behind."""
+    before = asyncio.all_tasks()
+    async with FakeApiServer() as server:
+        yield server
+    await asyncio.sleep(0)
+    current = asyncio.current_task()
+    left = {task for task in asyncio.all_tasks() - before if task is not current and not task.done()}
+    assert not left, f"tasks left behind: {left}"
+
+
+@pytest.fixture
+async def client(server: FakeApiServer) -> AsyncIterator[Client]:
+    """A client of the management cluster."""
+    async with server.client("management") as client:
+        yield client
+
+
+def tenant_document(name: str, **spec: Any) -> Document:
+    return {"apiVersion": "vkgateway.io/v1alpha1", "kind": "Tenant", "metadata": {"name": name}, "spec": spec}
+
+
+def gpu_node(name: str, gpus: int = 8, *, ready: bool = True) -> Document:
+    amounts = {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": str(gpus)}
+    status = {
+        "capacity": amounts,
+        "allocatable": amounts,
+        "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"pool": "a100"}},
+        "status": status,
+    }
+
+
+def add_compute_cluster(server: FakeApiServer, name: str = "local", *, nodes: int = 2, **spec: Any) -> None:
+    """A ComputeCluster with a pool of nodes of 8 GPUs in the management cluster itself."""
+    server.store.create(
+        COMPUTE_CLUSTERS,
+        {
+            "apiVersion": "vkgateway.io/v1alpha1",
+            "kind": "ComputeCluster",
+            "metadata": {"name": name},
+            "spec": {"pools": [{"name": "a100", "nodeSelector": {"pool": "a100"}}], **spec},
+        },
+    )
+    for number in range(nodes):
+        server.store.create(NODES, gpu_node(f"{name}-{number}"))
+
+
+async def until(check: Callable[[], Any], *, seconds: float = 5.0) -> None:
+    """Wait until a check holds; what it says is told where it never does."""
+    async with asyncio.timeout(seconds):
+        while not check():  # noqa: ASYNC110 - what is waited for lies behind HTTP, and tells no event
+            await asyncio.sleep(0.005)
+
+
+def condition(server: FakeApiServer, kind: str, name: str, *, tenant: bool = True) -> Document:
+    """A condition of an object as the server holds it; empty if there is none."""
+    document = server.store.find(TENANTS if tenant else COMPUTE_CLUSTERS, name) or {}
+    conditions = document.get("status", {}).get("conditions") or []
+    return next((one for one in conditions if one["type"] == kind), {})

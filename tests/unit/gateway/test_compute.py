@@ -1,0 +1,106 @@
+"""Tests of the ComputeCluster controller against fake API servers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.gateway.conftest import add_compute_cluster, condition, gpu_node, until
+from vkgateway.gateway.compute import FINALIZER, ComputeController, connection_from
+from vkgateway.gateway.events import Recorder
+from vkgateway.kube.client import Client
+from vkgateway.kube.kubeconfig import Connection
+from vkgateway.kube.resources import COMPUTE_CLUSTERS, EVENTS, NAMESPACES, NODES, PRIORITY_CLASSES, SECRETS
+from vkgateway.model.errors import InputError
+
+
+@asynccontextmanager
+async def controller(server: FakeApiServer, client: Client) -> AsyncIterator[ComputeController]:
+    def connect(name: str, connection: Connection | None) -> Client:
+        return Client(connection.server if connection else server.url, name=name)
+
+    computes = ComputeController(client, recorder=Recorder(client), connect=connect, on_change=lambda: None)
+    task = asyncio.create_task(computes.run())
+    try:
+        yield computes
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def is_ready(server: FakeApiServer, name: str = "local") -> bool:
+    return bool(condition(server, "Ready", name, tenant=False).get("status") == "True")
+
+
+async def test_a_cluster_is_connected_prepared_and_told(server: FakeApiServer, client: Client) -> None:
+    add_compute_cluster(server)
+    async with controller(server, client) as computes:
+        computes.guaranteed = lambda _cluster, _pool: {"nvidia.com/gpu": "3"}
+        await until(lambda: is_ready(server))
+        found = server.store.get(COMPUTE_CLUSTERS, "local")
+
+        assert found["metadata"]["finalizers"] == [FINALIZER]
+        assert found["status"]["version"] == "v1.36.3"
+        (pool,) = found["status"]["pools"]
+        assert (pool["nodes"], pool["usableNodes"]) == (2, 2)
+        assert pool["allocatable"]["nvidia.com/gpu"] == "16"
+        assert pool["guaranteed"] == {"nvidia.com/gpu": "3"}
+        assert computes.links["local"].reachable
+        assert server.store.find(NAMESPACES, "vkgateway-system")
+        for name in ("vkgateway-guaranteed", "vkgateway-low"):
+            assert server.store.get(PRIORITY_CLASSES, name)["preemptionPolicy"] == "Never"
+        await until(lambda: any(event["reason"] == "Ready" for event in server.store.all(EVENTS)))
+
+
+async def test_nodes_that_come_and_go_change_the_pool(server: FakeApiServer, client: Client) -> None:
+    add_compute_cluster(server)
+    async with controller(server, client):
+        await until(lambda: is_ready(server))
+        server.store.create(NODES, gpu_node("third", ready=False))
+        await until(lambda: server.store.get(COMPUTE_CLUSTERS, "local")["status"]["pools"][0]["nodes"] == 3)
+        pool = server.store.get(COMPUTE_CLUSTERS, "local")["status"]["pools"][0]
+        assert (pool["usableNodes"], pool["allocatable"]["nvidia.com/gpu"]) == (2, "16")
+
+
+async def test_a_missing_secret_is_said_and_healed_when_it_comes(server: FakeApiServer, client: Client) -> None:
+    secret = {"namespace": "ops", "name": "east"}
+    add_compute_cluster(server, "east", connection={"kubeconfigSecret": secret})
+    async with controller(server, client):
+        await until(lambda: condition(server, "Connected", "east", tenant=False))
+        assert "Secret ops/east" in condition(server, "Connected", "east", tenant=False)["message"]
+        text = (
+            f"clusters: [{{name: c, cluster: {{server: '{server.url}'}}}}]\nusers: []\n"
+            "contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
+        )
+        data = {"kubeconfig": base64.b64encode(text.encode()).decode()}
+        server.store.create(SECRETS, {"kind": "Secret", "metadata": {"name": "east"}, "data": data}, "ops")
+        await until(lambda: is_ready(server, "east"))
+
+
+async def test_a_cluster_in_use_stays_until_nobody_uses_it(server: FakeApiServer, client: Client) -> None:
+    add_compute_cluster(server)
+    async with controller(server, client) as computes:
+        await until(lambda: is_ready(server))
+        computes.users = lambda _cluster: ["alpha"]
+        server.store.delete(COMPUTE_CLUSTERS, "local")
+        await until(lambda: condition(server, "Ready", "local", tenant=False).get("reason") == "InUse")
+        assert "alpha" in condition(server, "Ready", "local", tenant=False)["message"]
+        computes.users = lambda _cluster: []
+        computes.tenants_changed()
+        await until(lambda: server.store.find(COMPUTE_CLUSTERS, "local") is None)
+        await until(lambda: not computes.links)
+
+
+@pytest.mark.parametrize("user", ["exec: {command: sh}", "tokenFile: /etc/shadow", "client-key: /etc/key"])
+def test_a_kubeconfig_in_a_secret_may_not_name_files_or_programs(user: str) -> None:
+    text = (
+        f"clusters: [{{name: c, cluster: {{server: 'https://x'}}}}]\nusers: [{{name: u, user: {{{user}}}}}]\n"
+        "contexts: [{name: c, context: {cluster: c, user: u}}]\ncurrent-context: c\n"
+    )
+    with pytest.raises(InputError, match="inline"):
+        connection_from(text, where="in Secret ops/east")

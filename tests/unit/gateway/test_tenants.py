@@ -1,0 +1,298 @@
+"""Tests of the Tenant controller: from an object to a tenant and back, with control planes and work as fakes."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.gateway.conftest import add_compute_cluster, condition, tenant_document, until
+from vkgateway.gateway.compute import ComputeController
+from vkgateway.gateway.events import Recorder
+from vkgateway.gateway.ledger import ACCEPTED_SPEC
+from vkgateway.gateway.planes import Access, NodesSeen, OnStep
+from vkgateway.gateway.status import passed
+from vkgateway.gateway.tenants import TenantController
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import EVENTS, NAMESPACES, PODS, TENANTS
+from vkgateway.model.api import Tenant
+from vkgateway.model.errors import UnavailableError
+from vkgateway.model.names import (
+    MIRROR_FINALIZER,
+    NAME_ANNOTATION,
+    NAMESPACE_ANNOTATION,
+    TENANT_FINALIZER,
+    TENANT_LABEL,
+)
+
+
+class Planes:
+    """Control planes that are made at once, or held, or fail; `there` are those that stand."""
+
+    def __init__(self, server: FakeApiServer) -> None:
+        self.server = server
+        self.there: set[str] = set()
+        self.made: Counter[str] = Counter()
+        self.held: dict[str, asyncio.Event] = {}
+        self.broken: dict[str, str] = {}
+
+    def templates(self) -> list[str]:
+        return ["default"]
+
+    async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> Access:
+        name = tenant.metadata.name
+        await on_step("StartingControlPlane", "it is being started")
+        if name in self.held:
+            await self.held[name].wait()
+        if name in self.broken:
+            raise UnavailableError(self.broken[name])
+        self.there.add(name)
+        self.made[name] += 1
+        client = self.server.client(name)
+        return Access(client=client, url=self.server.url, host="127.0.0.1", port=self.server.port)
+
+    async def remove(self, name: str, *, on_step: OnStep) -> None:
+        await on_step("StoppingControlPlane", "it is being stopped")
+        if name in self.broken:
+            raise UnavailableError(self.broken[name])
+        self.there.discard(name)
+
+
+class Runtimes:
+    """The work for tenants, as far as the controller sees it."""
+
+    def __init__(self) -> None:
+        self.serving: dict[str, Tenant] = {}
+
+    async def serve(self, tenant: Tenant, access: Access) -> NodesSeen:
+        self.serving[tenant.metadata.name] = tenant
+        return NodesSeen(passed("Ready", f"{len(tenant.spec.pools)} virtual nodes are ready"))
+
+    async def stop(self, name: str) -> None:
+        self.serving.pop(name, None)
+
+
+class World:
+    """A management cluster that is its own compute cluster, and a gateway that can be stopped and started."""
+
+    def __init__(self, server: FakeApiServer, client: Client) -> None:
+        self.server = server
+        self.client = client
+        self.planes = Planes(server)
+        self.runtimes = Runtimes()
+
+    @asynccontextmanager
+    async def gateway(self) -> AsyncIterator[TenantController]:
+        recorder = Recorder(self.client)
+        computes = ComputeController(
+            self.client,
+            recorder=recorder,
+            connect=lambda name, _: self.server.client(name),
+            on_change=lambda: tenants.wake_all(),  # noqa: PLW0108 - there is no `tenants` yet
+        )
+        tenants = TenantController(
+            self.client, recorder=recorder, computes=computes, planes=self.planes, runtimes=self.runtimes
+        )
+        computes.guaranteed, computes.users = tenants.ledger.guaranteed, tenants.ledger.users
+        tasks = [asyncio.create_task(computes.run()), asyncio.create_task(tenants.run())]
+        try:
+            yield tenants
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await tenants.close()
+
+    def create(self, name: str, **spec: Any) -> None:
+        self.server.store.create(TENANTS, tenant_document(name, **spec))
+
+    def get(self, name: str) -> dict[str, Any]:
+        return copy.deepcopy(self.server.store.get(TENANTS, name))
+
+    def phase(self, name: str) -> str:
+        return str((self.server.store.find(TENANTS, name) or {}).get("status", {}).get("phase", ""))
+
+    def gone(self, name: str) -> bool:
+        return self.server.store.find(TENANTS, name) is None
+
+    def add_pod(self, tenant: str, name: str, *, namespace: str = "default") -> None:
+        """A compute pod of the tenant, in its compute namespace."""
+        below = f"{tenant}--{namespace}"
+        labels = {TENANT_LABEL: tenant}
+        if self.server.store.find(NAMESPACES, below) is None:
+            annotations = {NAME_ANNOTATION: namespace}
+            metadata = {"name": below, "labels": labels, "annotations": annotations}
+            self.server.store.create(NAMESPACES, {"kind": "Namespace", "metadata": metadata})
+        annotations = {NAMESPACE_ANNOTATION: namespace, NAME_ANNOTATION: name}
+        metadata = {"name": name, "labels": labels, "annotations": annotations, "finalizers": [MIRROR_FINALIZER]}
+        self.server.store.create(PODS, {"kind": "Pod", "metadata": metadata, "spec": {}}, below)
+
+
+@pytest.fixture
+def world(server: FakeApiServer, client: Client) -> World:
+    add_compute_cluster(server)
+    return World(server, client)
+
+
+def pool(guarantee: int = 0, limit: int = 16) -> dict[str, Any]:
+    return {"name": "a100", "guarantee": {"nvidia.com/gpu": guarantee}, "limit": {"nvidia.com/gpu": limit}}
+
+
+async def test_an_object_becomes_a_tenant_step_by_step(world: World) -> None:
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway():
+        await until(lambda: world.phase("alpha") == "Ready")
+
+        found = world.get("alpha")
+        assert found["metadata"]["finalizers"] == [TENANT_FINALIZER]
+        assert found["status"]["apiServer"]["url"] == world.server.url
+        assert {one["type"]: one["status"] for one in found["status"]["conditions"]} == {
+            "Accepted": "True",
+            "ControlPlaneReady": "True",
+            "VirtualNodesReady": "True",
+            "Ready": "True",
+        }
+        await until(lambda: reasons(world) >= {"Accepted", "StartingControlPlane", "Serving", "Ready"})
+
+
+def reasons(world: World) -> set[str]:
+    events = world.server.store.all(EVENTS)
+    return {event["reason"] for event in events if event["involvedObject"]["kind"] == "Tenant"}
+
+
+async def test_what_cannot_be_had_is_refused_and_nothing_is_made(world: World) -> None:
+    world.create("alpha", pools=[pool(64, limit=64)])
+    async with world.gateway():
+        await until(lambda: condition(world.server, "Accepted", "alpha").get("status") == "False")
+        assert condition(world.server, "Accepted", "alpha")["reason"] == "GuaranteeBeyondPool"
+        assert world.phase("alpha") == "Pending"
+        assert "finalizers" not in world.get("alpha")["metadata"]
+        assert not world.planes.there
+
+
+async def test_two_tenants_cannot_be_guaranteed_the_same(world: World) -> None:
+    world.create("alpha", pools=[pool(12)])
+    world.create("beta", pools=[pool(12)])
+    async with world.gateway():
+        await until(lambda: sorted((world.phase("alpha"), world.phase("beta"))) == ["Pending", "Ready"])
+        (winner,) = world.planes.there
+        world.server.store.delete(TENANTS, winner)
+        await until(lambda: world.gone(winner))
+        (loser,) = {"alpha", "beta"} - {winner}
+        await until(lambda: world.phase(loser) == "Ready")
+
+
+async def test_a_tenant_in_trouble_is_told_and_blocks_nobody(world: World) -> None:
+    world.planes.held["stuck"] = asyncio.Event()
+    world.planes.broken["bad"] = "port 6443 is in use"
+    for name in ("stuck", "bad", "good"):
+        world.create(name)
+    async with world.gateway():
+        await until(lambda: world.phase("good") == "Ready")
+        await until(lambda: condition(world.server, "ControlPlaneReady", "bad").get("status") == "False")
+        assert condition(world.server, "Ready", "bad")["message"] == "port 6443 is in use"
+        assert world.phase("stuck") == "Provisioning"
+        del world.planes.broken["bad"]
+        world.planes.held["stuck"].set()
+        await until(lambda: world.phase("bad") == world.phase("stuck") == "Ready")
+
+
+async def test_a_refused_change_leaves_the_tenant_as_it_was(world: World) -> None:
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway():
+        await until(lambda: world.phase("alpha") == "Ready")
+        document = world.get("alpha")
+        document["spec"]["pools"][0]["guarantee"]["nvidia.com/gpu"] = 17
+        document["spec"]["pools"][0]["limit"]["nvidia.com/gpu"] = 17
+        world.server.store.update(TENANTS, document, name="alpha")
+        await until(lambda: condition(world.server, "Accepted", "alpha").get("status") == "False")
+        assert world.runtimes.serving["alpha"].spec.pools[0].guarantee == {"nvidia.com/gpu": 8}
+    async with world.gateway():
+        await until(lambda: "alpha" in world.runtimes.serving)
+        assert world.runtimes.serving["alpha"].spec.pools[0].guarantee == {"nvidia.com/gpu": 8}
+
+
+async def test_a_changed_pool_needs_no_new_control_plane(world: World) -> None:
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway():
+        await until(lambda: world.phase("alpha") == "Ready")
+        document = world.get("alpha")
+        document["spec"]["pools"] = []
+        world.server.store.update(TENANTS, document, name="alpha")
+        await until(lambda: not world.runtimes.serving["alpha"].spec.pools)
+        assert world.planes.made["alpha"] == 1
+
+
+async def test_a_restart_finds_the_tenant_and_writes_nothing(world: World) -> None:
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway():
+        await until(lambda: world.phase("alpha") == "Ready")
+    before = world.get("alpha")["metadata"]["resourceVersion"]
+    events = len(world.server.store.all(EVENTS))
+    async with world.gateway() as tenants:
+        await until(lambda: "alpha" in world.runtimes.serving)
+        await until(lambda: tenants.ledger.guaranteed("local", "a100"))
+        assert world.get("alpha")["metadata"]["resourceVersion"] == before
+        assert len(world.server.store.all(EVENTS)) == events
+
+
+async def test_deletion_takes_everything_and_only_that(world: World) -> None:
+    for name in ("alpha", "beta"):
+        world.create(name, pools=[pool(4)])
+        world.add_pod(name, "web")
+    async with world.gateway():
+        await until(lambda: world.phase("alpha") == world.phase("beta") == "Ready")
+        world.server.store.delete(TENANTS, "alpha")
+        await until(lambda: world.gone("alpha"))
+
+        assert world.planes.there == {"beta"}
+        assert list(world.runtimes.serving) == ["beta"]
+        assert world.server.store.find(NAMESPACES, "alpha--default") is None
+        assert world.server.store.find(PODS, "web", "alpha--default") is None
+        kept = world.server.store.get(PODS, "web", "beta--default")
+        assert kept["metadata"]["finalizers"] == [MIRROR_FINALIZER]
+
+
+async def test_deletion_goes_on_after_a_restart_and_waits_for_what_cannot_be_done(world: World) -> None:
+    world.create("alpha")
+    async with world.gateway():
+        await until(lambda: world.phase("alpha") == "Ready")
+        world.planes.broken["alpha"] = "etcd does not answer"
+        world.server.store.delete(TENANTS, "alpha")
+        await until(lambda: condition(world.server, "Ready", "alpha").get("reason") == "DeletionStuck")
+        assert condition(world.server, "Ready", "alpha")["message"] == "etcd does not answer"
+        assert world.phase("alpha") == "Deleting"
+    world.planes.broken.clear()
+    async with world.gateway():
+        await until(lambda: world.gone("alpha"))
+    assert not world.planes.there
+
+
+async def test_what_was_accepted_is_written_before_anything_is_made(world: World) -> None:
+    world.planes.held["alpha"] = asyncio.Event()
+    world.create("alpha")
+    async with world.gateway():
+        await until(lambda: condition(world.server, "ControlPlaneReady", "alpha"))
+        metadata = world.get("alpha")["metadata"]
+        assert metadata["finalizers"] == [TENANT_FINALIZER]
+        assert ACCEPTED_SPEC in metadata["annotations"]
+        assert not world.planes.there
+
+
+async def test_a_tenant_whose_finalizer_was_taken_by_force_leaves_nothing(world: World) -> None:
+    world.create("alpha")
+    world.add_pod("alpha", "web")
+    async with world.gateway():
+        await until(lambda: world.phase("alpha") == "Ready")
+        document = world.get("alpha")
+        document["metadata"]["finalizers"] = []
+        world.server.store.update(TENANTS, document, name="alpha")
+        world.server.store.delete(TENANTS, "alpha")
+        await until(lambda: not world.planes.there)
+        assert world.server.store.find(NAMESPACES, "alpha--default") is None

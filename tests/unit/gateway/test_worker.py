@@ -1,0 +1,131 @@
+"""Tests of workers: one at a time, woken, tried again, gone when done."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from vkgateway.gateway.worker import DONE, Fleet, Outcome
+from vkgateway.kube import errors
+from vkgateway.kube.backoff import Backoff
+
+SOON = Backoff(base=0.001, cap=0.001)
+
+
+async def ignore(_name: str, _error: Exception) -> None:
+    """Hears of errors and does nothing."""
+
+
+@asynccontextmanager
+async def running(fleet: Fleet) -> AsyncIterator[None]:
+    task = asyncio.create_task(fleet.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_what_was_woken_before_the_start_is_looked_at() -> None:
+    seen = asyncio.Event()
+
+    async def look(name: str) -> Outcome:
+        assert name == "a"
+        seen.set()
+        return None
+
+    fleet = Fleet("x", look, on_error=ignore)
+    fleet.wake("a")
+    async with running(fleet), asyncio.timeout(5):
+        await seen.wait()
+
+
+async def test_wakes_during_a_look_lead_to_one_more_and_never_to_two_at_once() -> None:
+    active, looks = 0, 0
+    go, again = asyncio.Event(), asyncio.Event()
+
+    async def look(_name: str) -> Outcome:
+        nonlocal active, looks
+        active += 1
+        looks += 1
+        assert active == 1
+        await go.wait()
+        active -= 1
+        if looks == 2:
+            again.set()
+        return None
+
+    fleet = Fleet("x", look, on_error=ignore)
+    async with running(fleet), asyncio.timeout(5):
+        fleet.wake("a")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for _ in range(5):
+            fleet.wake("a")
+        go.set()
+        await again.wait()
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert looks == 2
+
+
+async def test_a_failure_is_told_and_tried_again_and_no_matter_to_others() -> None:
+    told: list[str] = []
+    tries = 0
+    healed, other = asyncio.Event(), asyncio.Event()
+
+    async def look(name: str) -> Outcome:
+        nonlocal tries
+        if name == "good":
+            other.set()
+            return None
+        tries += 1
+        if tries < 3:
+            raise errors.ServerError("broken", status=500)
+        healed.set()
+        return None
+
+    async def on_error(name: str, error: Exception) -> None:
+        told.append(f"{name}: {error}")
+        raise RuntimeError("telling fails too")
+
+    fleet = Fleet("x", look, on_error=on_error, backoff=SOON)
+    async with running(fleet), asyncio.timeout(5):
+        fleet.wake("bad")
+        fleet.wake("good")
+        await healed.wait()
+        await other.wait()
+    assert told == ["bad: broken", "bad: broken"]
+
+
+async def test_a_worker_is_gone_when_done_unless_woken_meanwhile() -> None:
+    looks: list[int] = []
+
+    async def look(name: str) -> Outcome:
+        looks.append(len(looks))
+        if len(looks) == 1:
+            fleet.wake(name)
+        return DONE
+
+    fleet = Fleet("x", look, on_error=ignore)
+    async with running(fleet), asyncio.timeout(5):
+        fleet.wake("a")
+        while len(fleet):  # noqa: ASYNC110 - a fleet tells no event when it is empty
+            await asyncio.sleep(0)
+    assert looks == [0, 1]
+
+
+async def test_an_object_is_looked_at_again_unasked_after_the_time_it_named() -> None:
+    twice = asyncio.Event()
+    looks = 0
+
+    async def look(_name: str) -> Outcome:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            twice.set()
+        return 0.001
+
+    fleet = Fleet("x", look, on_error=ignore)
+    fleet.wake("a")
+    async with running(fleet), asyncio.timeout(5):
+        await twice.wait()
