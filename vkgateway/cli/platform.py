@@ -83,6 +83,7 @@ async def up(
     from vkgateway.local import ports as port_choice
     from vkgateway.local.options import PORTS, UpOptions
 
+    _log_warnings_only()
     options = UpOptions(
         kubernetes_version=kubernetes_version,
         real_node=real_node,
@@ -111,6 +112,7 @@ async def down(*, purge: bool, quiet: bool, data_dir: Path) -> None:
     """Stop the embedded platform: all processes, mounts and interfaces go, the data stays for the next `up`."""
     from vkgateway.local.down import down as take_down
 
+    _log_warnings_only()
     with Progress(quiet=quiet) as progress:
         await take_down(data_dir, purge=purge, report=progress)
         progress.done("platform: down")
@@ -160,6 +162,14 @@ async def logs(*, component: str | None, follow: bool, tail: int, data_dir: Path
             async for added in files.follow(file):
                 out.write(added)
                 out.flush()
+
+
+def _log_warnings_only() -> None:
+    """What the layers below log is for daemons; a command tells its own story."""
+    from vkgateway.gateway import logs
+    from vkgateway.gateway.config import Logging
+
+    logs.configure(Logging(level="warning"))
 
 
 def _count(text: str) -> tuple[str, int]:

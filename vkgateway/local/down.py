@@ -32,7 +32,7 @@ async def down(data_dir: Path, *, purge: bool, report: Report) -> None:
         ConflictError: another command is at work on it.
     """
     paths = Paths(data_dir)
-    if not (paths.lock.exists() or paths.record.exists()):
+    if not (paths.record.exists() or SupervisorPaths(data_dir).run_dir.exists()):
         raise NotFoundError(f"there is no platform in {data_dir}", hint="Name another place with --data-dir DIR.")
     with disk_errors(data_dir), platform_lock(paths.lock, command="down"):
         record = _record(paths, tolerant=purge)
@@ -84,29 +84,13 @@ def _purge(paths: Paths) -> None:
             f"something is still mounted at {mounted[0]}, so nothing was removed",
             hint=f"Unmount it with `umount {mounted[0]}`, then run `vkgateway down --purge` again.",
         )
-    for path in _ours(paths):
+    for path in paths.all():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         paths.data_dir.rmdir()
-
-
-def _ours(paths: Paths) -> list[Path]:
-    """List all that a platform keeps; its record last, so that a purge that was cut short can be repeated."""
-    supervisor = SupervisorPaths(paths.data_dir)
-    folders = (
-        paths.pki,
-        paths.compute,
-        paths.etcd,
-        paths.hollow,
-        paths.node,
-        paths.data_dir / "tenants",
-        supervisor.run_dir,
-        supervisor.log_dir,
-    )
-    return [*folders, paths.kubeconfig, paths.gateway_config, paths.record, paths.lock]
 
 
 def _mounts_below(directory: Path, *, table: Path = _MOUNTS) -> Iterator[str]:

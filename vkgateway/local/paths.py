@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from vkgateway.programs.supervisor.spec import SupervisorPaths
+
 
 @dataclass(frozen=True, slots=True)
 class Paths:
@@ -61,3 +63,10 @@ class Paths:
     def gateway_config(self) -> Path:
         """Settings of the gateway process."""
         return self.data_dir / "gateway.yaml"
+
+    def all(self) -> list[Path]:
+        """List all that a platform keeps; its record near the end, so that a removal cut short can be repeated."""
+        supervisor = SupervisorPaths(self.data_dir)
+        folders = (self.pki, self.compute, self.etcd, self.hollow, self.node, self.data_dir / "tenants")
+        files = (self.kubeconfig, self.gateway_config, self.record, self.lock)
+        return [*folders, supervisor.run_dir, supervisor.log_dir, *files]

@@ -27,6 +27,7 @@ from vkgateway.local.pki import HOLLOW_SERVER, PlatformPki, ensure_pki
 from vkgateway.local.real import RealNodeSteps
 from vkgateway.local.record import PlatformRecord
 from vkgateway.local.steps import Report, Step, run_steps
+from vkgateway.model.errors import ConflictError, VkgatewayError
 from vkgateway.model.names import FIELD_MANAGER
 from vkgateway.programs.binaries.resolver import Resolver
 from vkgateway.programs.supervisor.client import SupervisorClient, start_supervisor
@@ -54,9 +55,23 @@ async def up(data_dir: Path, options: UpOptions, *, report: Report) -> PlatformR
 async def _prepare(paths: Paths, options: UpOptions) -> PlatformRecord:
     """Settle all choices and write them down before anything is made by them."""
     existing = records.load(paths.record)
+    if existing is None:
+        _check_vacant(paths)
     states = await processes.running(SupervisorClient.for_data_dir(paths.data_dir))
     surroundings = choices.look(ports_held=processes.listening(states))
     placed = choices.place(existing, surroundings=surroundings)
+    try:
+        return _settle(paths, placed, options, surroundings=surroundings)
+    except VkgatewayError:
+        if existing is None:
+            network.remove_interfaces(network.alias(paths.data_dir))
+            paths.record.unlink(missing_ok=True)
+        raise
+
+
+def _settle(
+    paths: Paths, placed: PlatformRecord, options: UpOptions, *, surroundings: choices.Surroundings
+) -> PlatformRecord:
     if placed.interface:
         # Whether a port is free can only be seen at an address that is there.
         records.save(paths.record, placed)
@@ -66,6 +81,17 @@ async def _prepare(paths: Paths, options: UpOptions) -> PlatformRecord:
     record = msgspec.structs.replace(record, real_node_why_not=why_not)
     records.save(paths.record, record)
     return record
+
+
+def _check_vacant(paths: Paths) -> None:
+    """A new platform needs a place of its own; what a broken off `up` or `down` left does no harm."""
+    ours = {path.name for path in paths.all()}
+    strange = sorted(path.name for path in paths.data_dir.iterdir() if path.name not in ours)
+    if strange:
+        raise ConflictError(
+            f"{paths.data_dir} holds no platform but other files, {strange[0]} among them",
+            hint="Choose an empty or new place with --data-dir DIR.",
+        )
 
 
 class Startup:

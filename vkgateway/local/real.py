@@ -21,6 +21,7 @@ from vkgateway.local.realnode.node import GROUP, RealNode
 from vkgateway.local.realnode.options import PROGRAMS, RealNodeOptions
 from vkgateway.local.record import PlatformRecord
 from vkgateway.local.steps import Step
+from vkgateway.model import times
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import FIELD_MANAGER
 from vkgateway.programs.supervisor.client import SupervisorClient
@@ -30,10 +31,11 @@ _POLL = 0.2
 _READY_SECONDS = 90.0
 
 
-class _Condition(msgspec.Struct):
+class _Condition(msgspec.Struct, rename="camel"):
     type: str
     status: str
     message: str = ""
+    last_heartbeat_time: str = "1970-01-01T00:00:00Z"
 
 
 class _Status(msgspec.Struct):
@@ -96,13 +98,13 @@ class RealNodeSteps:
         await asyncio.to_thread(self._node.prepare)
 
     async def _start(self, api: Client) -> str:
-        for spec in self._node.specs():
-            await self._supervisor.ensure(spec)
+        states = [await self._supervisor.ensure(spec) for spec in self._node.specs()]
+        since = next(state.since for state in states if state.name == f"{GROUP}/kubelet")
         await asyncio.gather(
             asyncio.to_thread(self._node.import_images),
             apply_objects(api, self._node.objects(), field_manager=FIELD_MANAGER),
         )
-        await self._wait_ready(api)
+        await self._wait_ready(api, since=since)
         await api.patch(NODES, self._name, self._node.status_patch(), subresource="status")
         return f"{self._name} in pool {POOL}"
 
@@ -110,9 +112,9 @@ class RealNodeSteps:
     def _name(self) -> str:
         return self._node.options.name
 
-    async def _wait_ready(self, api: Client) -> None:
+    async def _wait_ready(self, api: Client, *, since: float) -> None:
         deadline = time.monotonic() + _READY_SECONDS
-        while (why := await self._not_ready(api)) is not None:
+        while (why := await self._not_ready(api, since=since)) is not None:
             if time.monotonic() >= deadline:
                 raise UnavailableError(
                     f"the real node is not ready after {_READY_SECONDS:.0f} s: {why}",
@@ -120,13 +122,14 @@ class RealNodeSteps:
                 )
             await asyncio.sleep(_POLL)
 
-    async def _not_ready(self, api: Client) -> str | None:
+    async def _not_ready(self, api: Client, *, since: float) -> str | None:
         try:
             node = msgspec.json.decode(await api.get(NODES, self._name), type=_Node)
         except errors.NotFound:
             return "the kubelet has not registered it"
         ready = next((c for c in node.status.conditions if c.type == "Ready"), None)
-        if ready is None:
+        # Before that lies what an earlier kubelet said of itself.
+        if ready is None or times.parse(ready.last_heartbeat_time).timestamp() < int(since):
             return "the kubelet has not reported yet"
         return None if ready.status == "True" else ready.message or "no reason given"
 
