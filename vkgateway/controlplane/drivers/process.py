@@ -60,6 +60,7 @@ class ProcessDriver:
         self._authorities = authorities
         self._now = now
         self._can_bind = can_bind
+        self._found: dict[str, Mapping[str, Path]] = {}
 
     async def prepare(self, version: str) -> None:
         """Find or build the three programs of that version."""
@@ -95,7 +96,11 @@ class ProcessDriver:
         await asyncio.to_thread(self._remove_files, tenant)
 
     async def _resolve(self, version: str) -> Mapping[str, Path]:
-        return await self._programs(version).resolve(*PROGRAMS.values())
+        """Ask once a version: to find out which version a program is, it has to be run."""
+        found = self._found.get(version)
+        if found is None or not all(map(Path.exists, found.values())):
+            found = self._found[version] = await self._programs(version).resolve(*PROGRAMS.values())
+        return found
 
     async def _check_port(self, plane: Plane) -> None:
         """Refuse a port on which another program listens; our own API server may well do so."""

@@ -1,0 +1,218 @@
+"""Tenants' control planes on real programs: made, interrupted, attacked, healed, removed."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import aiohttp
+import msgspec
+import psutil
+import pytest
+import pytest_asyncio
+
+from tests.e2e.controlplane.world import World, until, world
+from vkgateway.controlplane.etcd.client import EtcdClient, KeyRange, Tls
+from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdError, EtcdUnavailable
+from vkgateway.controlplane.etcd.tenancy import Tenancy
+from vkgateway.controlplane.provision import ControlPlane, Step
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import DEPLOYMENTS, NAMESPACES, PODS, SECRETS, SERVICE_ACCOUNTS
+from vkgateway.model.api import Tenant
+from vkgateway.model.objects import Meta
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+
+MAKING = (Step.CREDENTIALS, Step.PROGRAMS, Step.DATASTORE, Step.PROCESSES, Step.OBJECTS, Step.SERVING)
+REMOVING = (Step.ERASING, Step.FORGETTING)
+
+
+class Stopped(Exception):  # noqa: N818 - the gateway dies here
+    pass
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    async with world(tmp_path_factory.mktemp("platform")) as place:
+        yield place
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def alpha(place: World) -> ControlPlane:
+    return await place.provisioner().provision(tenant("alpha"))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def beta(place: World) -> ControlPlane:
+    return await place.provisioner().provision(tenant("beta"))
+
+
+def tenant(name: str) -> Tenant:
+    return Tenant(metadata=Meta(name=name))
+
+
+def stop_at(step: Step) -> Callable[[Step], Awaitable[None]]:
+    async def on_step(reached: Step) -> None:
+        if reached is step:
+            raise Stopped
+
+    return on_step
+
+
+async def test_an_admin_works_in_a_cluster_of_their_own(place: World, alpha: ControlPlane, beta: ControlPlane) -> None:
+    kubeconfig = place.kubeconfig("alpha")
+    assert (await place.kubectl(kubeconfig, "create", "namespace", "team"))[0] == 0
+    code, said = await place.kubectl(kubeconfig, "-n", "team", "create", "deployment", "web", "--image=x")
+    assert code == 0, said
+    async with alpha.client() as client:
+        await until(lambda: _pods(client, "team"), count=1)
+    async with beta.client() as client:
+        with pytest.raises(errors.NotFound):
+            await client.get(NAMESPACES, "team")
+
+
+async def test_interrupted_before_any_step_it_is_made_and_removed_all_the_same(place: World) -> None:
+    for step in MAKING:
+        with pytest.raises(Stopped):
+            await place.provisioner().provision(tenant("gamma"), on_step=stop_at(step))
+    gamma = await place.provisioner().provision(tenant("gamma"))
+    async with gamma.client() as client:
+        await until(lambda: _service_accounts(client), count=1)
+    for step in REMOVING:
+        with pytest.raises(Stopped):
+            await place.provisioner().deprovision("gamma", on_step=stop_at(step))
+    await place.provisioner().deprovision("gamma")
+    await _nothing_left(place, "gamma")
+
+
+async def test_a_tenants_etcd_certificate_opens_its_own_keys_only(
+    place: World, alpha: ControlPlane, beta: ControlPlane
+) -> None:
+    folder = place.data_dir / "tenants" / "alpha"
+    tls = Tls(
+        ca=(folder / "etcd-ca.crt").read_bytes(),
+        cert=(folder / "etcd.crt").read_bytes(),
+        key=(folder / "etcd.key").read_bytes(),
+    )
+    own, everything = KeyRange.below("/tenants/alpha"), KeyRange(b"\0", b"\0")
+    async with EtcdClient([place.endpoint], tls=tls) as etcd:
+        assert await etcd.count(own) > 0
+        for attempt in (
+            etcd.count(KeyRange.below("/tenants/beta")),
+            etcd.count(KeyRange.below("/compute")),
+            etcd.count(KeyRange(own.start, b"/tenants/b")),
+            etcd.keys(everything),
+            etcd.put("/tenants/beta/x", b""),
+            etcd.put("/tenants/alpha", b""),
+            etcd.delete(everything),
+            etcd.users(),
+            etcd.add_user("mallory"),
+            etcd.grant_role("tenant-alpha", role="root"),
+            etcd.grant_range("tenant-alpha", keys=everything),
+        ):
+            with pytest.raises(EtcdDenied):
+                await attempt
+
+
+async def test_a_tenants_authority_makes_nobody_known_to_etcd(place: World, alpha: ControlPlane) -> None:
+    record = await place.store().load("alpha")
+    assert record is not None
+    async with place.etcd_as("root", authority=record.credentials.ca) as etcd:
+        with pytest.raises((EtcdUnavailable, EtcdDenied)):
+            await etcd.users()
+    async with place.etcd_as("stranger") as etcd:
+        with pytest.raises(EtcdError):
+            await etcd.count(KeyRange.below("/tenants/alpha"))
+
+
+async def test_a_tenants_admin_is_nobody_elsewhere(place: World, alpha: ControlPlane, beta: ControlPlane) -> None:
+    record = await place.store().load("alpha")
+    assert record is not None
+    admin = record.credentials.admin
+    for url, ca in ((beta.url, beta.ca), (place.management.server, place.management_ca())):
+        async with Client.from_pem(url, ca=ca, cert=admin.cert_pem, key=admin.key_pem) as client:
+            with pytest.raises(errors.Unauthorized):
+                await client.list_all(NAMESPACES)
+
+
+async def test_a_tenants_tokens_are_worth_nothing_elsewhere(
+    place: World, alpha: ControlPlane, beta: ControlPlane
+) -> None:
+    async with alpha.client() as client:
+        await until(lambda: _service_accounts(client), count=1)
+        answer = await client.create(
+            SERVICE_ACCOUNTS, {"spec": {}}, namespace="default", name="default", subresource="token"
+        )
+    token = msgspec.json.decode(answer)["status"]["token"]
+    assert await _status(alpha, "/api", token) == 200
+    assert await _status(beta, "/api", token) == 401
+
+
+async def test_who_shows_nothing_is_refused(alpha: ControlPlane) -> None:
+    assert await _status(alpha, "/api", "") == 401
+    assert await _status(alpha, "/version", "") == 401
+
+
+async def test_a_process_that_dies_comes_back_and_the_cluster_works_on(place: World, alpha: ControlPlane) -> None:
+    before = {state.name: state.pid for state in await place.supervisor.list("tenant/alpha")}
+    for pid in before.values():
+        psutil.Process(pid).kill()
+    again = await place.provisioner().provision(tenant("alpha"))
+    assert (again.url, again.ca) == (alpha.url, alpha.ca)
+    async with again.client() as client:
+        spec = {"containers": [{"name": "c", "image": "x"}]}
+        labels = {"app": "later"}
+        deployment = {
+            "metadata": {"name": "later"},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": spec},
+            },
+        }
+        await client.create(DEPLOYMENTS, deployment, namespace="default")
+        await until(lambda: _pods(client, "default"), count=1)
+
+
+async def test_removal_takes_all_of_one_tenant_and_nothing_of_another(
+    place: World, alpha: ControlPlane, beta: ControlPlane
+) -> None:
+    await place.provisioner().deprovision("alpha")
+    await _nothing_left(place, "alpha")
+    async with beta.client() as client:
+        await client.get(NAMESPACES, "default")
+    assert "tenant/beta/apiserver" in {state.name for state in await place.supervisor.list()}
+    assert await place.etcd.count(KeyRange.below("/tenants/beta")) > 0
+
+
+async def _nothing_left(place: World, name: str) -> None:
+    assert await place.etcd.count(KeyRange.below(f"/tenants/{name}")) == 0
+    assert name not in await Tenancy(place.etcd).tenants()
+    assert f"tenant-{name}" not in await place.etcd.roles()
+    assert await place.supervisor.list(f"tenant/{name}") == []
+    secrets = await place.management.list_all(SECRETS, namespace="vkgateway-system")
+    assert not [item for item in secrets.items if f'"tenant-{name}"'.encode() in bytes(item)]
+    assert not (place.data_dir / "tenants" / name).exists()
+    assert not list((place.data_dir / "logs").glob(f"tenant.{name}.*"))
+    own = str(place.data_dir / "tenants" / name)
+    running = [found.info["cmdline"] or [] for found in psutil.process_iter(["cmdline"])]
+    assert not [argv for argv in running if any(own in argument for argument in argv)]
+
+
+async def _pods(client: Client, namespace: str) -> int:
+    return len((await client.list_all(PODS, namespace=namespace)).items)
+
+
+async def _service_accounts(client: Client) -> int:
+    return len((await client.list_all(SERVICE_ACCOUNTS, namespace="default")).items)
+
+
+async def _status(control_plane: ControlPlane, path: str, token: str) -> int:
+    """What the API server answers to a bearer of `token` without a certificate."""
+    context = ssl.create_default_context(cadata=control_plane.ca.decode())
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.get(control_plane.url + path, ssl=context) as response,
+    ):
+        return response.status

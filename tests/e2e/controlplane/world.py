@@ -1,0 +1,214 @@
+"""A real etcd, a real management cluster and a real supervisor, on which tenants' control planes are tried."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from vkgateway.controlplane.components import PROGRAMS, component
+from vkgateway.controlplane.credentials import Credentials
+from vkgateway.controlplane.drivers.process import ProcessDriver
+from vkgateway.controlplane.etcd.client import EtcdClient, Tls
+from vkgateway.controlplane.etcd.errors import EtcdUnavailable
+from vkgateway.controlplane.etcd.tenancy import Tenancy
+from vkgateway.controlplane.layout import Authorities, write_files
+from vkgateway.controlplane.pki import Authority
+from vkgateway.controlplane.plane import Plane, compute_plane
+from vkgateway.controlplane.provision import Provisioner
+from vkgateway.controlplane.store import SecretStore
+from vkgateway.controlplane.templates import Templates
+from vkgateway.kube.client import Client
+from vkgateway.kube.errors import ApiError
+from vkgateway.programs.binaries.resolver import Resolver
+from vkgateway.programs.supervisor.client import SupervisorClient, start_supervisor
+from vkgateway.programs.supervisor.spec import ProcessSpec
+
+
+@dataclass(kw_only=True)
+class World:
+    """What tenants are made on."""
+
+    data_dir: Path
+    address: str
+    endpoint: str
+    authorities: Authorities
+    programs: Mapping[str, Path]
+    supervisor: SupervisorClient
+    etcd: EtcdClient
+    management: Client
+
+    def provisioner(self) -> Provisioner:
+        """A new provisioner, as after a restart of the gateway: it remembers nothing."""
+        driver = ProcessDriver(
+            data_dir=self.data_dir,
+            supervisor=self.supervisor,
+            programs=lambda version: Resolver(report=print, kubernetes_version=version),
+            authorities=self.authorities,
+        )
+        return Provisioner(
+            store=self.store(),
+            datastore=Tenancy(self.etcd),
+            driver=driver,
+            templates=Templates(),
+            address=self.address,
+            etcd_endpoints=(self.endpoint,),
+        )
+
+    def store(self) -> SecretStore:
+        """The Secrets of the management cluster."""
+        return SecretStore(self.management)
+
+    def kubeconfig(self, tenant: str) -> Path:
+        """The kubeconfig of a tenant's admin."""
+        return self.data_dir / "tenants" / tenant / "admin.kubeconfig"
+
+    def management_ca(self) -> bytes:
+        """The authority of the management cluster."""
+        return (self.data_dir / "compute" / "ca.crt").read_bytes()
+
+    def etcd_as(self, user: str, *, authority: Authority | None = None) -> EtcdClient:
+        """A client that etcd takes for `user`."""
+        return EtcdClient([self.endpoint], tls=_tls(self.authorities.etcd, user, signer=authority))
+
+    async def kubectl(self, kubeconfig: Path, *arguments: str, stdin: str = "") -> tuple[int, str]:
+        """Run kubectl; its exit code and everything it printed."""
+        process = await asyncio.create_subprocess_exec(
+            str(self.programs["kubectl"]),
+            "--kubeconfig",
+            str(kubeconfig),
+            *arguments,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        output, _ = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
+        return process.returncode or 0, output.decode()
+
+
+async def until(look: Callable[[], Awaitable[int]], *, count: int, seconds: float = 30) -> None:
+    """Look until there are at least `count`; TimeoutError where there are not in time."""
+    async with asyncio.timeout(seconds):
+        while await look() < count:  # noqa: ASYNC110 - the event happens in another process
+            await asyncio.sleep(0.1)
+
+
+def own_address() -> str:
+    """An address of this machine that is not loopback: API servers refuse to call that."""
+    found = [
+        address.address
+        for name, addresses in sorted(psutil.net_if_addrs().items())
+        for address in addresses
+        if address.family is socket.AF_INET and name != "lo" and not name.startswith("vkg")
+    ]
+    return found[0]
+
+
+def free_port(address: str) -> int:
+    """A port on which nobody listens now."""
+    with socket.socket() as server:
+        server.bind((address, 0))
+        return int(server.getsockname()[1])
+
+
+@asynccontextmanager
+async def world(data_dir: Path) -> AsyncIterator[World]:
+    """Start it all; whatever came of the test, nothing of it runs on."""
+    address = own_address()
+    resolver = Resolver(report=print)
+    programs = await resolver.resolve(*PROGRAMS.values(), "etcd", "kubectl")
+    supervisor = await start_supervisor(data_dir)
+    try:
+        etcd_authority, kubelet_authority = Authority.create("etcd"), Authority.create("kubelet")
+        endpoint = await _start_etcd(supervisor, programs["etcd"], data_dir, etcd_authority)
+        async with EtcdClient([endpoint], tls=_tls(etcd_authority, "root")) as etcd:
+            await _etcd_serves(etcd)
+            await Tenancy(etcd).ensure_auth()
+            authorities = Authorities(etcd=etcd_authority, kubelet=kubelet_authority)
+            management = await _start_management(supervisor, programs, data_dir, address, endpoint, etcd_authority)
+            async with management:
+                yield World(
+                    data_dir=data_dir,
+                    address=address,
+                    endpoint=endpoint,
+                    authorities=authorities,
+                    programs=programs,
+                    supervisor=supervisor,
+                    etcd=etcd,
+                    management=management,
+                )
+    finally:
+        await supervisor.shutdown()
+
+
+async def _start_etcd(supervisor: SupervisorClient, program: Path, folder: Path, authority: Authority) -> str:
+    client, peer = (f"https://127.0.0.1:{free_port('127.0.0.1')}", f"http://127.0.0.1:{free_port('127.0.0.1')}")
+    cert, key = authority.issue("etcd", server=True, ips=("127.0.0.1",)).write(folder / "etcd-pki", "server")
+    ca, _ = authority.write(folder / "etcd-pki")
+    flags = {
+        "data-dir": folder / "etcd",
+        "listen-client-urls": client,
+        "advertise-client-urls": client,
+        "listen-peer-urls": peer,
+        "initial-advertise-peer-urls": peer,
+        "initial-cluster": f"default={peer}",
+        "cert-file": cert,
+        "key-file": key,
+        "trusted-ca-file": ca,
+        "client-cert-auth": "true",
+        "log-level": "warn",
+    }
+    argv = (str(program), *(f"--{name}={value}" for name, value in flags.items()))
+    await supervisor.ensure(ProcessSpec(name="etcd", argv=argv, stop_rank=10))
+    return client
+
+
+async def _etcd_serves(etcd: EtcdClient) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await etcd.status()
+                return
+            except EtcdUnavailable:
+                await asyncio.sleep(0.05)
+
+
+async def _start_management(
+    supervisor: SupervisorClient,
+    programs: Mapping[str, Path],
+    folder: Path,
+    address: str,
+    endpoint: str,
+    etcd_authority: Authority,
+) -> Client:
+    """Only an API server: Secrets are all that is kept there."""
+    plane: Plane = compute_plane(address=address, port=free_port(address), etcd_endpoints=(endpoint,))
+    credentials = Credentials.create("compute")
+    files = write_files(
+        folder / "compute",
+        plane=plane,
+        credentials=credentials,
+        authorities=Authorities(etcd=etcd_authority, kubelet=credentials.ca),
+        now=datetime.datetime.now(datetime.UTC),
+    )
+    await supervisor.ensure(component("apiserver", plane=plane, files=files, programs=programs))
+    client = Client.from_kubeconfig(files.kubeconfig("admin"))
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await client.request("GET", "/readyz")
+                return client
+            except ApiError:
+                await asyncio.sleep(0.05)
+
+
+def _tls(authority: Authority, user: str, *, signer: Authority | None = None) -> Tls:
+    pair = (signer or authority).issue(user, client=True)
+    return Tls(ca=authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
