@@ -1,8 +1,8 @@
 """Limits of tenants on virtual nodes: pods bound past their tenant's limit are held until others end.
 
-A tenant's scheduler keeps to what a virtual node offers, and what it offers is never more than the tenant's limit. A pod
-whose `nodeName` was set by hand has passed no scheduler, and a limit may shrink under running pods; so the same rule is
-kept here again, in the order of asking, as a kubelet would (it fails such pods; here they wait).
+A tenant's scheduler keeps to what a virtual node offers, and what it offers is never more than the tenant's limit. A
+pod whose `nodeName` was set by hand has passed no scheduler, and a limit may shrink under running pods; so the same
+rule is kept here again, in the order of asking, as a kubelet would (it fails such pods; here they wait).
 """
 
 from __future__ import annotations
