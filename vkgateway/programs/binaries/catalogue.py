@@ -30,7 +30,7 @@ class Release:
     """The program's path inside the archive at `url`; empty if `url` is the program itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Unit:
     """Programs that are built together, by one run of `go build`."""
 

@@ -50,8 +50,12 @@ class Progress:
 
     def tell(self) -> None:
         """Report where it stands."""
-        counts = f"{self.packages} packages compiled" if self.packages else f"{self.downloads} modules downloaded"
-        self._report(f"{self._what}: {counts}, {elapsed(self._clock() - self._start)}")
+        doing = "reading the cache"
+        if self.downloads:
+            doing = f"modules downloaded: {self.downloads}"
+        if self.packages:
+            doing = f"packages compiled: {self.packages}"
+        self._report(f"{self._what}: {doing}, {elapsed(self._clock() - self._start)}")
 
     @contextlib.asynccontextmanager
     async def ticking(self) -> AsyncIterator[None]:

@@ -147,4 +147,7 @@ def _network_errors() -> tuple[type[BaseException], ...]:
 
 
 def _short(error: BaseException) -> str:
-    return str(error).split(" [")[0][:120] or type(error).__name__
+    """The reason under aiohttp's wrapping: `Name or service not known` rather than host, port and SSL settings."""
+    cause = getattr(error, "os_error", error)
+    reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+    return "no answer in time" if isinstance(error, TimeoutError) else str(reason)[:160]

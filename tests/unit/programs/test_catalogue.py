@@ -1,0 +1,172 @@
+"""The catalogue: units, versions, the go.mod and flags of a build, what errors are made of go's output."""
+
+from pathlib import Path
+
+import pytest
+
+from vkgateway.model.errors import InputError
+from vkgateway.programs.binaries import errors
+from vkgateway.programs.binaries.catalogue import (
+    CORE_PROGRAMS,
+    DEFAULT_VERSIONS,
+    PROGRAMS,
+    UNITS,
+    check_version,
+    unit_of,
+)
+from vkgateway.programs.binaries.gobuild import Progress, elapsed, file_name, go_mod, link_flags
+from vkgateway.programs.binaries.release import NoReleaseError, parse_checksum
+
+UPSTREAM = """\
+module k8s.io/kubernetes
+
+go 1.26.0
+
+godebug default=go1.26
+
+require (
+	github.com/blang/semver/v4 v4.0.0
+	k8s.io/api v0.0.0
+	k8s.io/apimachinery v0.0.0
+	k8s.io/kube-openapi v0.0.0-20260317180543-43fb72c5454a
+	k8s.io/unrelated v0.0.0
+)
+
+replace (
+	k8s.io/api => ./staging/src/k8s.io/api
+	k8s.io/apimachinery => ./staging/src/k8s.io/apimachinery
+	k8s.io/sample-controller => ./staging/src/k8s.io/sample-controller
+)
+"""
+
+
+def test_every_program_belongs_to_one_unit_with_a_default_version() -> None:
+    assert sum(len(unit.packages) for unit in UNITS) == len(PROGRAMS)
+    assert {unit.project for unit in UNITS} == set(DEFAULT_VERSIONS)
+    assert set(CORE_PROGRAMS) < set(PROGRAMS)
+    assert "kubelet" not in CORE_PROGRAMS, "a real node's programs are fetched only when asked for"
+
+
+def test_the_control_plane_is_built_in_one_run() -> None:
+    names = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+    assert len({unit_of(name).name for name in names}) == 1
+    assert unit_of("kubelet") is unit_of("kube-proxy") is not unit_of("kubectl")
+
+
+def test_an_unknown_program_is_bad_input_that_lists_the_known() -> None:
+    with pytest.raises(InputError, match="'kubeadm'") as caught:
+        unit_of("kubeadm")
+    assert "kube-apiserver" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("project", "version", "expected"),
+    [("kubernetes", "v1.36.3", "1.36.3"), ("kubernetes", "1.30.0", "1.30.0"), ("etcd", "3.7.0-rc.1", "3.7.0-rc.1")],
+)
+def test_versions_that_may_exist(project: str, version: str, expected: str) -> None:
+    assert check_version(project, version) == expected
+
+
+@pytest.mark.parametrize("version", ["", "1.36", "latest", "1.29.6", "1.36.3; rm", "1.36.3/../x", "0.9.0"])
+def test_versions_that_cannot_be_had(version: str) -> None:
+    with pytest.raises(errors.UnknownVersionError) as caught:
+        check_version("kubernetes", version)
+    assert DEFAULT_VERSIONS["kubernetes"] in caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+def test_modules_in_upstreams_own_tree_are_replaced_by_their_published_versions() -> None:
+    text = go_mod(unit_of("kubectl"), "1.36.3", go_version="1.99", upstream=UPSTREAM)
+    assert text.splitlines() == [
+        "module build",
+        "go 1.26.0",
+        "godebug default=go1.26",
+        "require k8s.io/kubernetes v1.36.3",
+        "replace k8s.io/api => k8s.io/api v0.36.3",
+        "replace k8s.io/apimachinery => k8s.io/apimachinery v0.36.3",
+        "replace k8s.io/sample-controller => k8s.io/sample-controller v0.36.3",
+        "require k8s.io/api v0.36.3",
+        "require k8s.io/apimachinery v0.36.3",
+    ]
+
+
+def test_other_projects_are_simply_required() -> None:
+    text = go_mod(unit_of("etcd"), "3.6.8", go_version="1.24.13", upstream="ignored")
+    assert text.splitlines()[1:] == ["go 1.24.13"] + [
+        f"require go.etcd.io/etcd/{module}/v3 v3.6.8" for module in ("server", "etcdctl", "etcdutl")
+    ]
+
+
+def test_the_linker_is_told_the_version() -> None:
+    flags = link_flags(unit_of("kube-apiserver"), "1.36.3")
+    assert "-X k8s.io/component-base/version.gitVersion=v1.36.3" in flags
+    assert "-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36" in flags
+    assert link_flags(unit_of("coredns"), "1.15.0") == "-s -w", "CoreDNS holds its version as a constant"
+
+
+@pytest.mark.parametrize(
+    ("package", "expected"),
+    [
+        ("go.etcd.io/etcd/server/v3", "server"),
+        ("k8s.io/kubernetes/cmd/kubectl", "kubectl"),
+        ("github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", "containerd-shim-runc-v2"),
+    ],
+)
+def test_the_file_that_go_build_writes(package: str, expected: str) -> None:
+    assert file_name(package) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("link: write /x: no space left on device", errors.DiskFullError),
+        ("go: x@v1: reading https://p/x/@v/v1.info: 404 Not Found", errors.UnknownVersionError),
+        ("go: x@v1: invalid version: unknown revision v1", errors.UnknownVersionError),
+        ('go: x@v1: Get "https://p": dial tcp: lookup p: no such host', errors.NoNetworkError),
+        ('go: x@v1: Get "https://p": net/http: TLS handshake timeout', errors.NoNetworkError),
+        ("go: x@v1: module lookup disabled by GOPROXY=off", errors.NoNetworkError),
+        ("verifying x@v1: checksum mismatch", errors.ChecksumError),
+        ("x.go:1: undefined: y", errors.BuildError),
+    ],
+)
+def test_what_go_complains_of_becomes_one_sentence(line: str, kind: type[Exception], tmp_path: Path) -> None:
+    lines = ["go: downloading a v1.0.0", line]
+    found = errors.from_output(lines, what="kubernetes 1.36.3", folder=tmp_path, log=Path("/logs/build.log"))
+    assert type(found) is kind
+    assert found.hint
+    assert "\n" not in str(found)
+    assert "kubernetes 1.36.3" in str(found) or kind is errors.DiskFullError
+
+
+def test_a_silent_failure_still_says_where_to_look() -> None:
+    found = errors.from_output([], what="kwok 0.8.0", folder=Path("/"), log=Path("/logs/kwok.log"))
+    assert str(found) == "building kwok 0.8.0 failed: no output"
+    assert "/logs/kwok.log" in found.hint
+
+
+def test_published_checksums_are_read_in_both_forms() -> None:
+    digest = "AB" * 32
+    assert parse_checksum(f"{digest}\n", name="kubectl") == digest.lower()
+    table = f"{'0' * 64}  other.tar.gz\n{digest}  *release/etcd.tar.gz\n"
+    assert parse_checksum(table, name="etcd.tar.gz") == digest.lower()
+    for text in ("", "<html>not found</html>", f"{'0' * 64}  other.tar.gz"):
+        with pytest.raises(NoReleaseError):
+            parse_checksum(text, name="etcd.tar.gz")
+
+
+def test_progress_tells_what_was_done_and_how_long_it_took() -> None:
+    now = [0.0]
+    said: list[str] = []
+    progress = Progress("building etcd 3.6.8", report=said.append, every=10.0, clock=lambda: now[0])
+    progress.line("go: downloading go.uber.org/zap v1.27.0")
+    now[0] = 7.4
+    progress.tell()
+    progress.line("go.uber.org/zap")
+    progress.line("# some/package: a warning of the compiler")
+    now[0] = 65.0
+    progress.tell()
+    assert said == [
+        "building etcd 3.6.8: modules downloaded: 1, 7 s",
+        "building etcd 3.6.8: packages compiled: 1, 1 min 05 s",
+    ]
+    assert elapsed(600) == "10 min 00 s"

