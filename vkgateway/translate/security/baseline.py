@@ -40,10 +40,10 @@ def app_armor(pod: PodView) -> Finding:
     if pod_type is None and not types and not annotations:
         return None
     values = sorted({*types.values(), *([] if pod_type is None else [pod_type])}) + annotations
-    setters = [text for text in [setters(pod_type is not None, list(types))] if text]
-    setters += [plural(len(annotations), "annotation")] if annotations else []
+    who = [text for text in [setters(pod_type is not None, list(types))] if text]
+    who += [plural(len(annotations), "annotation")] if annotations else []
     reason = plural(len(values), "forbidden AppArmor profile")
-    detail = f"{' and '.join(setters)} must not set AppArmor profile type to {quoted(values)}"
+    detail = f"{' and '.join(who)} must not set AppArmor profile type to {quoted(values)}"
     return any_path("appArmorProfile.type"), ", ".join(values), reason, detail
 
 

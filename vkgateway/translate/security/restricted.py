@@ -61,11 +61,11 @@ _RESTRICTED_VOLUMES: Final = frozenset(
 
 
 def restricted_volumes(pod: PodView) -> Finding:
-    """Volume types: those that bring nothing of the host or its networks."""
+    """Volume types: those that bring nothing of the host or its networks; none named means emptyDir."""
     bad = {
         volume["name"]: next((kind for kind in volume if kind != "name"), "unknown")
         for volume in pod.spec.get("volumes") or ()
-        if _RESTRICTED_VOLUMES.isdisjoint(volume)
+        if len(volume) > 1 and _RESTRICTED_VOLUMES.isdisjoint(volume)
     }
     if not bad:
         return None

@@ -1,0 +1,76 @@
+"""The CRDs and the API types beside them name the same fields and the same defaults."""
+
+from importlib import resources
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from vkgateway.model import api
+
+TYPES: dict[str, type[msgspec.Struct]] = {"tenants": api.Tenant, "computeclusters": api.ComputeCluster}
+
+
+def schema(plural: str) -> dict[str, Any]:
+    text = (resources.files("vkgateway.model") / "crds" / f"{plural}.yaml").read_text()
+    crd = yaml.safe_load(text)
+    assert crd["metadata"]["name"] == f"{plural}.vkgateway.io"
+    found: dict[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return found
+
+
+def fields_of(kind: Any) -> dict[str, msgspec.inspect.Field]:
+    info = msgspec.inspect.type_info(kind)
+    assert isinstance(info, msgspec.inspect.StructType)
+    return {field.encode_name: field for field in info.fields}
+
+
+def struct_in(info: msgspec.inspect.Type) -> type | None:
+    if isinstance(info, msgspec.inspect.StructType):
+        return info.cls
+    if isinstance(info, msgspec.inspect.UnionType):
+        return next((found for part in info.types if (found := struct_in(part))), None)
+    if isinstance(info, msgspec.inspect.VarTupleType):
+        return struct_in(info.item_type)
+    return None
+
+
+def compare(properties: dict[str, Any], kind: Any, path: str) -> None:
+    fields = fields_of(kind)
+    if kind.__name__ == "Condition":
+        fields.pop("lastHeartbeatTime")
+    assert properties.keys() == fields.keys(), path
+    for name, field in fields.items():
+        inner = struct_in(field.type)
+        part = properties[name].get("items", properties[name])
+        if inner is not None and name != "metadata":
+            compare(part["properties"], inner, f"{path}.{name}")
+
+
+@pytest.mark.parametrize("plural", TYPES)
+def test_fields_are_the_same(plural: str) -> None:
+    compare(schema(plural)["properties"], TYPES[plural], plural)
+
+
+def test_defaults_are_the_same() -> None:
+    spec = schema("tenants")["properties"]["spec"]["properties"]
+    default = api.TenantSpec()
+    assert spec["template"]["default"] == default.template
+    assert spec["kubernetesVersion"]["default"] == default.kubernetes_version
+    policy = spec["policy"]["properties"]
+    assert policy["podSecurity"]["default"] == default.policy.pod_security
+    assert policy["imagePullSecrets"]["default"] == list(default.policy.image_pull_secrets)
+    assert spec["pools"]["items"]["properties"]["computeCluster"]["default"] == api.DEFAULT_COMPUTE_CLUSTER
+    assert spec["apiServer"]["properties"]["port"]["default"] == default.api_server.port
+
+
+@pytest.mark.parametrize("plural", TYPES)
+def test_every_wanted_field_is_described(plural: str) -> None:
+    def walk(node: dict[str, Any], path: str) -> None:
+        for name, part in node.get("properties", {}).items():
+            if path.startswith("spec") and not path.endswith("tolerations"):
+                assert part.get("description") or name in ("namespace", "name"), f"{path}.{name}"
+            walk(part.get("items", part), f"{path}.{name}")
+
+    walk(schema(plural)["properties"]["spec"], "spec")

@@ -1,0 +1,64 @@
+"""Names: which tenants' names are accepted, and that compute names never collide."""
+
+import pytest
+
+from vkgateway.model import names
+from vkgateway.model.errors import InputError
+
+
+@pytest.mark.parametrize("name", ["a", "team-a", "a1", "x" * 32])
+def test_accepted(name: str) -> None:
+    names.validate_tenant_name(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("", "is empty"),
+        ("x" * 33, "33 characters"),
+        ("a--b", "'--'"),
+        ("Team", "capital"),
+        ("1a", "digit"),
+        ("a-", "DNS label"),
+        ("a_b", "DNS label"),
+        ("a\n", "DNS label"),
+    ],
+)
+def test_refused_with_the_rule(name: str, says: str) -> None:
+    with pytest.raises(InputError, match=says) as caught:
+        names.validate_tenant_name(name)
+    assert repr(name) in str(caught.value)
+    assert caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+def test_compute_namespace_is_plain_while_it_fits() -> None:
+    assert names.compute_namespace("alpha", "default") == "alpha--default"
+    assert len(names.compute_namespace("a" * 32, "n" * 29)) == 63
+    assert names.compute_namespace("a" * 32, "n" * 29).endswith("n" * 29)
+
+
+def test_compute_namespace_is_hashed_past_63() -> None:
+    one = names.compute_namespace("a" * 32, "n" * 62 + "1")
+    two = names.compute_namespace("a" * 32, "n" * 62 + "2")
+    assert len(one) == len(two) == 63
+    assert one != two
+    assert one.startswith("a" * 32 + "--")
+
+
+@pytest.mark.parametrize("key", ["vkgateway.io/tenant", "x.vkgateway.io/y", "platform.vkgateway.io/pool"])
+def test_reserved(key: str) -> None:
+    assert names.is_reserved(key)
+
+
+@pytest.mark.parametrize("key", ["app", "vkgateway.io", "notvkgateway.io/x", "example.com/vkgateway.io"])
+def test_not_reserved(key: str) -> None:
+    assert not names.is_reserved(key)
+
+
+def test_token_secret_name_fits() -> None:
+    assert names.token_secret_name("web", "u").startswith("web-")
+    assert names.token_secret_name("web", "u").endswith("-token")
+    assert len(names.token_secret_name("p" * 253, "u")) <= 253
+    assert names.token_secret_name("p" * 237 + "." + "q" * 15, "u")[237] == "-"
+    assert names.token_secret_name("web", "u") != names.token_secret_name("web", "v")

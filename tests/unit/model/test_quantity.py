@@ -1,0 +1,74 @@
+"""Quantities: exact in, canonical out, and sums of resource lists."""
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vkgateway.model import quantity
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2", "2"),
+        (8, "8"),
+        ("500m", "0.5"),
+        ("1Ti", str(1024**4)),
+        ("1e3", "1000"),
+        ("1E", str(10**18)),
+        ("1E3", "1000"),
+        ("1.5Gi", str(3 * 2**29)),
+        (".5", "0.5"),
+        ("100n", "0.0000001"),
+        ("-3", "-3"),
+    ],
+)
+def test_parse(text: quantity.Quantity, value: str) -> None:
+    assert quantity.parse(text) == Decimal(value)
+
+
+@pytest.mark.parametrize("text", ["", "a", "1 Gi", "1gi", "Gi", "1e", "--1", "٣"])
+def test_parse_refuses(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a quantity"):
+        quantity.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "binary", "text"),
+    [
+        ("2", False, "2"),
+        ("0.5", False, "500m"),
+        ("0.0001", False, "1m"),
+        ("1024", True, "1Ki"),
+        ("1025", True, "1025"),
+        (str(3 * 2**30), True, "3Gi"),
+        ("0", True, "0"),
+    ],
+)
+def test_render(value: str, binary: bool, text: str) -> None:
+    assert quantity.render(Decimal(value), binary=binary) == text
+
+
+@given(st.integers(min_value=0, max_value=2**62), st.booleans())
+def test_render_is_read_back(milli: int, binary: bool) -> None:
+    value = Decimal(milli) / 1000
+    assert quantity.parse(quantity.render(value, binary=binary)) == value
+
+
+def test_arithmetic_on_lists() -> None:
+    one: quantity.Resources = {"cpu": "1500m", "memory": "1Gi", "nvidia.com/gpu": 8}
+    two: quantity.Resources = {"cpu": "500m", "memory": "1Gi"}
+    assert quantity.total([one, two]) == {"cpu": "2", "memory": "2Gi", "nvidia.com/gpu": "8"}
+    assert quantity.least(one, {"cpu": 1, "nvidia.com/gpu": 16}) == {
+        "cpu": "1",
+        "memory": "1Gi",
+        "nvidia.com/gpu": "8",
+    }
+    assert quantity.subtract(one, {"cpu": 2, "memory": "512Mi"}) == {
+        "cpu": "0",
+        "memory": "512Mi",
+        "nvidia.com/gpu": "8",
+    }
+    assert quantity.exceeding(one, two) == ["cpu", "nvidia.com/gpu"]

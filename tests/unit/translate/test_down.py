@@ -1,0 +1,310 @@
+"""Pods on their way down, row by row of the contract."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.translate.samples import (
+    BELOW,
+    DEFAULT_TOLERATIONS,
+    POOL,
+    TENANT,
+    container,
+    forward,
+    pod,
+)
+from vkgateway.model.names import token_secret_name
+
+
+def env_of(made: dict[str, Any], kind: str = "containers", index: int = 0) -> dict[str, Any]:
+    return {entry["name"]: entry for entry in made["spec"][kind][index]["env"]}
+
+
+def field(path: str) -> dict[str, Any]:
+    return {"name": "X", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def test_name_is_kept_and_what_belongs_to_the_tenants_object_is_dropped() -> None:
+    made = forward(pod())
+    assert made["metadata"] == {
+        "name": "web-1",
+        "namespace": BELOW,
+        "labels": {
+            "app": "web",
+            "pod-template-hash": "abc",
+            "vkgateway.io/tenant": "alpha",
+            "vkgateway.io/pool": "a100",
+        },
+        "annotations": {
+            "example.com/note": "hello",
+            "vkgateway.io/copied": "app,pod-template-hash;example.com/note",
+            "vkgateway.io/namespace": "default",
+            "vkgateway.io/name": "web-1",
+            "vkgateway.io/uid": "6c5f1f7e-0001",
+        },
+        "finalizers": ["vkgateway.io/mirror"],
+    }
+    assert "status" not in made
+    assert (made["apiVersion"], made["kind"]) == ("v1", "Pod")
+
+
+def test_pod_without_labels_or_annotations() -> None:
+    made = forward(pod(metadata={"labels": None, "annotations": None}))
+    assert made["metadata"]["labels"] == {"vkgateway.io/tenant": "alpha", "vkgateway.io/pool": "a100"}
+    assert "vkgateway.io/copied" not in made["metadata"]["annotations"]
+
+
+def test_kept_prefixes_and_reserved_keys_stay_above() -> None:
+    metadata = {
+        "labels": {"vkgateway.io/tenant": "beta", "ops.example.com/x": "1", "a": "1"},
+        "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "vkgateway.io/uid": "forged"},
+    }
+    tenant = replace(TENANT, kept_prefixes=(*TENANT.kept_prefixes, "ops.example.com/"))
+    made = forward(pod(metadata=metadata), tenant=tenant)["metadata"]
+    assert made["labels"] == {"a": "1", "vkgateway.io/tenant": "alpha", "vkgateway.io/pool": "a100"}
+    assert made["annotations"]["vkgateway.io/uid"] == "6c5f1f7e-0001"
+    assert "kubectl.kubernetes.io/last-applied-configuration" not in made["annotations"]
+
+
+@pytest.mark.parametrize("name", ["nodeName", "schedulerName", "priority", "preemptionPolicy", "serviceAccount"])
+def test_choices_that_are_not_the_tenants_are_dropped(name: str) -> None:
+    assert name not in forward(pod())["spec"]
+
+
+def test_overhead_is_recomputed_below() -> None:
+    assert "overhead" not in forward(pod(runtimeClassName="kata", overhead={"cpu": "1"}))["spec"]
+
+
+@pytest.mark.parametrize(
+    ("above", "below"),
+    [
+        ("vkgateway-low", "vkgateway-low"),
+        ("vkgateway-guaranteed", "vkgateway-guaranteed"),
+        ("my-own", "vkgateway-guaranteed"),
+        ("system-node-critical", "vkgateway-guaranteed"),
+        (None, "vkgateway-guaranteed"),
+    ],
+)
+def test_priority_class_becomes_the_bands(above: str | None, below: str) -> None:
+    assert forward(pod(priorityClassName=above))["spec"]["priorityClassName"] == below
+
+
+def test_account_below_has_no_rights_and_no_token() -> None:
+    spec = forward(pod())["spec"]
+    assert spec["serviceAccountName"] == "vkgateway-pod"
+    assert spec["automountServiceAccountToken"] is False
+
+
+def test_token_comes_from_the_pods_own_secret_and_the_ca_is_the_tenants() -> None:
+    (volume,) = forward(pod())["spec"]["volumes"]
+    secret = token_secret_name("web-1", "6c5f1f7e-0001")
+    token, ca, namespace = volume["projected"]["sources"]
+    assert token == {"secret": {"name": secret, "items": [{"key": "kube-api-access-x7k2p.0", "path": "token"}]}}
+    assert ca["configMap"] == {"name": "vkgateway-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    assert namespace["downwardAPI"]["items"][0]["fieldRef"]["fieldPath"] == (
+        "metadata.annotations['vkgateway.io/namespace']"
+    )
+    assert volume["projected"]["defaultMode"] == 420
+
+
+def test_two_tokens_have_two_keys() -> None:
+    sources = [{"serviceAccountToken": {"path": "a"}}, {"serviceAccountToken": {"path": "b", "audience": "vault"}}]
+    made = forward(pod(volumes=[{"name": "v", "projected": {"sources": sources}}]))
+    items = [source["secret"]["items"][0] for source in made["spec"]["volumes"][0]["projected"]["sources"]]
+    assert items == [{"key": "v.0", "path": "a"}, {"key": "v.1", "path": "b"}]
+
+
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_api_server_variables_lead_to_the_tenant(kind: str) -> None:
+    spec: dict[str, Any] = {kind: [container(env=[{"name": "A", "value": "1"}])]}
+    made = forward(pod(**spec))
+    env = env_of(made, kind)
+    assert env["KUBERNETES_SERVICE_HOST"]["value"] == "10.213.0.1"
+    assert env["KUBERNETES_SERVICE_PORT"]["value"] == "20123"
+    assert env["KUBERNETES_PORT_443_TCP"]["value"] == "tcp://10.213.0.1:20123"
+    assert list(env)[-1] == "A"
+
+
+def test_a_containers_own_variables_win_and_stand_once() -> None:
+    made = forward(pod(containers=[container(env=[{"name": "KUBERNETES_SERVICE_HOST", "value": "mine"}])]))
+    names = [entry["name"] for entry in made["spec"]["containers"][0]["env"]]
+    assert names.count("KUBERNETES_SERVICE_HOST") == 1
+    assert env_of(made)["KUBERNETES_SERVICE_HOST"]["value"] == "mine"
+
+
+def test_ipv6_address_of_the_api_server() -> None:
+    env = env_of(forward(pod(), tenant=replace(TENANT, api_host="fd00::1")))
+    assert env["KUBERNETES_PORT"]["value"] == "tcp://[fd00::1]:20123"
+    assert env["KUBERNETES_SERVICE_HOST"]["value"] == "fd00::1"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("metadata.namespace", "default"),
+        ("metadata.uid", "6c5f1f7e-0001"),
+        ("spec.nodeName", "a100.local"),
+        ("spec.serviceAccountName", "robot"),
+        ("metadata.labels['vkgateway.io/tenant']", ""),
+        ("metadata.annotations['vkgateway.io/uid']", ""),
+    ],
+)
+def test_fields_with_the_tenants_values(path: str, value: str) -> None:
+    assert env_of(forward(pod(containers=[container(env=[field(path)])])))["X"] == {"name": "X", "value": value}
+
+
+@pytest.mark.parametrize(
+    "path", ["metadata.name", "metadata.labels['app']", "status.podIP", "status.podIPs", "status.hostIP"]
+)
+def test_fields_left_to_the_compute_kubelet(path: str) -> None:
+    assert env_of(forward(pod(containers=[container(env=[field(path)])])))["X"] == field(path)
+
+
+def test_resource_and_key_references_are_left_and_their_order_kept() -> None:
+    env = [
+        {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+        {"name": "K", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+        {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+        {"name": "Z", "value": "$(N)-$(K)"},
+    ]
+    made = forward(pod(containers=[container(env=env)]))["spec"]["containers"][0]["env"][-4:]
+    assert made == [env[0], env[1], {"name": "N", "value": "default"}, env[3]]
+
+
+def test_root_certificate_of_the_tenant_in_environment() -> None:
+    made = forward(
+        pod(
+            containers=[
+                container(
+                    env=[
+                        {"name": "CA", "valueFrom": {"configMapKeyRef": {"name": "kube-root-ca.crt", "key": "ca.crt"}}}
+                    ],
+                    envFrom=[{"configMapRef": {"name": "kube-root-ca.crt"}}, {"secretRef": {"name": "s"}}],
+                )
+            ]
+        )
+    )
+    assert env_of(made)["CA"]["valueFrom"]["configMapKeyRef"] == {"name": "vkgateway-root-ca.crt", "key": "ca.crt"}
+    assert made["spec"]["containers"][0]["envFrom"] == [
+        {"configMapRef": {"name": "vkgateway-root-ca.crt"}},
+        {"secretRef": {"name": "s"}},
+    ]
+
+
+def test_downward_volume_shows_the_tenants_labels_and_annotations_only() -> None:
+    items = [
+        {"path": path, "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.{path}"}}
+        for path in ("labels", "annotations", "uid", "name")
+    ]
+    made = forward(pod(volumes=[{"name": "d", "downwardAPI": {"items": items}}]))
+    paths = [item["fieldRef"]["fieldPath"] for item in made["spec"]["volumes"][0]["downwardAPI"]["items"]]
+    assert paths == [
+        "metadata.annotations['vkgateway.io/labels']",
+        "metadata.annotations['vkgateway.io/annotations']",
+        "metadata.annotations['vkgateway.io/uid']",
+        "metadata.name",
+    ]
+    annotations = made["metadata"]["annotations"]
+    assert annotations["vkgateway.io/labels"] == 'app="web"\npod-template-hash="abc"'
+    assert annotations["vkgateway.io/annotations"] == 'example.com/note="hello"'
+
+
+def test_other_volumes_are_left_as_they_are() -> None:
+    volumes = [
+        {"name": "e", "emptyDir": {"medium": "Memory"}},
+        {"name": "c", "configMap": {"name": "cm", "optional": True}},
+        {"name": "s", "secret": {"secretName": "s"}},
+        {"name": "n", "nfs": {"server": "x", "path": "/"}},
+        {"name": "f", "somethingOfNextYear": {"a": 1}},
+    ]
+    assert forward(pod(volumes=volumes))["spec"]["volumes"] == volumes
+
+
+def test_names_of_the_api_server() -> None:
+    aliases = forward(pod(hostAliases=[{"ip": "1.2.3.4", "hostnames": ["x"]}]))["spec"]["hostAliases"]
+    assert aliases[0] == {"ip": "1.2.3.4", "hostnames": ["x"]}
+    assert aliases[1]["ip"] == "10.213.0.1"
+    assert "kubernetes" in aliases[1]["hostnames"]
+    assert "kubernetes.default.svc.cluster.local" in aliases[1]["hostnames"]
+    other = forward(pod(metadata={"namespace": "web"}))["spec"]["hostAliases"][0]["hostnames"]
+    assert "kubernetes" not in other
+    named = forward(pod(), tenant=replace(TENANT, api_host="api.example.com"))["spec"]
+    assert "hostAliases" not in named
+
+
+@pytest.mark.parametrize(
+    ("above", "below"),
+    [
+        ("ClusterFirst", "Default"),
+        ("ClusterFirstWithHostNet", "Default"),
+        (None, "Default"),
+        ("Default", "Default"),
+        ("None", "None"),
+    ],
+)
+def test_dns_policy_and_config(above: str | None, below: str) -> None:
+    config = {"nameservers": ["1.1.1.1"], "searches": ["x"], "options": [{"name": "ndots", "value": "2"}]}
+    spec = forward(pod(dnsPolicy=above, dnsConfig=config))["spec"]
+    assert spec["dnsPolicy"] == below
+    assert spec["dnsConfig"] == config
+
+
+def test_no_service_variables_of_other_peoples_services() -> None:
+    assert forward(pod(enableServiceLinks=True))["spec"]["enableServiceLinks"] is False
+
+
+def test_hostname_is_kept_and_subdomain_would_show_the_compute_namespace() -> None:
+    spec = forward(pod(hostname="h", subdomain="s"))["spec"]
+    assert spec["hostname"] == "h"
+    assert "subdomain" not in spec
+
+
+def test_readiness_gates_are_judged_above() -> None:
+    made = forward(pod(readinessGates=[{"conditionType": "example.com/a"}, {"conditionType": "b"}]))
+    assert "readinessGates" not in made["spec"]
+    assert made["metadata"]["annotations"]["vkgateway.io/readiness-gates"] == "example.com/a,b"
+
+
+def test_gates_of_others_are_never_touched() -> None:
+    gates = [{"name": "example.com/wait"}]
+    assert forward(pod(schedulingGates=gates))["spec"]["schedulingGates"] == gates
+
+
+def test_what_is_kept() -> None:
+    kept: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 7,
+        "activeDeadlineSeconds": 60,
+        "os": {"name": "linux"},
+        "hostUsers": False,
+        "securityContext": {"fsGroup": 1},
+        "imagePullSecrets": [{"name": "pull"}],
+        "runtimeClassName": "kata",
+        "shareProcessNamespace": True,
+        "resources": {"limits": {"cpu": "1"}},
+        "fieldOfNextYear": {"a": [1]},
+    }
+    spec = forward(pod(**kept))["spec"]
+    assert {name: spec[name] for name in kept} == kept
+
+
+def test_sidecars_and_container_fields_are_kept() -> None:
+    side = container("side", restartPolicy="Always", fieldOfNextYear=1, readinessProbe={"httpGet": {"port": 80}})
+    made = forward(pod(initContainers=[side, container("init")]))["spec"]["initContainers"]
+    assert [{key: value for key, value in one.items() if key != "env"} for one in made] == [side, container("init")]
+
+
+def test_ephemeral_containers_cannot_be_given_at_creation() -> None:
+    assert "ephemeralContainers" not in forward(pod(ephemeralContainers=[container("debug")]))["spec"]
+
+
+def test_default_tolerations_are_kept_and_the_pools_added() -> None:
+    taint = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    spec = forward(pod(), pool=replace(POOL, tolerations=(taint,)))["spec"]
+    assert spec["tolerations"] == [*DEFAULT_TOLERATIONS, taint]
+    assert forward(pod(tolerations=[taint]), pool=replace(POOL, tolerations=(taint,)))["spec"]["tolerations"] == [taint]
+
+
+def test_pool_is_chosen_by_its_selector() -> None:
+    assert forward(pod())["spec"]["nodeSelector"] == {"platform.vkgateway.io/pool": "a100"}
