@@ -1,0 +1,80 @@
+#!/bin/sh
+# Prepares a checkout: a virtual environment with the locked dependencies and, as root on Debian, system packages.
+# Does nothing when it has been done for this very lock file. Choose the interpreter with PYTHON=/path/to/python.
+set -eu
+cd "$(dirname "$0")/.."
+
+VENV=.venv
+PACKAGES="runc containernetworking-plugins iptables nftables iproute2 conntrack socat busybox-static"
+STAMP="$VENV/.setup-$(cat requirements.lock pyproject.toml scripts/setup.sh | sha256sum | cut -c1-16)"
+
+say() { echo "setup: $*" >&2; }
+fail() { echo "setup: $1" >&2; shift; for line in "$@"; do echo "       $line" >&2; done; exit 1; }
+
+fits() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' >/dev/null 2>&1; }
+
+find_python() {
+    if [ -n "${PYTHON:-}" ]; then
+        fits "$PYTHON" || fail "PYTHON=$PYTHON is not a Python from 3.11 to 3.14."
+        echo "$PYTHON"
+        return
+    fi
+    for name in python3 python3.14 python3.13 python3.12 python3.11; do
+        if fits "$name"; then
+            echo "$name"
+            return
+        fi
+    done
+    found=$(python3 --version 2>/dev/null || echo "no python3 at all")
+    fail "vkgateway needs Python 3.11, 3.12, 3.13 or 3.14; here is $found." \
+        "Debian 12 and later, Ubuntu 24.04 and later: apt install python3 python3-venv" \
+        "Anywhere: install uv (https://docs.astral.sh/uv), then" \
+        "  uv python install 3.13 && make setup PYTHON=\$(uv python find 3.13)"
+}
+
+install_packages() {
+    command -v apt-get >/dev/null 2>&1 && command -v dpkg-query >/dev/null 2>&1 || {
+        say "not Debian: for a real node install by hand what these packages hold: $PACKAGES"
+        return 0
+    }
+    missing=""
+    for package in $PACKAGES; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q "ok installed" || missing="$missing $package"
+    done
+    [ -n "$missing" ] || return 0
+    if [ "$(id -u)" -ne 0 ]; then
+        say "a real node needs root and these packages; without them the platform has hollow nodes only:$missing"
+        return 0
+    fi
+    say "installing Debian packages for the real node:$missing"
+    export DEBIAN_FRONTEND=noninteractive
+    # shellcheck disable=SC2086
+    if ! { apt-get install -y -qq --no-install-recommends $missing || {
+        apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing
+    }; } >/dev/null 2>"$VENV/apt.log"; then
+        say "apt could not install them ($(tail -n 1 "$VENV/apt.log")); the platform will have hollow nodes only"
+    fi
+}
+
+make_venv() {
+    python=$(find_python)
+    if ! "$VENV/bin/python" -c '' 2>/dev/null || ! fits "$VENV/bin/python"; then
+        rm -rf "$VENV"
+        say "making $VENV with $("$python" --version)"
+        "$python" -m venv "$VENV" >/dev/null 2>&1 || {
+            rm -rf "$VENV"
+            fail "$python cannot make a virtual environment." "Debian and Ubuntu: apt install python3-venv"
+        }
+    fi
+    say "installing the locked dependencies"
+    "$VENV/bin/python" -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
+    # setuptools comes from the lock file too, so the build needs nothing that is not in it.
+    "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+}
+
+[ -e "$STAMP" ] && exit 0
+make_venv
+install_packages
+rm -f "$VENV"/.setup-*
+: >"$STAMP"
+say "ready"
