@@ -239,6 +239,19 @@ async def test_two_supervisors_never_share_a_data_directory(client: SupervisorCl
     assert names_alive(data_dir_of(client)).count("supervisor") == 1
 
 
+async def test_a_supervisor_that_cannot_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "supervisor.lock").mkdir()
+    with pytest.raises(SupervisorUnavailable, match=r"ended with exit code 1: IsADirectoryError") as caught:
+        await start_supervisor(tmp_path)
+    assert str(tmp_path / "logs" / "supervisor.log") in caught.value.hint
+
+
+async def test_a_missing_folder_is_told_as_such(supervisor: Supervisor, tmp_path: Path) -> None:
+    found = await supervisor.ensure(ProcessSpec(name="a", argv=("true",), cwd=str(tmp_path / "none")))
+    assert found.reason == f"cannot start {tmp_path}/none: No such file or directory"
+
+
 def test_a_bad_name_never_reaches_the_socket() -> None:
     with pytest.raises(InputError):
         spec("Bad", "true")

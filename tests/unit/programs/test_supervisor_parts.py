@@ -56,6 +56,11 @@ def test_back_off_doubles_to_a_limit_and_is_forgotten_after_health() -> None:
     assert backoff.pause(lived=30.0) == pytest.approx(0.2)
 
 
+def test_a_zero_byte_is_refused_before_it_reaches_the_system() -> None:
+    with pytest.raises(InputError, match="zero byte"):
+        ProcessSpec(name="etcd", argv=("etcd",), env={"A": "x\0y"})
+
+
 @given(lives=st.lists(st.floats(min_value=0, max_value=1000), max_size=50))
 def test_back_off_stays_within_its_bounds(lives: list[float]) -> None:
     backoff = Backoff()

@@ -3,14 +3,13 @@
 import asyncio
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import ClassVar
 
 import msgspec
 
 from vkgateway.model.errors import NotFoundError, UnavailableError, VkgatewayError
-from vkgateway.programs.supervisor import procfs, protocol
+from vkgateway.programs.supervisor import logs, procfs, protocol
 from vkgateway.programs.supervisor.leftovers import stop_leftovers
 from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, SupervisorPaths
 
@@ -138,30 +137,40 @@ async def start_supervisor(data_dir: Path) -> SupervisorClient:
 
 async def _launch(data_dir: Path, client: SupervisorClient) -> None:
     paths = SupervisorPaths(data_dir.resolve())  # noqa: ASYNC240 - once, at start
-    paths.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    paths.log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    log = paths.log("supervisor")
-    daemon = subprocess.Popen(  # noqa: ASYNC220 - forks at once; the daemon outlives us
-        supervisor_command(paths.data_dir),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600),
-        start_new_session=True,
-        cwd=paths.data_dir,
-        env={**os.environ, procfs.MARK: procfs.mark(paths.data_dir, name=procfs.SUPERVISOR)},
-    )
+    daemon = _spawn(paths)
     deadline = asyncio.get_running_loop().time() + _START_SECONDS
     while asyncio.get_running_loop().time() < deadline:
-        await asyncio.sleep(_POLL_SECONDS)
+        ended = daemon.poll()
         try:
             await client.list()
         except SupervisorUnavailable:
-            continue
-        daemon.returncode = daemon.returncode or 0  # it goes on living: nothing to wait for, nothing to warn about
-        return
-    raise SupervisorUnavailable(f"the supervisor did not answer within {_START_SECONDS:.0f} s", hint=f"see {log}")
+            if ended is not None:
+                break
+            await asyncio.sleep(_POLL_SECONDS)
+        else:
+            daemon.returncode = daemon.returncode or 0  # it goes on living, and nobody waits for it
+            return
+    why = f"did not answer within {_START_SECONDS:.0f} s" if ended is None else f"ended with exit code {ended}"
+    log = paths.log("supervisor")
+    line = logs.telling_line(log)
+    raise SupervisorUnavailable(
+        f"the supervisor of {data_dir} {why}" + (f": {line}" if line else ""), hint=f"see {log}"
+    )
 
 
-def supervisor_command(data_dir: Path) -> list[str]:
-    """The command line of the supervisor of `data_dir`."""
-    return [sys.executable, "-m", "vkgateway.programs.supervisor", "--data-dir", str(data_dir)]
+def _spawn(paths: SupervisorPaths) -> subprocess.Popen[bytes]:
+    paths.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    paths.log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    log = logs.open_log(paths.log("supervisor"))
+    try:
+        return subprocess.Popen(
+            paths.command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+            cwd=paths.data_dir,
+            env={**os.environ, procfs.MARK: procfs.mark(paths.data_dir, name=procfs.SUPERVISOR)},
+        )
+    finally:
+        os.close(log)

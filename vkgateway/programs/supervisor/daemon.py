@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections.abc import Iterable
 from itertools import groupby
+from operator import itemgetter
 
 import msgspec
 
@@ -105,9 +106,9 @@ class Supervisor:
             return self._one(process.state())
 
     async def _stop(self, names: Iterable[str]) -> None:
-        ranked = sorted(names, key=lambda name: -self._processes[name].spec.stop_rank)
-        for _, rank in groupby(ranked, key=lambda name: self._processes[name].spec.stop_rank):
-            await asyncio.gather(*(self._stop_one(name) for name in list(rank)))
+        ranked = sorted(((self._processes[name].spec.stop_rank, name) for name in names), reverse=True)
+        for _, rank in groupby(ranked, key=itemgetter(0)):
+            await asyncio.gather(*(self._stop_one(name) for _, name in rank))
         self._save()
 
     async def _stop_one(self, name: str) -> None:

@@ -56,7 +56,6 @@ class Supervised:
         self._wake = asyncio.Event()
         self._stopping = False
         self._next_start: float | None = None
-        self._log_start = 0
 
     @property
     def spec(self) -> ProcessSpec:
@@ -119,12 +118,12 @@ class Supervised:
 
     def _spawn(self) -> None:
         """Start the program; a failure is only noted, `_keep` tries again later."""
-        self._log_start = logs.size(self._paths.log(self.spec.name))
+        self.record.log_start = logs.size(self._paths.log(self.spec.name))
         self.record.since = time.time()
         try:
             self._running = spawn(self.spec, paths=self._paths)
         except OSError as error:
-            self._note(f"cannot start {self.spec.argv[0]}: {error.strerror}")
+            self._note(f"cannot start {error.filename or self.spec.argv[0]}: {error.strerror}")
             return
         self.record.pid, self.record.started = self._running.pid, self._running.started
         _LOG.info("%s started, pid %d", self.spec.name, self._running.pid)
@@ -155,7 +154,7 @@ class Supervised:
 
     def _why(self, lived: float) -> str:
         assert self._running is not None
-        line = logs.telling_line(self._paths.log(self.spec.name), since=self._log_start)
+        line = logs.telling_line(self._paths.log(self.spec.name), since=self.record.log_start)
         return f"{self._running.how} after {_span(lived)}" + (f": {line}" if line else "")
 
     def _note(self, reason: str) -> None:

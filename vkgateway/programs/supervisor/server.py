@@ -145,7 +145,7 @@ def _start_guardian(paths: SupervisorPaths) -> subprocess.Popen[bytes]:
         [
             *(sys.executable, "-I", "-S", "-c", _GUARDIAN),
             *(str(paths.lock), procfs.MARK, successor),
-            *(sys.executable, "-m", "vkgateway.programs.supervisor", "--data-dir", str(paths.data_dir)),
+            *paths.command,
         ],
         stdin=subprocess.DEVNULL,
         env={**os.environ, procfs.MARK: procfs.mark(paths.data_dir, name=procfs.GUARDIAN)},

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -47,6 +48,8 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             raise InputError(f"process name {self.name!r} is the supervisor's own")
         if not self.argv:
             raise InputError(f"process {self.name!r} has no command line")
+        if any("\0" in text for text in (*self.argv, *self.env, *self.env.values())):
+            raise InputError(f"process {self.name!r} has a zero byte in its command line or environment")
 
     def digest(self) -> str:
         """A short name for this very spec: equal specs share it, however they were written."""
@@ -105,6 +108,11 @@ class SupervisorPaths:
     def state(self) -> Path:
         """The processes asked for, their pids and start times."""
         return self.run_dir / "processes.json"
+
+    @property
+    def command(self) -> list[str]:
+        """The command line of the supervisor of this data directory."""
+        return [sys.executable, "-P", "-m", "vkgateway.programs.supervisor", "--data-dir", str(self.data_dir)]
 
     def log(self, name: str) -> Path:
         """The log file of the process called `name`."""

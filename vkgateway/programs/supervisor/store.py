@@ -16,6 +16,8 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     restarts: int = 0
     since: float = 0.0
     reason: str = ""
+    log_start: int = 0
+    """The length of its log, in bytes, when it was last started."""
 
 
 class StateFile(msgspec.Struct, kw_only=True):
