@@ -117,6 +117,7 @@ class FakeSupervisor:
         self.specs: dict[str, ProcessSpec] = {}
         self.starts: list[str] = []
         self.failing: dict[str, str] = {}
+        self.restarts = 0
 
     async def ensure(self, spec: ProcessSpec) -> ProcessState:
         if self.specs.get(spec.name) != spec:
@@ -136,7 +137,7 @@ class FakeSupervisor:
             name=spec.name,
             state="backoff" if reason else "running",
             pid=None if reason else 1,
-            restarts=0,
+            restarts=self.restarts,
             since=time.time(),
             reason=reason,
             log="",

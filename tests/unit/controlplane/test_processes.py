@@ -208,9 +208,28 @@ async def test_trouble_names_the_process_and_why(tmp_path: Path) -> None:
     world = Driver(tmp_path)
     await world.start(plane())
     assert await world.driver.trouble(plane()) == ""
-    world.supervisor.failing["tenant/alpha/scheduler"] = "exit 1: no such flag"
-    assert "tenant/alpha/scheduler" in await world.driver.trouble(plane())
+    world.supervisor.failing["tenant/alpha/apiserver"] = "exit 1: no such flag"
+    assert "tenant/alpha/apiserver" in await world.driver.trouble(plane())
     assert "no such flag" in await world.driver.trouble(plane())
+
+
+@pytest.mark.parametrize(("restarts", "told"), [(2, False), (3, True)])
+async def test_a_client_that_ends_before_the_server_is_there_is_no_trouble_yet(
+    tmp_path: Path, restarts: int, told: bool
+) -> None:
+    world = Driver(tmp_path)
+    await world.start(plane())
+    world.supervisor.failing["tenant/alpha/scheduler"] = "connection refused"
+    world.supervisor.restarts = restarts
+    assert bool(await world.driver.trouble(plane())) == told
+
+
+async def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tenants").write_text("a file where a folder should be")
+    world = Driver(tmp_path)
+    with pytest.raises(UnavailableError, match=r"'alpha' cannot be written to .*tenants/alpha"):
+        await world.start(plane())
+    assert world.supervisor.specs == {}
 
 
 async def test_removal_takes_processes_files_and_logs_of_one_tenant(tmp_path: Path) -> None:

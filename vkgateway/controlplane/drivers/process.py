@@ -12,10 +12,14 @@ from typing import Protocol
 
 from vkgateway.controlplane.components import PROGRAMS, component
 from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.layout import Authorities, write_files
+from vkgateway.controlplane.layout import Authorities, PlaneFiles, write_files
 from vkgateway.controlplane.plane import COMPONENTS, Plane
 from vkgateway.controlplane.ports import bindable, require_free
+from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, SupervisorPaths
+
+# The starts that a client of the API server is granted while that is not there yet.
+_PATIENCE = 3
 
 
 class Supervisor(Protocol):
@@ -60,7 +64,6 @@ class ProcessDriver:
         self._authorities = authorities
         self._now = now
         self._can_bind = can_bind
-        self._found: dict[str, Mapping[str, Path]] = {}
 
     async def prepare(self, version: str) -> None:
         """Find or build the three programs of that version."""
@@ -70,23 +73,19 @@ class ProcessDriver:
         """Write the files and ask for all three processes at once; the two clients wait for the API server."""
         programs = await self._resolve(version)
         await self._check_port(plane)
-        directory = self._directory(plane.cluster)
-        files = await asyncio.to_thread(
-            write_files,
-            directory,
-            plane=plane,
-            credentials=credentials,
-            authorities=self._authorities,
-            now=self._now(),
-        )
+        files = await asyncio.to_thread(self._write, plane, credentials)
         for name in COMPONENTS:
             spec = component(name, plane=plane, files=files, programs=programs)
             await self._supervisor.ensure(spec)
 
     async def trouble(self, plane: Plane) -> str:
-        """Tell the first process that waits for its next start, and why it ended."""
+        """Tell the first process that waits for its next start, and why it ended.
+
+        A client of the API server may end once or twice because that takes long to start.
+        """
         for state in await self._supervisor.list(plane.group):
-            if state.state == "backoff":
+            own_fault = state.name == f"{plane.group}/apiserver" or state.restarts >= _PATIENCE
+            if state.state == "backoff" and own_fault:
                 return f"{state.name} does not stay up: {state.reason}"
         return ""
 
@@ -96,17 +95,28 @@ class ProcessDriver:
         await asyncio.to_thread(self._remove_files, tenant)
 
     async def _resolve(self, version: str) -> Mapping[str, Path]:
-        """Ask once a version: to find out which version a program is, it has to be run."""
-        found = self._found.get(version)
-        if found is None or not all(map(Path.exists, found.values())):
-            found = self._found[version] = await self._programs(version).resolve(*PROGRAMS.values())
-        return found
+        return await self._programs(version).resolve(*PROGRAMS.values())
 
     async def _check_port(self, plane: Plane) -> None:
         """Refuse a port on which another program listens; our own API server may well do so."""
         states = await self._supervisor.list(f"{plane.group}/apiserver")
         if not any(_listens(state.argv, plane.port) and state.pid for state in states):
             require_free(plane.cluster, address=plane.address, port=plane.port, can_bind=self._can_bind)
+
+    def _write(self, plane: Plane, credentials: Credentials) -> PlaneFiles:
+        directory = self._directory(plane.cluster)
+        try:
+            return write_files(
+                directory,
+                plane=plane,
+                credentials=credentials,
+                authorities=self._authorities,
+                now=self._now(),
+            )
+        except OSError as error:
+            raise UnavailableError(
+                f"the files of tenant {plane.cluster!r} cannot be written to {directory}: {error.strerror}"
+            ) from error
 
     def _directory(self, tenant: str) -> Path:
         return self._data_dir / "tenants" / tenant
