@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vkgateway.model.api import Tenant
 
 POLL_SECONDS = 0.2
+GLANCES = 15
 
 EPILOG = """\b
 Examples:
@@ -91,8 +92,7 @@ async def create(
             click.echo(serialise(tenant_spec.manifest(wanted), output=output or "yaml"), nl=False)
             return
         made = await submit(client, wanted)
-        if wait:
-            made = await follow(client, made, timeout=timeout)
+        made = await follow(client, made, timeout=timeout) if wait else await glance(client, made)
         _report(made, output=output, waited=wait)
 
 
@@ -181,18 +181,32 @@ async def follow(client: Client, made: Tenant, *, timeout: float) -> Tenant:
             await asyncio.sleep(POLL_SECONDS)
 
 
-async def _look(client: Client, made: Tenant) -> Tenant:
-    """Return the tenant as it is now; one that was refused is taken back first."""
-    from vkgateway.cli import cluster
-    from vkgateway.kube.resources import TENANTS
-    from vkgateway.model.api import ACCEPTED
-    from vkgateway.model.errors import InputError
-    from vkgateway.model.objects import condition
+async def glance(client: Client, made: Tenant) -> Tenant:
+    """Return once the gateway has accepted the tenant, or does not seem to be running.
 
-    name = made.metadata.name
-    now = await cluster.tenant(client, name)
-    accepted = condition(now.status.conditions, ACCEPTED)
-    if accepted is None or accepted.status != "False":
+    Raises InputError, and takes the tenant back, where it is not accepted.
+    """
+    from vkgateway.model.api import ACCEPTED
+    from vkgateway.model.objects import is_true
+
+    now = made
+    for _ in range(GLANCES):
+        now = await _look(client, made)
+        if is_true(now.status.conditions, ACCEPTED):
+            break
+        await asyncio.sleep(POLL_SECONDS)
+    return now
+
+
+async def _look(client: Client, made: Tenant) -> Tenant:
+    """Return the tenant as it is now; one that cannot be had, however long one waits, is taken back first."""
+    from vkgateway.cli import cluster
+    from vkgateway.cli.tenant_progress import refusal
+    from vkgateway.kube.resources import TENANTS
+
+    now = await cluster.tenant(client, made.metadata.name)
+    error = refusal(now)
+    if error is None:
         return now
-    await client.delete(TENANTS, name, uid=made.metadata.uid)
-    raise InputError(f"tenant {name!r} cannot be had: {accepted.message}", hint="Nothing of it was kept.")
+    await client.delete(TENANTS, made.metadata.name, uid=made.metadata.uid)
+    raise error

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vkgateway.gateway.status import IMPOSSIBLE, TAKEN
 from vkgateway.model.api import ACCEPTED, CONTROL_PLANE_READY, READY, VIRTUAL_NODES_READY, Tenant
+from vkgateway.model.errors import ConflictError, InputError, VkgatewayError
 from vkgateway.model.objects import Condition, condition
 
 MILESTONES = (ACCEPTED, CONTROL_PLANE_READY, VIRTUAL_NODES_READY, READY)
@@ -48,3 +50,16 @@ def _current(tenant: Tenant, kind: str) -> Condition | None:
     if found is None or 0 < found.observed_generation < tenant.metadata.generation:
         return None
     return found
+
+
+def refusal(tenant: Tenant) -> VkgatewayError | None:
+    """Return what stands against a tenant that no waiting will heal; None where nothing does."""
+    accepted, made = _current(tenant, ACCEPTED), _current(tenant, CONTROL_PLANE_READY)
+    sentence, hint = f"tenant {tenant.metadata.name!r} cannot be had: ", "Nothing of it is kept."
+    if accepted is not None and accepted.status == "False":
+        return InputError(sentence + accepted.message, hint=hint)
+    if made is not None and made.status == "False" and made.reason == IMPOSSIBLE:
+        return InputError(sentence + made.message, hint=hint)
+    if made is not None and made.status == "False" and made.reason == TAKEN:
+        return ConflictError(sentence + made.message, hint=hint)
+    return None

@@ -295,4 +295,6 @@ class TenantRuntime:
             if not self._nodes[name].registered:
                 return waiting("Registering", f"virtual node {name} is being registered")
         count = len(self._wiring.sources)
-        return passed("Ready", f"{count} virtual nodes are ready" if count else "the tenant has no pools")
+        if not count:
+            return passed("NoPools", "the tenant has no pools")
+        return passed("Ready", "1 virtual node is ready" if count == 1 else f"{count} virtual nodes are ready")

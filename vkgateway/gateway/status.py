@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeVar
@@ -58,6 +58,13 @@ def failing(reason: str, message: str = "") -> Verdict:
     """Say that something is wrong."""
     return Verdict("False", reason, message, trouble=True)
 
+
+IMPOSSIBLE = "Impossible"
+"""Reason of a failure that only a changed spec can heal."""
+TAKEN = "Taken"
+"""Reason of a failure because something that was asked for belongs to somebody else."""
+QUIET = frozenset({"NotStarted", "NotLookedAt"})
+"""Reasons that say nothing has happened yet."""
 
 NOT_LOOKED_AT = waiting("NotLookedAt", "not looked at yet")
 BEFORE_ACCEPTANCE = waiting("NotStarted", "waits for acceptance")
@@ -154,10 +161,21 @@ def _conditions(
     return tuple(conditions)
 
 
-def changed(old: Sequence[Condition], new: Sequence[Condition]) -> list[Condition]:
-    """Return the new conditions whose status or reason differs from before: those that are worth an event."""
-    before = {condition.type: (condition.status, condition.reason) for condition in old}
-    return [one for one in new if before.get(one.type) != (one.status, one.reason)]
+def changed(old: Sequence[Condition], new: Sequence[Condition], *, quiet: Collection[str] = ()) -> list[Condition]:
+    """Return the new conditions that are worth an event: those whose status or reason differs from before.
+
+    Ready repeats what the others say, so only its status counts; a reason in `quiet` is never worth one.
+    """
+    before = {condition.type: _gist(condition) for condition in old}
+    return [one for one in new if before.get(one.type) != _gist(one) and one.reason not in quiet and _is_news(one)]
+
+
+def _gist(condition: Condition) -> tuple[str, str]:
+    return condition.status, "" if condition.type == READY else condition.reason
+
+
+def _is_news(condition: Condition) -> bool:
+    return condition.type != READY or condition.status == "True" or condition.reason.startswith("Delet")
 
 
 AnyStatus = TypeVar("AnyStatus", TenantStatus, ComputeClusterStatus)

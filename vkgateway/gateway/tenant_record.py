@@ -12,12 +12,22 @@ import structlog
 from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.metrics import ONBOARDING
 from vkgateway.gateway.planes import Access
-from vkgateway.gateway.status import TenantFacts, Verdict, changed, difference, failing, tenant_status
+from vkgateway.gateway.status import (
+    IMPOSSIBLE,
+    QUIET,
+    TAKEN,
+    TenantFacts,
+    Verdict,
+    changed,
+    difference,
+    failing,
+    tenant_status,
+)
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import TENANTS
 from vkgateway.model.api import ApiServerStatus, Tenant, TenantSpec, TenantStatus
-from vkgateway.model.errors import VkgatewayError
+from vkgateway.model.errors import ConflictError, InputError, VkgatewayError
 from vkgateway.model.objects import Condition
 
 log = structlog.get_logger(__name__)
@@ -66,8 +76,18 @@ class TenantRecord:
         if self.stage == "deleting":
             self.learn(deleting=Verdict("False", "DeletionStuck", str(error), trouble=True))
         else:
-            reason = type(error).__name__ if isinstance(error, VkgatewayError) else "InternalError"
-            self.learn(**{self.stage: failing(reason, str(error))})
+            self.learn(**{self.stage: failing(_reason(error), str(error))})
+
+
+def _reason(error: Exception) -> str:
+    """Return one CamelCase word for a failure; the first two mean that waiting will not help."""
+    if isinstance(error, InputError):
+        return IMPOSSIBLE
+    if isinstance(error, ConflictError):
+        return TAKEN
+    if isinstance(error, VkgatewayError):
+        return type(error).__name__.removesuffix("Error") or "Failed"
+    return "InternalError"
 
 
 class Teller:
@@ -101,7 +121,7 @@ class Teller:
             return
         record.status = new
         self._measure(record, old=old)
-        for one in changed(old.conditions, new.conditions):
+        for one in changed(old.conditions, new.conditions, quiet=QUIET):
             await self._event(tenant, one, record=record)
 
     def _settling(self, record: TenantRecord, new: TenantStatus) -> bool:

@@ -34,6 +34,7 @@ PROBE_TIMEOUT = 5.0
 RETRY_SECONDS = 15.0
 CLEARING_SECONDS = 60.0
 """Pods may take their grace to end; after so long the status says that it lasts."""
+RETELL_SECONDS = 3.0
 PROVISION_TIMEOUT = 180.0
 """One attempt at a control plane; the steps it has done stay done."""
 
@@ -188,10 +189,13 @@ class TenantController:
         return access
 
     async def _provision(self, tenant: Tenant, record: TenantRecord) -> Access:
+        begun = self._monotonic()
+
         async def on_step(reason: str, message: str) -> None:
-            if not record.facts.control_plane.trouble or record.access is None:
+            # A failure stays told while its next attempt goes through the steps before it.
+            if not record.facts.control_plane.trouble or self._monotonic() - begun > RETELL_SECONDS:
                 record.learn(control_plane=waiting(reason, message))
-            await self._teller.tell(tenant, record)
+                await self._teller.tell(tenant, record)
 
         if self._slots.locked():
             await on_step("Queued", "waits for its turn: other control planes are being made")

@@ -57,7 +57,6 @@ def test_only_what_differs_is_written() -> None:
     assert [one.type for one in changed(first.conditions, second.conditions)] == [
         "ControlPlaneReady",
         "VirtualNodesReady",
-        "Ready",
     ]
 
 
