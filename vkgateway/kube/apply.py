@@ -37,7 +37,8 @@ class _Condition(msgspec.Struct):
 
 
 class _Status(msgspec.Struct):
-    conditions: list[_Condition] = []
+    conditions: list[_Condition] | None = None
+    """Servers say null before anything is known of a definition."""
 
 
 class _Definition(msgspec.Struct):
@@ -151,7 +152,7 @@ async def _established(
     for name in names:
         while True:
             definition = _decode_definition(await client.get(CRDS, name))
-            if any(c.type == "Established" and c.status == "True" for c in definition.status.conditions):
+            if any(c.type == "Established" and c.status == "True" for c in definition.status.conditions or ()):
                 break
             if clock() >= until:
                 raise errors.ServerError(f"CustomResourceDefinition {name} at {client.name} is not established yet")

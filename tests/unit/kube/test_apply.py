@@ -53,6 +53,8 @@ async def test_waits_until_a_definition_is_served(server: FakeApiServer, client:
 
     async def sleep(seconds: float) -> None:
         naps.append(seconds)
+        if len(naps) == 1:  # what a real server shows for a moment
+            server.store.update(CRDS, CRD | {"status": {"conditions": None}}, name="widgets.example.org")
         if len(naps) == 3:
             server.store.update(
                 CRDS,
