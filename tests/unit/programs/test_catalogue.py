@@ -85,8 +85,6 @@ def test_modules_in_upstreams_own_tree_are_replaced_by_their_published_versions(
         "replace k8s.io/api => k8s.io/api v0.36.3",
         "replace k8s.io/apimachinery => k8s.io/apimachinery v0.36.3",
         "replace k8s.io/sample-controller => k8s.io/sample-controller v0.36.3",
-        "require k8s.io/api v0.36.3",
-        "require k8s.io/apimachinery v0.36.3",
     ]
 
 

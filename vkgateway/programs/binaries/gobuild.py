@@ -18,7 +18,6 @@ from vkgateway.programs.binaries.run import run
 
 _NEEDED_BYTES = 1_000_000_000
 _STAGING = re.compile(r"^\s*(?:replace\s+)?(\S+)\s+=>\s+\./staging/src/\S+\s*$", re.MULTILINE)
-_UNPUBLISHED = re.compile(r"^\s*(?:require\s+)?(\S+)\s+v0\.0\.0\s*$", re.MULTILINE)
 _SETTINGS = re.compile(r"^(?:go|godebug)\s+[^(\s].*$", re.MULTILINE)
 
 
@@ -133,8 +132,9 @@ def go_mod(unit: Unit, version: str, *, go_version: str, upstream: str) -> str:
     """A go.mod that requires the unit's modules at `version`.
 
     Modules that upstream keeps in its own tree (k8s.io/api and so on, `./staging/src`, required there as
-    v0.0.0) are published as v0.MINOR.PATCH: they are replaced, and those in use required, at that version.
-    `upstream` is the text of the first module's go.mod; its Go version and GODEBUG settings are kept.
+    v0.0.0) are published as v0.MINOR.PATCH and replaced by that. They are not required here: Go would then
+    have to read all of them, and some were never published. `upstream` is the text of the first module's
+    go.mod; its Go version and GODEBUG settings are kept.
     """
     settings = _SETTINGS.findall(upstream) if unit.staging else []
     lines = ["module build", *(settings or [f"go {go_version}"])]
@@ -143,7 +143,6 @@ def go_mod(unit: Unit, version: str, *, go_version: str, upstream: str) -> str:
         staged = f"v0.{version.partition('.')[2]}"
         replaced = dict.fromkeys(_STAGING.findall(upstream))
         lines += [f"replace {module} => {module} {staged}" for module in replaced]
-        lines += [f"require {module} {staged}" for module in _UNPUBLISHED.findall(upstream) if module in replaced]
     return "\n".join(lines) + "\n"
 
 
