@@ -1,0 +1,119 @@
+"""Changes of a running pod: which go down, that they settle, and what is told that stays above."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from tests.unit.translate.samples import POOL, TENANT, compute_pod, container, pod
+from vkgateway.model.objects import Object
+from vkgateway.translate.mutable import Changes, spec_changes
+
+START: dict[str, Any] = {
+    "containers": [container(resources={"requests": {"cpu": "1"}}), container("side")],
+    "initContainers": [container("init")],
+    "volumes": [{"name": "d", "downwardAPI": {"items": [{"path": "l", "fieldRef": {"fieldPath": "metadata.labels"}}]}}],
+}
+
+
+def changes(after: Object, below: Object | None = None) -> Changes:
+    return spec_changes(after, below or compute_pod(pod(**START), {}), tenant=TENANT, pool=POOL)
+
+
+def test_nothing_changed() -> None:
+    assert changes(pod(**START)) == Changes(patch=None, unsupported=())
+
+
+def test_labels_and_annotations_follow_and_what_reads_them() -> None:
+    after = pod(**START, metadata={"labels": {"app": "new", "b": "2"}, "annotations": {}})
+    patch = changes(after).patch
+    assert patch == {
+        "metadata": {
+            "labels": {"app": "new", "b": "2", "pod-template-hash": None},
+            "annotations": {
+                "example.com/note": None,
+                "vkgateway.io/labels": 'app="new"\nb="2"',
+                "vkgateway.io/copied": "app,b;",
+            },
+        }
+    }
+
+
+def test_what_was_put_on_the_pod_below_stays_there() -> None:
+    below = compute_pod(pod(**START), {})
+    below["metadata"]["labels"] |= {"topology.kubernetes.io/zone": "z"}
+    below["metadata"]["annotations"] |= {"cni.example.com/ips": "10.1.2.3"}
+    assert changes(pod(**START), below).patch is None
+    patch = changes(pod(**START, metadata={"labels": {}}), below).patch
+    assert patch is not None
+    assert patch["metadata"]["labels"] == {"app": None, "pod-template-hash": None}
+
+
+def test_a_removed_label_is_removed_after_two_changes() -> None:
+    below = compute_pod(pod(**START), {})
+    first = pod(**START, metadata={"labels": {"x": "1"}})
+    patch = changes(first, below).patch
+    assert patch is not None
+    for kind in ("labels", "annotations"):
+        standing = {**below["metadata"][kind], **patch["metadata"][kind]}
+        below["metadata"][kind] = {key: value for key, value in standing.items() if value is not None}
+    assert changes(first, below).patch is None
+    second = changes(pod(**START, metadata={"labels": {}}), below).patch
+    assert second is not None
+    assert second["metadata"]["labels"] == {"x": None}
+
+
+def test_ownership_is_restored() -> None:
+    below = compute_pod(pod(**START), {})
+    below["metadata"]["labels"]["vkgateway.io/pool"] = "other"
+    assert changes(pod(**START), below).patch == {"metadata": {"labels": {"vkgateway.io/pool": "a100"}}}
+
+
+def test_images_deadline_and_added_tolerations() -> None:
+    after = copy.deepcopy(pod(**START))
+    after["spec"]["containers"][0]["image"] = "busybox:2"
+    after["spec"]["initContainers"][0]["image"] = "busybox:3"
+    after["spec"]["activeDeadlineSeconds"] = 60
+    extra = {"key": "mine", "operator": "Exists"}
+    after["spec"]["tolerations"].append(extra)
+    below = compute_pod(pod(**START), {})
+    added_below = {"key": "added-below", "operator": "Exists"}
+    below["spec"]["tolerations"] = [*below["spec"]["tolerations"], added_below]
+    assert changes(after, below).patch == {
+        "spec": {
+            "containers": [{"name": "app", "image": "busybox:2"}],
+            "initContainers": [{"name": "init", "image": "busybox:3"}],
+            "activeDeadlineSeconds": 60,
+            "tolerations": [*below["spec"]["tolerations"], extra],
+        }
+    }
+
+
+@pytest.mark.parametrize("quantity", ["1", "1000m", 1])
+def test_the_same_quantity_is_no_resize(quantity: Any) -> None:
+    after = copy.deepcopy(pod(**START))
+    after["spec"]["containers"][0]["resources"]["requests"]["cpu"] = quantity
+    assert changes(after).unsupported == ()
+
+
+def test_resize_and_ephemeral_containers_are_told() -> None:
+    after = copy.deepcopy(pod(**START))
+    after["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "2"
+    after["spec"]["resources"] = {"limits": {"memory": "1Gi"}}
+    after["spec"]["ephemeralContainers"] = [container("debug")]
+    found = changes(after)
+    assert found.patch is None
+    assert [one.field for one in found.unsupported] == [
+        "spec.ephemeralContainers",
+        "spec.containers[app].resources",
+        "spec.resources",
+    ]
+    assert "debug" in found.unsupported[0].message
+
+
+def test_reserved_keys_set_later_are_told_and_have_no_effect() -> None:
+    after = copy.deepcopy(pod(**START))
+    after["metadata"]["labels"]["vkgateway.io/tenant"] = "beta"
+    found = changes(after)
+    assert [one.field for one in found.unsupported] == ["metadata.labels[vkgateway.io/tenant]"]
+    assert "labels" not in ((found.patch or {}).get("metadata") or {})

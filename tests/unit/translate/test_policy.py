@@ -1,0 +1,141 @@
+"""What is refused, with field, value and a sentence; and that a normal pod is not."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.translate.samples import POOL, TENANT, container, pod
+from vkgateway.translate.policy import Refusal, refusals
+
+RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def only(wanted: dict[str, Any], **tenant: Any) -> Refusal:
+    (refusal,) = refusals(wanted, tenant=replace(TENANT, **tenant), pool=POOL)
+    return refusal
+
+
+def test_a_normal_pod_passes() -> None:
+    assert refusals(pod(), tenant=TENANT, pool=POOL) == ()
+    strict = pod(containers=[container(securityContext=RESTRICTED)])
+    assert refusals(strict, tenant=replace(TENANT, pod_security="restricted"), pool=POOL) == ()
+
+
+@pytest.mark.parametrize("kind", ["labels", "annotations"])
+@pytest.mark.parametrize("key", ["vkgateway.io/tenant", "vkgateway.io/gang", "x.vkgateway.io/y"])
+def test_reserved_keys(kind: str, key: str) -> None:
+    refusal = only(pod(metadata={kind: {key: "v"}}))
+    assert (refusal.rule, refusal.field, refusal.value) == ("Reserved", f"metadata.{kind}[{key}]", "v")
+    assert key in refusal.message
+
+
+def test_static_pods() -> None:
+    assert only(pod(metadata={"annotations": {"kubernetes.io/config.mirror": "x"}})).rule == "NotSupported"
+
+
+@pytest.mark.parametrize(
+    ("volume", "field"),
+    [
+        ({"persistentVolumeClaim": {"claimName": "c"}}, "persistentVolumeClaim"),
+        ({"ephemeral": {"volumeClaimTemplate": {}}}, "ephemeral"),
+        ({"csi": {"driver": "d"}}, "csi"),
+        (
+            {"projected": {"sources": [{"clusterTrustBundle": {"path": "p"}}]}},
+            "projected.sources[0].clusterTrustBundle",
+        ),
+        ({"projected": {"sources": [{"podCertificate": {}}]}}, "projected.sources[0].podCertificate"),
+    ],
+)
+def test_volumes_that_are_not_supported_yet(volume: dict[str, Any], field: str) -> None:
+    refusal = only(pod(volumes=[{"name": "data", **volume}]))
+    assert refusal.rule == "NotSupported"
+    assert refusal.field == f"spec.volumes[0].{field}"
+    assert refusal.message.startswith("volume data: ")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"resourceClaims": [{"name": "gpu"}]},
+        {"schedulingGroup": {"podGroupName": "g"}},
+        {"workloadRef": {"name": "w"}},
+        {"setHostnameAsFQDN": True, "subdomain": "s"},
+    ],
+)
+def test_fields_that_are_not_supported_yet(spec: dict[str, Any]) -> None:
+    refusal = only(pod(**spec))
+    assert refusal.rule == "NotSupported"
+    assert refusal.field == f"spec.{next(iter(spec))}"
+
+
+def test_full_name_without_subdomain_is_the_hostname() -> None:
+    assert refusals(pod(setHostnameAsFQDN=True), tenant=TENANT) == ()
+
+
+def test_runtime_classes_by_allow_list() -> None:
+    refusal = only(pod(runtimeClassName="kata"), runtime_classes=("gvisor",))
+    assert (refusal.rule, refusal.value) == ("NotAllowed", "kata")
+    assert refusal.message == "runtime class kata is not allowed to this tenant; allowed: gvisor"
+    assert refusals(pod(runtimeClassName="kata"), tenant=replace(TENANT, runtime_classes=("kata",))) == ()
+    assert refusals(pod(runtimeClassName="kata"), tenant=replace(TENANT, runtime_classes=("*",))) == ()
+    assert "allowed none" in only(pod(runtimeClassName="kata")).message
+
+
+def test_pull_secrets_by_allow_list() -> None:
+    wanted = pod(imagePullSecrets=[{"name": "a"}, {"name": "b"}])
+    assert refusals(wanted, tenant=TENANT) == ()
+    refusal = only(wanted, image_pull_secrets=("a",))
+    assert (refusal.field, refusal.value) == ("spec.imagePullSecrets[1].name", "b")
+
+
+def test_the_platforms_taints() -> None:
+    refusal = only(pod(tolerations=[{"key": "vkgateway.io/drain", "operator": "Exists"}]))
+    assert (refusal.rule, refusal.value) == ("Reserved", "vkgateway.io/drain")
+
+
+@pytest.mark.parametrize("kind", ["podAffinity", "podAntiAffinity"])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_namespace_selector_by_labels(kind: str, weighted: bool) -> None:
+    term: dict[str, Any] = {"topologyKey": "z", "namespaceSelector": {"matchLabels": {"team": "x"}}}
+    name = (
+        "preferredDuringSchedulingIgnoredDuringExecution"
+        if weighted
+        else "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    terms = [{"weight": 1, "podAffinityTerm": term}] if weighted else [term]
+    refusal = only(pod(affinity={kind: {name: terms}}))
+    assert refusal.field == f"spec.affinity.{kind}.{name}[0].namespaceSelector"
+    assert "team" in refusal.message
+
+
+def test_downward_volume_of_reserved_keys() -> None:
+    items = [{"path": "x", "fieldRef": {"fieldPath": "metadata.labels['vkgateway.io/tenant']"}}]
+    assert only(pod(volumes=[{"name": "d", "downwardAPI": {"items": items}}])).rule == "Reserved"
+    projected = {"sources": [{"downwardAPI": {"items": items}}]}
+    assert only(pod(volumes=[{"name": "d", "projected": projected}])).rule == "Reserved"
+
+
+def test_the_platforms_config_map() -> None:
+    refusal = only(pod(volumes=[{"name": "c", "configMap": {"name": "vkgateway-root-ca.crt"}}]))
+    assert refusal.value == "vkgateway-root-ca.crt"
+
+
+def test_security_refusals_carry_the_standards_words() -> None:
+    refusal = only(pod(hostNetwork=True))
+    assert refusal == Refusal(
+        field="spec.hostNetwork",
+        value="true",
+        rule="hostNamespaces",
+        message='violates PodSecurity "baseline:latest": host namespaces (hostNetwork=true)',
+    )
+
+
+def test_everything_is_told_at_once() -> None:
+    wanted = pod(hostPID=True, runtimeClassName="x", volumes=[{"name": "h", "hostPath": {"path": "/"}}])
+    assert {one.rule for one in refusals(wanted, tenant=TENANT)} == {"hostNamespaces", "hostPathVolumes", "NotAllowed"}

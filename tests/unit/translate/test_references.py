@@ -1,0 +1,80 @@
+"""What a pod refers to: found wherever it stands, optional only if all its uses are."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.translate.samples import container, pod
+from vkgateway.translate.references import TokenSource, references
+
+
+def test_a_plain_pod_refers_to_its_certificates_and_token() -> None:
+    found = references(pod())
+    assert found.config_maps == {"kube-root-ca.crt": False}
+    assert found.secrets == {}
+    assert found.tokens == (
+        TokenSource(key="kube-api-access-x7k2p.0", audience="", expiration_seconds=3607, path="token"),
+    )
+
+
+def test_token_without_time_lives_an_hour_and_keeps_its_audience() -> None:
+    source = {"serviceAccountToken": {"path": "t", "audience": "vault"}}
+    (token,) = references(pod(volumes=[{"name": "v", "projected": {"sources": [source]}}])).tokens
+    assert token == TokenSource(key="v.0", audience="vault", expiration_seconds=3600, path="t")
+
+
+@pytest.mark.parametrize("kind", ["containers", "initContainers", "ephemeralContainers"])
+def test_environment_of_every_kind_of_container(kind: str) -> None:
+    env = [
+        {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "c1", "key": "k"}}},
+        {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s1", "key": "k", "optional": True}}},
+        {"name": "C", "value": "x"},
+    ]
+    env_from = [{"configMapRef": {"name": "c2", "optional": True}}, {"secretRef": {"name": "s2"}}]
+    spec: dict[str, Any] = {"volumes": [], kind: [container(env=env, envFrom=env_from)]}
+    found = references(pod(**spec))
+    assert found.config_maps == {"c1": False, "c2": True}
+    assert found.secrets == {"s1": True, "s2": False}
+
+
+@pytest.mark.parametrize(
+    "volume",
+    [
+        {"secret": {"secretName": "s"}},
+        {"projected": {"sources": [{"secret": {"name": "s"}}]}},
+        {"azureFile": {"secretName": "s"}},
+        {"cephfs": {"secretRef": {"name": "s"}}},
+        {"rbd": {"secretRef": {"name": "s"}}},
+        {"flexVolume": {"secretRef": {"name": "s"}}},
+        {"scaleIO": {"secretRef": {"name": "s"}}},
+        {"storageos": {"secretRef": {"name": "s"}}},
+        {"iscsi": {"secretRef": {"name": "s"}}},
+    ],
+)
+def test_secrets_of_volumes(volume: dict[str, Any]) -> None:
+    assert references(pod(volumes=[{"name": "v", **volume}])).secrets == {"s": False}
+
+
+@pytest.mark.parametrize(
+    "volume", [{"configMap": {"name": "c"}}, {"projected": {"sources": [{"configMap": {"name": "c"}}]}}]
+)
+def test_config_maps_of_volumes(volume: dict[str, Any]) -> None:
+    assert references(pod(volumes=[{"name": "v", **volume}])).config_maps == {"c": False}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "optional"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_optional_only_if_all_uses_are(first: bool, second: bool, optional: bool) -> None:
+    volumes = [
+        {"name": "a", "configMap": {"name": "c", "optional": first}},
+        {"name": "b", "configMap": {"name": "c", "optional": second}},
+    ]
+    assert references(pod(volumes=volumes)).config_maps == {"c": optional}
+
+
+def test_pull_secrets_may_be_missing() -> None:
+    found = references(pod(imagePullSecrets=[{"name": "pull"}, {}], volumes=[{"name": "e", "emptyDir": {}}]))
+    assert found.secrets == {"pull": True}
+    both = pod(imagePullSecrets=[{"name": "pull"}], volumes=[{"name": "v", "secret": {"secretName": "pull"}}])
+    assert references(both).secrets == {"pull": False}

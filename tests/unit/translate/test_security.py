@@ -1,0 +1,169 @@
+"""Pod Security Standards: verdicts and words as the PodSecurity admission plugin of Kubernetes 1.36 gives them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.translate.samples import container, pod
+from vkgateway.model.api import PodSecurity
+from vkgateway.translate.security import violations
+
+GOOD = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+MODULES = Path.home() / "go" / "pkg" / "mod" / "k8s.io"
+
+
+def told(level: PodSecurity, wanted: dict[str, Any]) -> str:
+    found = violations(wanted, level=level)
+    prefix = f'violates PodSecurity "{level}:latest": '
+    assert all(one.message.startswith(prefix) for one in found)
+    return ", ".join(one.message.removeprefix(prefix) for one in found)
+
+
+def secured(context: dict[str, Any], *names: str) -> dict[str, Any]:
+    return pod(containers=[container(name, securityContext=context) for name in names or ("app",)])
+
+
+AA = "container.apparmor.security.beta.kubernetes.io/app"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (pod(hostNetwork=True, hostIPC=True), "host namespaces (hostNetwork=true, hostIPC=true)"),
+        (
+            pod(volumes=[{"name": "a", "hostPath": {"path": "/"}}, {"name": "b", "hostPath": {"path": "/"}}]),
+            'hostPath volumes (volumes "a", "b")',
+        ),
+        (
+            pod(containers=[container(ports=[{"hostPort": 80}, {"hostPort": 443}, {"containerPort": 1}])]),
+            'hostPort (container "app" uses hostPorts 443, 80)',
+        ),
+        (
+            secured({"privileged": True}, "a", "b"),
+            'privileged (containers "a", "b" must not set securityContext.privileged=true)',
+        ),
+        (
+            secured({"capabilities": {"add": ["NET_ADMIN", "CHOWN"]}}),
+            'non-default capabilities (container "app" must not include "NET_ADMIN" in '
+            "securityContext.capabilities.add)",
+        ),
+        (
+            secured({"procMount": "Unmasked"}),
+            'procMount (container "app" must not set securityContext.procMount to "Unmasked")',
+        ),
+        (
+            secured({"seccompProfile": {"type": "Unconfined"}}),
+            'seccompProfile (container "app" must not set securityContext.seccompProfile.type to "Unconfined")',
+        ),
+        (
+            pod(securityContext={"seLinuxOptions": {"type": "x_t", "user": "u"}}),
+            'seLinuxOptions (pod set forbidden securityContext.seLinuxOptions: type "x_t"; user may not be set)',
+        ),
+        (
+            pod(securityContext={"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}),
+            "forbidden sysctls (kernel.msgmax)",
+        ),
+        (
+            pod(containers=[container(livenessProbe={"httpGet": {"host": "10.0.0.1", "port": 1}})]),
+            'probe or lifecycle host (container "app" uses probe or lifecycle host "10.0.0.1")',
+        ),
+        (
+            pod(metadata={"annotations": {AA: "unconfined"}}),
+            f'forbidden AppArmor profile (annotation must not set AppArmor profile type to "{AA}="unconfined"")',
+        ),
+        (
+            pod(securityContext={"appArmorProfile": {"type": "Unconfined"}}),
+            'forbidden AppArmor profile (pod must not set AppArmor profile type to "Unconfined")',
+        ),
+        (
+            pod(securityContext={"windowsOptions": {"hostProcess": True}}),
+            "hostProcess (pod must not set securityContext.windowsOptions.hostProcess=true)",
+        ),
+    ],
+)
+def test_baseline(wanted: dict[str, Any], words: str) -> None:
+    assert told("baseline", wanted) == words
+    assert told("privileged", wanted) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"allowPrivilegeEscalation": None},
+            'allowPrivilegeEscalation != false (container "app" must set '
+            "securityContext.allowPrivilegeEscalation=false)",
+        ),
+        (
+            {"capabilities": {"add": ["CHOWN"]}},
+            'unrestricted capabilities (container "app" must set securityContext.capabilities.drop=["ALL"]; '
+            'container "app" must not include "CHOWN" in securityContext.capabilities.add)',
+        ),
+        (
+            {"runAsNonRoot": None},
+            'runAsNonRoot != true (pod or container "app" must set securityContext.runAsNonRoot=true)',
+        ),
+        (
+            {"runAsNonRoot": False},
+            'runAsNonRoot != true (container "app" must not set securityContext.runAsNonRoot=false)',
+        ),
+        ({"runAsUser": 0}, 'runAsUser=0 (container "app" must not set runAsUser=0)'),
+        (
+            {"seccompProfile": None},
+            'seccompProfile (pod or container "app" must set securityContext.seccompProfile.type to '
+            '"RuntimeDefault" or "Localhost")',
+        ),
+    ],
+)
+def test_restricted(change: dict[str, Any], words: str) -> None:
+    assert told("restricted", secured(GOOD)) == ""
+    assert told("restricted", secured({**GOOD, **change})) == words
+
+
+def test_restricted_volumes() -> None:
+    wanted = secured(GOOD)
+    wanted["spec"]["volumes"] = [{"name": "n", "nfs": {}}, {"name": "h", "hostPath": {}}, {"name": "e", "emptyDir": {}}]
+    assert told("restricted", wanted) == (
+        'restricted volume types (volumes "n", "h" use restricted volume types "hostPath", "nfs")'
+    )
+
+
+def test_pod_level_settings_count_for_containers_that_set_none() -> None:
+    wanted = secured({"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}})
+    wanted["spec"]["securityContext"] = {"runAsNonRoot": True, "seccompProfile": {"type": "Localhost"}}
+    assert told("restricted", wanted) == ""
+
+
+def test_user_namespaces_and_windows_are_exempt_from_what_does_not_touch_them() -> None:
+    assert told("baseline", {**secured({"procMount": "Unmasked"}), "spec": {"hostUsers": False}}) == ""
+    windows = pod(os={"name": "windows"}, securityContext={"runAsNonRoot": True})
+    assert told("restricted", windows) == ""
+
+
+@pytest.mark.parametrize("kind", ["initContainers", "ephemeralContainers"])
+def test_every_kind_of_container_is_judged(kind: str) -> None:
+    spec: dict[str, Any] = {kind: [container("x", securityContext={"privileged": True})]}
+    assert 'container "x"' in told("baseline", pod(**spec))
+
+
+def test_verdicts_agree_with_the_plugins_own_test_data() -> None:
+    """The data lie in the Go module cache of a machine that has built Kubernetes."""
+    folders = sorted(MODULES.glob("pod-security-admission@*/test/testdata"))
+    if not folders:
+        pytest.skip(f"no module k8s.io/pod-security-admission in {MODULES}")
+    levels: tuple[PodSecurity, ...] = ("baseline", "restricted")
+    checked = 0
+    for level in levels:
+        newest = max((folders[-1] / level).iterdir(), key=lambda folder: int(folder.name.split(".")[1]))
+        for path in sorted(newest.glob("*/*.yaml")):
+            found = violations(yaml.safe_load(path.read_text()), level=level)
+            assert bool(found) == (path.parent.name == "fail"), f"{path}: {found}"
+            checked += 1
+    assert checked > 100

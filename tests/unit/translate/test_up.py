@@ -1,0 +1,264 @@
+"""Status on its way up: what is copied, what is the tenant's own, what never shows, and how a pod ends."""
+
+import copy
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.unit.translate.samples import SCHEDULED, compute_pod, pod
+from vkgateway.model.objects import Object
+from vkgateway.translate.up import Taken, condition_status, failed_status, final_status, mirror_status
+
+NOW = datetime(2026, 3, 1, 13, 0, tzinfo=UTC)
+AT = "2026-03-01T13:00:00Z"
+SINCE = "2026-03-01T12:00:05Z"
+EVICTED = Taken(reason="DeletedBelow", message="taken away")
+
+
+def condition(kind: str, status: str = "True", **more: Any) -> Object:
+    return {"type": kind, "status": status, "lastProbeTime": None, "lastTransitionTime": SINCE, **more}
+
+
+def running(**more: Any) -> Object:
+    """The status of a compute pod that runs."""
+    return {
+        "phase": "Running",
+        "conditions": [
+            condition(kind, observedGeneration=3)
+            for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+        ],
+        "hostIP": "192.0.2.17",
+        "hostIPs": [{"ip": "192.0.2.17"}],
+        "podIP": "10.1.2.3",
+        "podIPs": [{"ip": "10.1.2.3"}],
+        "startTime": SINCE,
+        "qosClass": "Guaranteed",
+        "observedGeneration": 3,
+        "containerStatuses": [
+            {"name": "app", "state": {"running": {"startedAt": SINCE}}, "lastState": {}, "ready": True}
+        ],
+        **more,
+    }
+
+
+def mirror(below: Object, above: Object, tenant_pod: Object | None = None) -> Object | None:
+    """Mirror, and check on the way that nothing is changed and that twice is once."""
+    compute = compute_pod(tenant_pod or pod(), below)
+    before = copy.deepcopy((compute, above))
+    patch = mirror_status(compute, above, node_ip="10.213.0.1", node_name="a100.local")
+    assert (compute, above) == before
+    assert mirror_status(compute, merged(above, patch), node_ip="10.213.0.1", node_name="a100.local") is None
+    return patch
+
+
+def merged(status: Object, patch: Object | None) -> Object:
+    """RFC 7386, on the top level as the patches are."""
+    made = {**status, **(patch or {})}
+    return {key: value for key, value in made.items() if value is not None}
+
+
+def kinds(patch: Object | None) -> list[str]:
+    assert patch is not None
+    return [entry["type"] for entry in patch["conditions"]]
+
+
+PENDING: Object = {"phase": "Pending", "qosClass": "BestEffort", "conditions": [SCHEDULED]}
+
+
+def test_a_running_pod_goes_up_in_one_patch() -> None:
+    patch = mirror(running(fieldOfNextYear=[1]), PENDING)
+    assert patch is not None
+    assert patch["phase"] == "Running"
+    assert patch["podIPs"] == [{"ip": "10.1.2.3"}]
+    assert patch["fieldOfNextYear"] == [1]
+    assert patch["containerStatuses"][0]["ready"] is True
+
+
+def test_host_addresses_become_the_virtual_nodes() -> None:
+    patch = mirror(running(), PENDING)
+    assert patch is not None
+    assert patch["hostIP"] == "10.213.0.1"
+    assert patch["hostIPs"] == [{"ip": "10.213.0.1"}]
+    assert "192.0.2" not in repr(patch)
+
+
+def test_quality_of_service_and_generation_are_the_tenants_own() -> None:
+    patch = mirror(running(), {**PENDING, "observedGeneration": 1})
+    assert patch is not None
+    assert "qosClass" not in patch
+    assert "observedGeneration" not in patch
+    assert all("observedGeneration" not in entry for entry in patch["conditions"])
+
+
+def test_only_what_differs_is_patched() -> None:
+    above = merged(PENDING, mirror(running(), PENDING))
+    assert mirror(running(), above) is None
+    assert mirror(running(podIP="10.1.2.4", podIPs=[{"ip": "10.1.2.4"}]), above) == {
+        "podIP": "10.1.2.4",
+        "podIPs": [{"ip": "10.1.2.4"}],
+    }
+
+
+def test_what_is_gone_below_goes_above() -> None:
+    above = merged(PENDING, mirror(running(reason="Was", message="was"), PENDING))
+    assert mirror(running(), above) == {"reason": None, "message": None}
+
+
+@pytest.mark.parametrize("field", ["nominatedNodeName", "resourceClaimStatuses", "extendedResourceClaimStatus"])
+def test_what_names_things_of_the_compute_cluster_stays_below(field: str) -> None:
+    patch = mirror(running(**{field: "host-17"}), PENDING)
+    assert patch is not None
+    assert field not in patch
+
+
+def test_scheduled_is_the_tenants_own() -> None:
+    patch = mirror(running(), PENDING)
+    assert patch is not None
+    assert [entry for entry in patch["conditions"] if entry["type"] == "PodScheduled"] == [SCHEDULED]
+    by_hand = mirror(running(), {"phase": "Pending"})
+    assert "PodScheduled" in kinds(by_hand)
+
+
+def test_waiting_for_a_node_of_the_pool_is_told_and_goes() -> None:
+    waiting = condition("PodScheduled", "False", reason="Unschedulable", message="0/4 nodes are available")
+    patch = mirror({"phase": "Pending", "conditions": [waiting]}, PENDING)
+    assert kinds(patch) == ["PodScheduled", "vkgateway.io/PoolScheduled"]
+    assert patch is not None
+    assert patch["conditions"][1]["message"] == "0/4 nodes are available"
+    assert "vkgateway.io/PoolScheduled" not in kinds(mirror(running(), merged(PENDING, patch)))
+
+
+def test_conditions_that_were_set_above_stay() -> None:
+    mine = condition("example.com/mine", "False")
+    patch = mirror(running(), {**PENDING, "conditions": [SCHEDULED, mine]})
+    assert patch is not None
+    assert patch["conditions"][-1] == mine
+
+
+def test_conditions_from_below_go_when_they_are_gone_there() -> None:
+    above = {**PENDING, "conditions": [SCHEDULED, condition("PodResizePending"), condition("vkgateway.io/Forwarded")]}
+    assert kinds(mirror({"phase": "Pending", "conditions": [condition("Initialized")]}, above)) == [
+        "Initialized",
+        "PodScheduled",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gate", "status", "message"),
+    [
+        (None, "False", 'corresponding condition of pod readiness gate "g" does not exist.'),
+        ("False", "False", 'the status of pod readiness gate "g" is not "True", but False'),
+        ("True", "True", None),
+    ],
+)
+def test_readiness_gates_are_judged_above(gate: str | None, status: str, message: str | None) -> None:
+    own = [condition("g", gate)] if gate else []
+    gated = pod(readinessGates=[{"conditionType": "g"}])
+    patch = mirror(running(), {**PENDING, "conditions": [SCHEDULED, *own]}, gated)
+    assert patch is not None
+    ready = next(entry for entry in patch["conditions"] if entry["type"] == "Ready")
+    assert ready["status"] == status
+    assert ready.get("message") == message
+    assert [entry for entry in patch["conditions"] if entry["type"] == "g"] == own
+
+
+def test_messages_show_no_host_namespace_uid_or_path() -> None:
+    text = "back-off: pod=web-1_alpha--default(c0ffee00-0001) on host-17, not host-170: /var/lib/kubelet/pods/x/y: bad"
+    below = running(
+        message=text,
+        conditions=[condition("Ready", "False", message=text)],
+        containerStatuses=[
+            {"name": "a", "state": {"waiting": {"reason": "R", "message": text}}, "lastState": {}},
+            {"name": "b", "state": {}, "lastState": {"terminated": {"exitCode": 1, "message": text}}},
+        ],
+    )
+    patch = mirror(below, PENDING)
+    clean = "back-off: pod=web-1_default(6c5f1f7e-0001) on a100.local, not host-170: (a path of the node): bad"
+    assert patch is not None
+    assert patch["message"] == patch["conditions"][0]["message"] == clean
+    assert patch["containerStatuses"][0]["state"]["waiting"] == {"reason": "R", "message": clean}
+    assert patch["containerStatuses"][1]["lastState"]["terminated"]["message"] == clean
+
+
+def test_more_names_can_be_hidden() -> None:
+    compute = compute_pod(pod(), {"phase": "Pending", "message": "evicted from host-3 in rack.host-3.x"})
+    patch = mirror_status(compute, PENDING, node_ip="10.213.0.1", hide=["host-3"])
+    assert patch is not None
+    assert patch["message"] == "evicted from the node in rack.host-3.x"
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_terminal_phases_are_final(phase: str) -> None:
+    assert mirror(running(), {"phase": phase}) is None
+    assert mirror({"phase": phase, "podIP": "10.1.2.3"}, {"phase": phase}) == {"podIP": "10.1.2.3"}
+
+
+def final(below: Object, above: Object = PENDING, taken: Taken | None = None) -> Object | None:
+    return final_status(compute_pod(pod(), below), above, taken=taken, now=NOW, node_ip="10.213.0.1")
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_ends_as_it_ended_below(phase: str) -> None:
+    patch = final({"phase": phase, "reason": "Done"})
+    assert patch is not None
+    assert (patch["phase"], patch["reason"]) == (phase, "Done")
+    assert "DisruptionTarget" not in [entry["type"] for entry in patch.get("conditions", [])]
+
+
+def test_a_taken_pod_tells_so() -> None:
+    patch = final({"phase": "Failed", "conditions": [condition("Ready", "False")]}, taken=EVICTED)
+    assert patch is not None
+    assert (patch["reason"], patch["message"]) == ("DeletedBelow", "taken away")
+    assert patch["conditions"][-1] == {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "DeletedBelow",
+        "message": "taken away",
+        "lastTransitionTime": AT,
+    }
+
+
+def test_the_reason_found_below_is_kept() -> None:
+    target = condition("DisruptionTarget", reason="PreemptionByScheduler", message="preempted")
+    patch = final({"phase": "Failed", "reason": "Evicted", "message": "m", "conditions": [target]}, taken=EVICTED)
+    assert patch is not None
+    assert (patch["reason"], patch["message"]) == ("Evicted", "m")
+    assert [entry["reason"] for entry in patch["conditions"] if entry["type"] == "DisruptionTarget"] == [
+        "PreemptionByScheduler"
+    ]
+
+
+def test_a_pod_whose_node_was_lost_ends_failed_and_not_ready() -> None:
+    patch = final(running(), taken=EVICTED)
+    assert patch is not None
+    assert patch["phase"] == "Failed"
+    ready = next(entry for entry in patch["conditions"] if entry["type"] == "Ready")
+    assert (ready["status"], ready["lastTransitionTime"]) == ("False", AT)
+
+
+def test_an_end_that_stands_is_not_written_again() -> None:
+    assert final({"phase": "Failed"}, {"phase": "Succeeded"}, EVICTED) is None
+
+
+def test_refused_pods_fail_once() -> None:
+    assert failed_status("Refused", "why", tenant_status=PENDING) == {
+        "phase": "Failed",
+        "reason": "Refused",
+        "message": "why",
+    }
+    assert failed_status("Refused", "why", tenant_status={"phase": "Failed"}) is None
+
+
+def test_one_condition() -> None:
+    def told(above: Object, message: str = "m") -> Object | None:
+        return condition_status(above, "vkgateway.io/Forwarded", status="False", reason="R", message=message, now=NOW)
+
+    patch = told(PENDING)
+    assert kinds(patch) == ["PodScheduled", "vkgateway.io/Forwarded"]
+    above = merged(PENDING, patch)
+    assert told(above) is None
+    later = told(above, "other")
+    assert later is not None
+    assert later["conditions"][1]["lastTransitionTime"] == AT
+    assert told({"phase": "Failed"}) is None
