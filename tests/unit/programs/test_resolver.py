@@ -272,12 +272,25 @@ async def test_two_at_once_build_once_and_the_second_says_that_it_waits(world: W
         while not world.builds():  # noqa: ASYNC110 - another process is waited for
             await asyncio.sleep(0.01)
         second = asyncio.create_task(world.resolver().resolve("etcd"))
-        waiting = f"etcd-3.6.8: process {os.getpid()} is fetching it already, waiting for that"
+        waiting = f"etcd-3.6.8: process {os.getpid()} is at it already, waiting for that"
         while waiting not in world.reports:  # noqa: ASYNC110 - the second task is waited for
             await asyncio.sleep(0.01)
         go_on.touch()
         assert await first == await second
     assert world.builds() == 1
+
+
+async def test_builds_of_different_projects_wait_for_each_other(world: World) -> None:
+    world.go()
+    cache = Cache(world.cache)
+    async with cache.lock("go-build", report=world.reports.append):
+        task = asyncio.create_task(world.resolver().resolve("etcd"))
+        waiting = f"go-build: process {os.getpid()} is at it already, waiting for that"
+        async with asyncio.timeout(10):
+            while waiting not in world.reports:  # noqa: ASYNC110 - the task is waited for
+                await asyncio.sleep(0.01)
+        assert world.builds() == 0
+    assert await task
 
 
 async def test_an_interrupted_build_leaves_cache_and_lock_usable(world: World) -> None:
@@ -329,7 +342,7 @@ async def test_prune_leaves_a_build_under_way_alone(world: World) -> None:
         folder = cache.building(unit_of("etcd"), "3.6.8")
         world.resolver().prune()
         assert folder.exists()
-        with pytest.raises(ConflictError, match="being fetched by process"):
+        with pytest.raises(ConflictError, match="is at it"):
             async with cache.lock("etcd-3.6.8", report=world.reports.append, wait=False):
                 pass
     world.resolver().prune()

@@ -125,7 +125,7 @@ class Cache:
 
     @contextlib.asynccontextmanager
     async def lock(self, name: str, *, report: Callable[[str], None], wait: bool = True) -> AsyncIterator[bool]:
-        """Keep other processes from fetching the same; gives whether we had to wait for one.
+        """Keep other processes from doing the same; gives whether we had to wait for one.
 
         The kernel frees the lock with the process that holds it, however that ends.
 
@@ -163,9 +163,9 @@ async def _acquire(descriptor: int, name: str, *, report: Callable[[str], None],
         except BlockingIOError:
             holder = os.pread(descriptor, 20, 0).decode(errors="replace") or "?"
             if not wait:
-                raise ConflictError(f"{name} is being fetched by process {holder}") from None
+                raise ConflictError(f"{name}: process {holder} is at it") from None
             if not waited:
-                report(f"{name}: process {holder} is fetching it already, waiting for that")
+                report(f"{name}: process {holder} is at it already, waiting for that")
             waited = True
             await asyncio.sleep(_POLL_SECONDS)
         else:

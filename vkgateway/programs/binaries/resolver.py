@@ -181,15 +181,17 @@ class Resolver:
         names = ", ".join(unit.packages)
         about = elapsed(unit.seconds)
         self._report(f"building {names} {version} with {go.version}; on two cores that takes about {about}")
-        built = await build(
-            unit,
-            version,
-            go=go,
-            folder=folder,
-            log=self.cache.log(unit, version),
-            report=self._progress or self._report,
-            tell_every=1.0 if self._progress else 10.0,
-        )
+        # One build at a time: two would fight for the same cores and memory, and neither would be done sooner.
+        async with self.cache.lock("go-build", report=self._report):
+            built = await build(
+                unit,
+                version,
+                go=go,
+                folder=folder,
+                log=self.cache.log(unit, version),
+                report=self._progress or self._report,
+                tell_every=1.0 if self._progress else 10.0,
+            )
         return built, f"built with {go.version}"
 
     async def _verify(self, path: Path, program: str, version: str) -> None:
