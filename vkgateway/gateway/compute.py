@@ -174,8 +174,18 @@ class ComputeController:
         """Whether to keep quiet: after a start of the gateway all is as it was until something shows otherwise."""
         link = attached.link
         known = link.reachable and link.nodes.complete and attached.prepared
-        recent = self._monotonic() - attached.since < SETTLING_SECONDS
-        return found.status.observed_generation > 0 and not known and recent
+        return found.status.observed_generation > 0 and not known and self._is_recent(attached)
+
+    def _is_recent(self, attached: _Attached) -> bool:
+        return self._monotonic() - attached.since < SETTLING_SECONDS
+
+    def _connected(self, attached: _Attached) -> Verdict:
+        link = attached.link
+        if link.reachable:
+            return passed("Connected", f"connected to {link.client.server}")
+        if self._is_recent(attached):
+            return waiting("Connecting", f"connecting to {link.client.server}")
+        return failing("Unreachable", link.why_unreachable)
 
     async def _failed(self, name: str, error: Exception) -> None:
         found = self.cluster(name)
@@ -280,7 +290,7 @@ class ComputeController:
         if not link.nodes.complete:
             # What was counted before stays until it can be counted anew.
             return ComputeFacts(
-                _connected(link),
+                self._connected(attached),
                 waiting("NodesUnknown", "its nodes are being listed"),
                 attached.version,
                 self._status(found).pools,
@@ -295,7 +305,7 @@ class ComputeController:
             if attached.prepared
             else waiting("Preparing", "what tenants' pods need there is being made")
         )
-        return ComputeFacts(_connected(link), ready, attached.version, pools)
+        return ComputeFacts(self._connected(attached), ready, attached.version, pools)
 
     def _status(self, found: ComputeCluster) -> ComputeClusterStatus:
         return self._statuses.get(found.metadata.name, found.status)
@@ -323,12 +333,6 @@ class ComputeController:
                 message=one.message or one.reason,
                 kind="Warning" if one.status == "False" else "Normal",
             )
-
-
-def _connected(link: ComputeLink) -> Verdict:
-    if link.reachable:
-        return passed("Connected", f"connected to {link.client.server}")
-    return failing("Unreachable", link.why_unreachable)
 
 
 def connection_from(text: str, *, where: str) -> kubeconfig.Connection:

@@ -22,6 +22,11 @@ class Access:
     url: str
     host: str
     port: int
+    ca: bytes = b""
+
+    def same_server(self, other: Access) -> bool:
+        """Whether both lead to the same server under the same authority, so that either client will do."""
+        return (self.url, self.ca) == (other.url, other.ca)
 
 
 class ControlPlanes(Protocol):

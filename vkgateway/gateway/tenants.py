@@ -181,8 +181,9 @@ class TenantController:
         try:
             await access.client.request("GET", "/readyz", timeout=PROBE_TIMEOUT)
         except errors.ApiError as error:
-            log.warning("tenant's API server does not answer", tenant=tenant.metadata.name, error=str(error))
-            record.learn(control_plane=failing("Unreachable", f"{access.url} does not answer: {error}"))
+            why = _unready(error)
+            log.warning("tenant's API server is not ready", tenant=tenant.metadata.name, why=why)
+            record.learn(control_plane=failing("Unreachable", f"{access.url}: {why}"))
             await self._teller.tell(tenant, record)
             return None
         record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
@@ -208,12 +209,21 @@ class TenantController:
                 raise UnavailableError(
                     f"the control plane was not ready after {PROVISION_TIMEOUT:.0f} s; it was at: {last}"
                 ) from error
-        if record.access is not None and record.access.client is not access.client:
-            await self._runtimes.stop(tenant.metadata.name)
-            await record.access.client.close()
-        record.access, record.built_from = access, _shape(tenant.spec)
+        record.access = await self._keep_or_replace(tenant.metadata.name, record.access, access)
+        record.built_from = _shape(tenant.spec)
         record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
-        return access
+        return record.access
+
+    async def _keep_or_replace(self, name: str, old: Access | None, new: Access) -> Access:
+        """Go on with the client there is where it leads to the same server: its watches know what they have seen."""
+        if old is None:
+            return new
+        if old.same_server(new):
+            await new.client.close()
+            return old
+        await self._runtimes.stop(name)
+        await old.client.close()
+        return new
 
     # VirtualNodesReady
 
@@ -313,6 +323,12 @@ def _clusters(tenant: Tenant, accepted: TenantSpec | None) -> set[str]:
     """Return the compute clusters that hold, or may hold, something of the tenant."""
     wanted = (*tenant.spec.pools, *(accepted.pools if accepted is not None else ()))
     return {pool.compute_cluster for pool in wanted} | {pool.compute_cluster for pool in tenant.status.pools}
+
+
+def _unready(error: errors.ApiError) -> str:
+    """Say in one line what /readyz says in many: the checks that fail; what is no such answer stays as it is."""
+    checks = [line.split()[0].removeprefix("[-]") for line in error.message.split("\n") if line.startswith("[-]")]
+    return f"not ready: {', '.join(checks)}" if checks else error.message
 
 
 def _shape(spec: TenantSpec) -> TenantSpec:
