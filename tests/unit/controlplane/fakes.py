@@ -19,11 +19,11 @@ from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, in_gro
 class FakeEtcd(EtcdClient):
     """An etcd in memory that keeps users and roles as the real one does; `changes` counts writes to them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, enabled: bool = True) -> None:
         self.keys_held: dict[bytes, bytes] = {}
         self.users_held: dict[str, set[str]] = {}
         self.roles_held: dict[str, set[KeyRange]] = {}
-        self.enabled = False
+        self.enabled = enabled
         self.changes = 0
 
     async def close(self) -> None:

@@ -30,7 +30,7 @@ def test_a_tenants_range_holds_its_own_keys_and_no_others(mine: str, other: str,
 
 
 async def test_auth_is_enforced_once_root_is_there() -> None:
-    etcd = FakeEtcd()
+    etcd = FakeEtcd(enabled=False)
     await Tenancy(etcd).ensure_auth()
     assert etcd.enabled
     assert etcd.users_held == {"root": {"root"}, "compute": {"compute"}}
@@ -38,7 +38,7 @@ async def test_auth_is_enforced_once_root_is_there() -> None:
 
 
 async def test_what_is_as_it_should_be_is_not_written_again() -> None:
-    etcd = FakeEtcd()
+    etcd = FakeEtcd(enabled=False)
     tenancy = Tenancy(etcd)
     await tenancy.ensure_auth()
     await tenancy.ensure_tenant("a")
@@ -46,6 +46,13 @@ async def test_what_is_as_it_should_be_is_not_written_again() -> None:
     await tenancy.ensure_auth()
     await tenancy.ensure_tenant("a")
     assert etcd.changes == changes
+
+
+async def test_no_tenant_is_made_where_everybody_could_read_everything() -> None:
+    etcd = FakeEtcd(enabled=False)
+    with pytest.raises(errors.EtcdOpen, match="every other's keys"):
+        await Tenancy(etcd).ensure_tenant("a")
+    assert etcd.changes == 0
 
 
 @pytest.mark.parametrize("done", range(5))

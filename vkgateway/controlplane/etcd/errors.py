@@ -44,6 +44,10 @@ class EtcdMissing(EtcdError):
     exit_code: ClassVar[int] = 3
 
 
+class EtcdOpen(EtcdError):
+    """Users and roles are not enforced: whoever has a certificate may read everything."""
+
+
 class EtcdFull(EtcdError):
     """The store has reached its quota and takes no more writes until space is made."""
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 import structlog
 
 from vkgateway.controlplane.etcd.client import EtcdClient, KeyRange
-from vkgateway.controlplane.etcd.errors import EtcdError, EtcdExists, EtcdMissing
+from vkgateway.controlplane.etcd.errors import EtcdError, EtcdExists, EtcdMissing, EtcdOpen
 from vkgateway.model.names import tenant_etcd_prefix
 
 ROOT = "root"
@@ -33,6 +33,7 @@ class Tenancy:
     def __init__(self, client: EtcdClient) -> None:
         self._client = client
         self._changing = asyncio.Lock()
+        self._enforced = False
 
     async def ensure_auth(self) -> None:
         """Make the root user, the compute cluster's user and range, and enforce them.
@@ -47,10 +48,21 @@ class Tenancy:
                 await self._client.grant_role(ROOT, role=ROOT)
                 await self._client.enable_auth()
             _log.info("etcd now enforces users and roles")
+        self._enforced = True
         await self._ensure(COMPUTE_USER, prefix=COMPUTE_PREFIX)
 
     async def ensure_tenant(self, tenant: str) -> None:
-        """Give a tenant its user, role and key range; nothing happens where it has them."""
+        """Give a tenant its user, role and key range; nothing happens where it has them.
+
+        Raises:
+            EtcdOpen: etcd enforces no users and roles, so that every tenant could read every other's keys.
+        """
+        self._enforced = self._enforced or await self._client.auth_enabled()
+        if not self._enforced:
+            raise EtcdOpen(
+                "etcd does not enforce users and roles: every tenant could read every other's keys",
+                hint="make a user and role root, then run: etcdctl auth enable",
+            )
         await self._ensure(tenant_user(tenant), prefix=tenant_etcd_prefix(tenant))
 
     async def remove_tenant(self, tenant: str) -> int:
