@@ -1,0 +1,351 @@
+"""Whatever a tenant's pod and a compute pod's status hold: translation never fails, leaks, mutates or wavers."""
+
+import copy
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.translate import samples
+from vkgateway.model.names import GROUP
+from vkgateway.model.objects import Object
+from vkgateway.translate.context import TenantContext
+from vkgateway.translate.down import forward_pod
+from vkgateway.translate.mutable import spec_changes
+from vkgateway.translate.policy import refusals
+from vkgateway.translate.references import references
+from vkgateway.translate.up import Taken, final_status, mirror_status
+
+patient = settings(max_examples=60, deadline=None)
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+HOST, BELOW, COMPUTE_UID = "gpu-host-17", "alpha--default", "c0ffee00-1234"
+
+words = st.sampled_from(["a", "b", "web", "x-y", "z.w"])
+values = st.text(max_size=8)
+keys = st.one_of(
+    words,
+    words.map(lambda word: f"example.com/{word}"),
+    st.sampled_from(["kubernetes.io/hostname", "type", "zone", "vkgateway.io/pool", "platform.vkgateway.io/pool"]),
+)
+maps = st.dictionaries(keys, values, max_size=4)
+unknown = st.dictionaries(st.sampled_from(["nextYear", "yearAfter"]), st.integers() | values, max_size=2)
+
+
+def merged(*parts: st.SearchStrategy[Object]) -> st.SearchStrategy[Object]:
+    """Dictionaries put together from several strategies."""
+    return st.tuples(*parts).map(lambda chosen: {key: value for part in chosen for key, value in part.items()})
+
+
+def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Object]:
+    """Dictionaries with any of the fields."""
+    return st.fixed_dictionaries({}, optional=dict(fields))
+
+
+def listed(items: st.SearchStrategy[Any], most: int = 3) -> st.SearchStrategy[list[Any]]:
+    return st.lists(items, max_size=most)
+
+
+field_paths = st.sampled_from(
+    [
+        "metadata.name",
+        "metadata.namespace",
+        "metadata.uid",
+        "metadata.labels['a']",
+        "metadata.labels['vkgateway.io/tenant']",
+        "spec.nodeName",
+        "spec.serviceAccountName",
+        "status.podIP",
+    ]
+)
+field_refs = st.builds(lambda path: {"apiVersion": "v1", "fieldPath": path}, field_paths)
+names = st.sampled_from(["one", "two", "kube-root-ca.crt"])
+env_sources = st.one_of(
+    st.builds(lambda ref: {"fieldRef": ref}, field_refs),
+    st.builds(lambda name: {"configMapKeyRef": {"name": name, "key": "k"}}, names),
+    st.builds(
+        lambda name, optional: {"secretKeyRef": {"name": name, "key": "k", "optional": optional}}, names, st.booleans()
+    ),
+    st.just({"resourceFieldRef": {"resource": "limits.cpu"}}),
+)
+env_names = words | st.just("KUBERNETES_SERVICE_HOST")
+variables = st.one_of(
+    st.builds(lambda name, value: {"name": name, "value": value}, env_names, values),
+    st.builds(lambda name, source: {"name": name, "valueFrom": source}, env_names, env_sources),
+)
+contexts = some(
+    privileged=st.booleans(),
+    runAsUser=st.integers(0, 2),
+    runAsNonRoot=st.booleans(),
+    capabilities=some(add=listed(st.sampled_from(["CHOWN", "NET_ADMIN"])), drop=listed(st.just("ALL"))),
+    seccompProfile=st.builds(lambda kind: {"type": kind}, st.sampled_from(["Unconfined", "RuntimeDefault"])),
+    seLinuxOptions=some(type=words, user=words),
+)
+containers = merged(
+    st.builds(lambda name: {"name": name, "image": "busybox"}, words),
+    some(
+        env=listed(variables),
+        envFrom=listed(st.builds(lambda name: {"configMapRef": {"name": name}}, names)),
+        securityContext=contexts,
+        resources=some(requests=st.dictionaries(words, st.sampled_from(["1", "500m", 2]), max_size=2)),
+    ),
+    unknown,
+)
+downward_paths = st.sampled_from(["metadata.labels", "metadata.annotations", "metadata.namespace", "metadata.name"])
+downward = st.builds(
+    lambda paths: {"items": [{"path": path, "fieldRef": {"fieldPath": path}} for path in paths]}, listed(downward_paths)
+)
+projections = st.one_of(
+    st.builds(
+        lambda seconds: {"serviceAccountToken": {"path": "t", "expirationSeconds": seconds}}, st.integers(600, 7200)
+    ),
+    st.builds(lambda name: {"configMap": {"name": name}}, names),
+    st.builds(lambda name: {"secret": {"name": name}}, names),
+    st.builds(lambda source: {"downwardAPI": source}, downward),
+    st.just({"podCertificate": {}}),
+)
+volume_sources = st.one_of(
+    st.just({"emptyDir": {}}),
+    st.just({"hostPath": {"path": "/"}}),
+    st.builds(lambda name: {"configMap": {"name": name}}, names),
+    st.builds(lambda name: {"secret": {"secretName": name}}, names),
+    st.builds(lambda source: {"downwardAPI": source}, downward),
+    st.builds(lambda sources: {"projected": {"sources": sources}}, listed(projections)),
+    st.builds(lambda what: {"volumeOfNextYear": what}, values),
+)
+volumes = merged(st.builds(lambda name: {"name": name}, words), volume_sources)
+operators = st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"])
+requirements = st.builds(
+    lambda key, operator, wanted: {"key": key, "operator": operator, "values": wanted},
+    keys,
+    operators,
+    listed(words, 2),
+)
+node_terms = some(
+    matchExpressions=listed(requirements), matchFields=st.just([{"key": "metadata.name", "operator": "Exists"}])
+)
+selectors = some(matchLabels=maps, matchExpressions=listed(requirements))
+pod_terms = merged(
+    st.builds(lambda key: {"topologyKey": key}, keys),
+    some(
+        labelSelector=selectors,
+        namespaces=listed(words),
+        namespaceSelector=selectors,
+        matchLabelKeys=listed(keys),
+        mismatchLabelKeys=listed(keys),
+    ),
+)
+spread_terms = pod_terms.map(
+    lambda term: {key: value for key, value in term.items() if not key.startswith(("namespace", "mismatch"))}
+)
+REQUIRED, PREFERRED = (
+    "requiredDuringSchedulingIgnoredDuringExecution",
+    "preferredDuringSchedulingIgnoredDuringExecution",
+)
+pod_affinity = st.fixed_dictionaries(
+    {},
+    optional={
+        REQUIRED: listed(pod_terms, 2),
+        PREFERRED: listed(st.builds(lambda term: {"weight": 1, "podAffinityTerm": term}, pod_terms), 2),
+    },
+)
+node_affinity = st.fixed_dictionaries(
+    {},
+    optional={
+        REQUIRED: st.builds(lambda terms: {"nodeSelectorTerms": terms}, listed(node_terms)),
+        PREFERRED: listed(st.builds(lambda term: {"weight": 1, "preference": term}, node_terms), 2),
+    },
+)
+tolerations = some(
+    key=keys, operator=st.sampled_from(["Exists", "Equal"]), effect=st.sampled_from(["NoSchedule", "NoExecute"])
+)
+specs = merged(
+    st.builds(lambda chosen: {"containers": chosen}, st.lists(containers, min_size=1, max_size=2)),
+    some(
+        initContainers=listed(containers, 1),
+        ephemeralContainers=listed(containers, 1),
+        volumes=listed(volumes),
+        nodeSelector=maps,
+        affinity=some(nodeAffinity=node_affinity, podAffinity=pod_affinity, podAntiAffinity=pod_affinity),
+        topologySpreadConstraints=listed(spread_terms, 2),
+        tolerations=listed(tolerations),
+        hostNetwork=st.booleans(),
+        runtimeClassName=words,
+        imagePullSecrets=listed(st.builds(lambda name: {"name": name}, names)),
+        readinessGates=listed(st.builds(lambda kind: {"conditionType": kind}, words)),
+        hostAliases=listed(st.just({"ip": "1.2.3.4", "hostnames": ["x"]}), 1),
+        dnsPolicy=st.sampled_from(["ClusterFirst", "Default", "None"]),
+        securityContext=contexts,
+        resourceClaims=st.just([{"name": "gpu"}]),
+    ),
+    unknown,
+)
+metadata = some(labels=maps, annotations=maps)
+pods = st.builds(
+    lambda given, spec, scheduled: samples.pod(
+        metadata=given, status=None if scheduled else {"phase": "Pending"}, **spec
+    ),
+    metadata,
+    specs,
+    st.booleans(),
+)
+levels = st.sampled_from(["privileged", "baseline", "restricted"])
+tenants = st.builds(
+    lambda level: TenantContext(name="alpha", api_host="10.0.0.1", api_port=6443, pod_security=level), levels
+)
+
+messages = st.lists(
+    st.sampled_from(
+        [HOST, BELOW, COMPUTE_UID, "pod=web_", "(", ")", " ", ": ", "/var/lib/kubelet/pods/x", "words", "/"]
+    ),
+    max_size=6,
+).map(" ".join)
+kinds = st.sampled_from(
+    ["Ready", "ContainersReady", "Initialized", "PodScheduled", "DisruptionTarget", "own.example/x", "abc"]
+)
+conditions = st.lists(
+    merged(
+        st.builds(lambda kind, status: {"type": kind, "status": status}, kinds, st.sampled_from(["True", "False"])),
+        some(reason=words, message=messages, observedGeneration=st.integers(1, 3), lastTransitionTime=st.just("t")),
+    ),
+    max_size=4,
+    unique_by=lambda entry: entry["type"],
+)
+container_states = st.dictionaries(
+    st.sampled_from(["waiting", "running", "terminated"]), some(message=messages, reason=words), max_size=1
+)
+container_statuses = listed(
+    merged(st.just({"name": "a"}), some(state=container_states, lastState=container_states), unknown), 2
+)
+phases = st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown"])
+compute_statuses = merged(
+    some(
+        phase=phases,
+        conditions=conditions,
+        message=messages,
+        reason=words,
+        podIP=st.just("10.1.2.3"),
+        hostIP=st.just("192.0.2.17"),
+        hostIPs=st.just([{"ip": "192.0.2.17"}]),
+        nominatedNodeName=st.just(HOST),
+        containerStatuses=container_statuses,
+        initContainerStatuses=container_statuses,
+        qosClass=st.just("Guaranteed"),
+        observedGeneration=st.integers(1, 9),
+    ),
+    unknown,
+)
+tenant_statuses = some(
+    phase=phases,
+    conditions=conditions,
+    qosClass=st.just("BestEffort"),
+    reason=words,
+    podIP=st.just("10.9.9.9"),
+    hostIP=st.just("10.213.0.1"),
+)
+
+
+def walk(value: Any) -> Iterator[Any]:
+    """A value and everything in it."""
+    yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from walk(inner)
+
+
+@patient
+@given(pods, tenants)
+def test_any_pod_is_judged_and_forwarded_without_harm(pod: Object, tenant: TenantContext) -> None:
+    before = copy.deepcopy(pod)
+    for refusal in refusals(pod, tenant=tenant, pool=samples.POOL):
+        assert refusal.field
+        assert refusal.message
+        assert " " not in refusal.rule
+    references(pod)
+    made = forward_pod(pod, tenant=tenant, pool=samples.POOL, namespace=BELOW)
+    assert pod == before
+    assert made == forward_pod(pod, tenant=tenant, pool=samples.POOL, namespace=BELOW)
+
+
+@patient
+@given(pods)
+def test_unknown_fields_survive(pod: Object) -> None:
+    made = samples.forward(pod)["spec"]
+    for name in ("nextYear", "yearAfter"):
+        assert made.get(name) == pod["spec"].get(name)
+        for kind in ("containers", "initContainers"):
+            given_values = [container.get(name) for container in pod["spec"].get(kind, ())]
+            assert [container.get(name) for container in made.get(kind, ())] == given_values
+    assert [v for v in made["volumes"] if "volumeOfNextYear" in v] == [
+        v for v in pod["spec"]["volumes"] if "volumeOfNextYear" in v
+    ]
+
+
+@patient
+@given(pods)
+def test_a_compute_pod_stays_in_its_pool_and_sees_its_tenant_only(pod: Object) -> None:
+    made = samples.forward(pod)
+    spec = made["spec"]
+    assert "nodeName" not in spec
+    assert spec["serviceAccountName"] == "vkgateway-pod"
+    assert spec["nodeSelector"].items() >= samples.POOL.node_selector.items()
+    assert not any(isinstance(part, dict) and "serviceAccountToken" in part for part in walk(spec["volumes"]))
+    affinity = {key: value for key, value in spec.get("affinity", {}).items() if key != "nodeAffinity"}
+    for part in walk([affinity, spec.get("topologySpreadConstraints", [])]):
+        for name in ("labelSelector", "namespaceSelector"):
+            if isinstance(part, dict) and name in part:
+                assert part[name]["matchLabels"]["vkgateway.io/tenant"] == "alpha"
+    selected = walk(spec.get("affinity", {}).get("nodeAffinity", {}))
+    hostname = [part for part in selected if isinstance(part, dict) and part.get("key") == "kubernetes.io/hostname"]
+    assert hostname == []
+    assert "kubernetes.io/hostname" not in spec["nodeSelector"]
+
+
+@patient
+@given(pods)
+def test_no_reserved_mark_is_the_tenants(pod: Object) -> None:
+    made = samples.forward(pod)["metadata"]
+    assert made["labels"]["vkgateway.io/tenant"] == "alpha"
+    assert made["labels"]["vkgateway.io/pool"] == "a100"
+    assert {key for key in made["labels"] if GROUP in key} == {"vkgateway.io/tenant", "vkgateway.io/pool"}
+
+
+@patient
+@given(pods, pods)
+def test_changes_settle(pod: Object, later: Object) -> None:
+    below = samples.compute_pod(pod, {})
+    changes = spec_changes(later, below, tenant=samples.TENANT, pool=samples.POOL)
+    change = (changes.patch or {}).get("metadata") or {}
+    for kind in ("labels", "annotations"):
+        standing = {**below["metadata"][kind], **change.get(kind, {})}
+        below["metadata"][kind] = {key: value for key, value in standing.items() if value is not None}
+    again = spec_changes(later, below, tenant=samples.TENANT, pool=samples.POOL)
+    assert "metadata" not in (again.patch or {})
+    assert {key for key in below["metadata"]["labels"] if GROUP not in key} == {
+        key for key in later["metadata"]["labels"] if GROUP not in key
+    }
+
+
+@patient
+@given(pods, compute_statuses, tenant_statuses)
+def test_mirroring_twice_is_once_and_shows_nothing_from_below(pod: Object, below: Object, above: Object) -> None:
+    compute = {**samples.forward(pod), "status": below}
+    compute["metadata"]["uid"] = COMPUTE_UID
+    compute["spec"]["nodeName"] = HOST
+    before = copy.deepcopy((compute, above))
+    patch = mirror_status(compute, above, node_ip="10.213.0.1", node_name="a100.local")
+    taken = Taken(reason="Taken", message="taken")
+    ending = final_status(compute, above, taken=taken, now=NOW, node_ip="10.213.0.1", node_name="a100.local")
+    assert (compute, above) == before
+    if above.get("phase") in ("Succeeded", "Failed"):
+        assert "phase" not in (patch or {})
+        assert "phase" not in (ending or {})
+    elif ending is not None:
+        assert {**above, **ending}["phase"] in ("Succeeded", "Failed")
+    for made in filter(None, (patch, ending)):
+        shown = [part for part in walk({key: made[key] for key in made.keys() - above.keys()}) if isinstance(part, str)]
+        assert not any(secret in text for text in shown for secret in (HOST, BELOW, COMPUTE_UID, "/var/lib", "192.0.2"))
+        assert "qosClass" not in made
+        assert "observedGeneration" not in made
+    after = {key: value for key, value in {**above, **(patch or {})}.items() if value is not None}
+    assert mirror_status(compute, after, node_ip="10.213.0.1", node_name="a100.local") is None
