@@ -95,6 +95,8 @@ def _api_server_identity(plane: Plane, files: PlaneFiles) -> _Flags:
         "service-account-issuer": plane.issuer,
         "service-account-signing-key-file": str(files.key("sa")),
         "service-account-key-file": str(files.directory / "sa.pub"),
+        # Tokens live as long as was asked for, not a year: whoever mounts them has them refreshed in time.
+        "service-account-extend-token-expiration": "false",
         "kubelet-certificate-authority": str(files.cert("kubelet-ca")),
         "kubelet-client-certificate": str(files.cert("kubelet-client")),
         "kubelet-client-key": str(files.key("kubelet-client")),
