@@ -1,0 +1,253 @@
+"""Tests of the tenant and compute commands against a fake API server, whose statuses the tests write."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import stat
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.fakes.apiserver import FakeApiServer
+from vkgateway.cli import main
+from vkgateway.kube import kubeconfig
+from vkgateway.kube.resources import COMPUTE_CLUSTERS, SECRETS, TENANTS
+
+API = "vkgateway.io/v1alpha1"
+TYPES = ("Accepted", "ControlPlaneReady", "VirtualNodesReady", "Ready")
+
+
+class Cli:
+    """Runs command lines against the fake, in a thread of their own as they bring their own event loop."""
+
+    def __init__(self, server: FakeApiServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.server = server
+        self.folder = folder
+        self.capsys = capsys
+        self.out = self.err = ""
+        document = {
+            "clusters": [{"name": "c", "cluster": {"server": server.url}}],
+            "users": [],
+            "contexts": [{"name": "c", "context": {"cluster": "c"}}],
+            "current-context": "c",
+        }
+        kubeconfig.write(folder / "compute.kubeconfig", document)
+
+    async def __call__(self, *line: str) -> int:
+        code = await asyncio.to_thread(main.run, ["--data-dir", str(self.folder), *line])
+        self.out, self.err = self.capsys.readouterr()
+        return code
+
+    def set_status(self, name: str, *conditions: tuple[str, str, str, str]) -> None:
+        found = self.server.store.get(TENANTS, name)
+        made = [
+            dict(zip(("type", "status", "reason", "message"), one, strict=True)) | {"observedGeneration": 1}
+            for one in conditions
+        ]
+        status = {"observedGeneration": 1, "phase": "Ready", "conditions": made}
+        self.server.store.update(TENANTS, found | {"status": status}, name=name, status=True)
+
+    async def when_made(self, name: str, act: Callable[[], None]) -> None:
+        """Act as the gateway once the tenant is there."""
+        async with asyncio.timeout(10):
+            while self.server.store.find(TENANTS, name) is None:  # noqa: ASYNC110 - made by another thread
+                await asyncio.sleep(0.005)
+        act()
+
+
+@pytest.fixture
+async def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Cli]:
+    async with FakeApiServer() as server:
+        pools = [{"name": "a100", "nodeSelector": {"pool": "a100"}}]
+        server.store.create(
+            COMPUTE_CLUSTERS,
+            {"apiVersion": API, "kind": "ComputeCluster", "metadata": {"name": "local"}, "spec": {"pools": pools}},
+        )
+        seen = [{"name": "a100", "nodes": 4, "usableNodes": 4, "allocatable": {"nvidia.com/gpu": "32"}}]
+        conditions = [{"type": "Ready", "status": "True"}]
+        status = {"observedGeneration": 1, "version": "v1.36.3", "pools": seen, "conditions": conditions}
+        found = server.store.get(COMPUTE_CLUSTERS, "local")
+        server.store.update(COMPUTE_CLUSTERS, found | {"status": status}, name="local", status=True)
+        yield Cli(server, tmp_path, capsys)
+
+
+def all_true(cli: Cli, name: str) -> Callable[[], None]:
+    return lambda: cli.set_status(name, *((kind, "True", kind, f"{kind} now") for kind in TYPES))
+
+
+async def test_create_makes_the_object_and_waits_telling_each_condition(cli: Cli) -> None:
+    line = cli("tenant", "create", "alpha", "--pool", "a100:guarantee=nvidia.com/gpu=8")
+    code, _ = await asyncio.gather(line, cli.when_made("alpha", all_true(cli, "alpha")))
+
+    assert code == 0, cli.err
+    assert cli.server.store.get(TENANTS, "alpha")["spec"] == {
+        "pools": [{"name": "a100", "guarantee": {"nvidia.com/gpu": "8"}}]
+    }
+    for kind in TYPES[:3]:
+        assert f"{kind}: {kind} now" in cli.err
+    assert cli.out == ""
+
+
+async def test_create_can_print_the_object_when_done(cli: Cli) -> None:
+    line = cli("tenant", "create", "alpha", "-o", "json")
+    code, _ = await asyncio.gather(line, cli.when_made("alpha", all_true(cli, "alpha")))
+    assert code == 0
+    assert json.loads(cli.out)["metadata"]["name"] == "alpha"
+
+
+@pytest.mark.parametrize(
+    ("condition", "code", "words"),
+    [
+        (("Accepted", "False", "UnknownTemplate", "there is no template 'big'"), 2, "'big'"),
+        (("ControlPlaneReady", "False", "Impossible", "1.99.7 cannot be had"), 2, "1.99.7"),
+        (("ControlPlaneReady", "False", "Taken", "port 6443 is in use"), 4, "6443"),
+    ],
+)
+async def test_a_tenant_that_cannot_be_had_is_taken_back(
+    cli: Cli, condition: tuple[str, str, str, str], code: int, words: str
+) -> None:
+    line = cli("tenant", "create", "alpha")
+    found, _ = await asyncio.gather(line, cli.when_made("alpha", lambda: cli.set_status("alpha", condition)))
+    assert found == code
+    assert words in cli.err
+    assert cli.server.store.find(TENANTS, "alpha") is None
+
+
+async def test_a_failure_that_may_pass_is_waited_for_until_the_time_is_up(cli: Cli) -> None:
+    accepted = ("Accepted", "True", "Accepted", "it fits")
+    failing = ("ControlPlaneReady", "False", "Unreachable", "etcd does not answer")
+    line = cli("tenant", "create", "alpha", "--timeout", "1")
+    code, _ = await asyncio.gather(line, cli.when_made("alpha", lambda: cli.set_status("alpha", accepted, failing)))
+    assert code == 5
+    assert "etcd does not answer" in cli.err
+    assert cli.server.store.find(TENANTS, "alpha") is not None
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        (("beta", "--pool", "h100"), 2, "it has: a100"),
+        (("beta", "--pool", "a100:guarantee=nvidia.com/gpu=33"), 2, "at most 32"),
+        (("beta", "--pool", "a100.east"), 2, "there are: local"),
+        (("Beta",), 2, "capital"),
+        (("beta", "-f", "/nowhere.yaml"), 2, "/nowhere.yaml"),
+        (("taken",), 4, "there already"),
+    ],
+)
+async def test_bad_input_is_refused_before_anything_is_made(
+    cli: Cli, line: tuple[str, ...], code: int, words: str
+) -> None:
+    cli.server.store.create(TENANTS, {"apiVersion": API, "kind": "Tenant", "metadata": {"name": "taken"}, "spec": {}})
+    assert await cli("tenant", "create", *line) == code
+    assert words in cli.err
+    assert [one["metadata"]["name"] for one in cli.server.store.all(TENANTS)] == ["taken"]
+
+
+async def test_a_dry_run_prints_a_manifest_and_makes_nothing(cli: Cli) -> None:
+    assert await cli("tenant", "create", "alpha", "--pool", "a100", "--dry-run") == 0
+    assert yaml.safe_load(cli.out) == {
+        "apiVersion": API,
+        "kind": "Tenant",
+        "metadata": {"name": "alpha"},
+        "spec": {"pools": [{"name": "a100"}]},
+    }
+    assert not cli.server.store.all(TENANTS)
+
+
+async def make(cli: Cli, name: str = "alpha") -> None:
+    cli.server.store.create(
+        TENANTS,
+        {"apiVersion": API, "kind": "Tenant", "metadata": {"name": name}, "spec": {"pools": [{"name": "a100"}]}},
+    )
+    all_true(cli, name)()
+
+
+async def test_list_and_describe_show_tenants(cli: Cli) -> None:
+    assert await cli("tenant", "list") == 0
+    assert "no tenants yet" in cli.err
+    await make(cli)
+    assert await cli("tenant", "list") == 0
+    assert cli.out.splitlines()[1].split()[:4] == ["alpha", "Ready", "1.36.3", "a100.local"]
+    assert await cli("tenant", "list", "-o", "name") == 0
+    assert cli.out == "alpha\n"
+    assert await cli("tenant", "describe", "alpha") == 0
+    assert "a100 of local" in cli.out
+    assert "VirtualNodesReady   True" in cli.out
+    assert await cli("tenant", "describe", "alpha", "-o", "yaml") == 0
+    assert yaml.safe_load(cli.out)["metadata"]["name"] == "alpha"
+
+
+async def test_what_is_not_there_is_3_and_says_what_is(cli: Cli) -> None:
+    await make(cli)
+    for command in (("describe",), ("kubeconfig",), ("delete",)):
+        assert await cli("tenant", *command, "beta") == 3
+        assert "'beta'" in cli.err
+        assert "alpha" in cli.err
+    assert await cli("compute", "describe", "east") == 3
+
+
+async def test_compute_clusters_are_shown(cli: Cli) -> None:
+    assert await cli("compute", "list") == 0
+    assert cli.out.splitlines()[1].split()[:5] == ["local", "Unknown", "True", "v1.36.3", "a100"]
+    assert await cli("compute", "describe", "local") == 0
+    assert "nvidia.com/gpu=32" in cli.out
+
+
+def give_kubeconfig(cli: Cli, name: str = "alpha") -> dict[str, Any]:
+    document = kubeconfig.build(name, server="https://10.0.0.1:6443", ca="CA", cert="CERT", key="KEY")
+    data = {"kubeconfig": base64.b64encode(kubeconfig.dump(document).encode()).decode()}
+    secret = {"kind": "Secret", "metadata": {"name": f"tenant-{name}"}, "data": data}
+    cli.server.store.create(SECRETS, secret, "vkgateway-system")
+    return document
+
+
+async def test_a_kubeconfig_is_printed_written_or_merged(cli: Cli, tmp_path: Path) -> None:
+    await make(cli)
+    document = give_kubeconfig(cli)
+    assert await cli("tenant", "kubeconfig", "alpha") == 0
+    assert yaml.safe_load(cli.out) == document
+
+    file = tmp_path / "alpha.kubeconfig"
+    assert await cli("tenant", "kubeconfig", "alpha", "-f", str(file)) == 0
+    assert yaml.safe_load(file.read_text()) == document
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+    mine = tmp_path / "mine"
+    kubeconfig.write(mine, kubeconfig.build("work", server="https://x", ca="CA", token="t"))
+    assert await cli("tenant", "kubeconfig", "alpha", "-f", str(mine), "--merge", "--no-switch") == 0
+    merged = yaml.safe_load(mine.read_text())
+    assert [one["name"] for one in merged["contexts"]] == ["work", "alpha"]
+    assert merged["current-context"] == "work"
+
+
+async def test_a_tenant_without_a_kubeconfig_yet_says_so(cli: Cli) -> None:
+    await make(cli)
+    assert await cli("tenant", "kubeconfig", "alpha") == 5
+    assert "still being made" in cli.err
+
+
+async def test_delete_waits_until_the_tenant_is_gone(cli: Cli) -> None:
+    await make(cli)
+    assert await cli("tenant", "delete", "alpha", "--yes") == 0
+    assert "tenant alpha is gone" in cli.err
+    assert not cli.server.store.all(TENANTS)
+
+
+async def test_delete_names_what_is_left_when_the_time_is_up(cli: Cli) -> None:
+    await make(cli)
+    found = cli.server.store.get(TENANTS, "alpha")
+    held = found | {"metadata": found["metadata"] | {"finalizers": ["vkgateway.io/tenant"]}}
+    cli.server.store.update(TENANTS, held, name="alpha")
+    assert await cli("tenant", "delete", "alpha", "--yes", "--timeout", "1") == 5
+    assert "something left of alpha" in cli.err
+
+
+async def test_a_cluster_without_our_kinds_says_so(cli: Cli) -> None:
+    cli.server.fail("GET", "/tenants", status=404, reason="NotFound", times=2)
+    assert await cli("tenant", "list") == 5
+    assert "does not know tenants" in cli.err
