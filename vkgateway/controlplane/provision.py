@@ -26,7 +26,8 @@ from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.model.api import Tenant
-from vkgateway.model.errors import UnavailableError
+from vkgateway.model.errors import InputError, UnavailableError
+from vkgateway.model.names import validate_tenant_name
 
 _log = structlog.get_logger(__name__)
 
@@ -137,6 +138,7 @@ class Provisioner:
                 trying again helps.
         """
         name = tenant.metadata.name
+        validate_tenant_name(name)
         await on_step(Step.TEMPLATE)
         template = self._templates.load(tenant.spec.template)
         await on_step(Step.CREDENTIALS)
@@ -168,8 +170,12 @@ class Provisioner:
         """Remove everything a tenant's control plane had, and nothing else; credentials go last.
 
         It does not matter how much of it was ever made. What the tenant has in compute clusters is not
-        touched: that must be gone before.
+        touched: that must be gone before. A name that no tenant can have has nothing to be removed.
         """
+        try:
+            validate_tenant_name(tenant)
+        except InputError:
+            return
         await on_step(Step.STOPPING)
         await self._driver.remove(tenant)
         await on_step(Step.ERASING)

@@ -172,6 +172,15 @@ async def test_removal_leaves_other_tenants_alone(world: World) -> None:
     assert list(world.etcd.keys_held) == [b"/tenants/a-b/x"]
 
 
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a--b", "A"])
+async def test_a_name_that_could_lead_elsewhere_is_never_used(world: World, name: str) -> None:
+    with pytest.raises(InputError, match="tenant name"):
+        await world.provisioner().provision(tenant(name))
+    world.driver.running["bystander"] = (None, "")  # type: ignore[assignment]
+    await world.provisioner().deprovision(name, on_step=lambda step: stop_at(step, step))
+    assert world.left() == ["bystander"]
+
+
 async def test_an_unknown_template_makes_nothing_and_names_those_there_are(world: World) -> None:
     with pytest.raises(InputError, match="'big'") as caught:
         await world.provisioner().provision(tenant(template="big"))
