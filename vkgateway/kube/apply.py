@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -99,61 +100,72 @@ async def apply_objects(
     namespace goes into `namespace`. Raises InputError for what is no document, ApiError for what the server
     refuses.
     """
-    discovery = discovery or Discovery(client)
-    until = clock() + timeout
+    applier = _Applier(
+        client, discovery or Discovery(client), field_manager, namespace, sleep, clock, until=clock() + timeout
+    )
+    defines = any(doc.get("kind") == CRDS.kind for doc in docs)
     stored = []
     waiting: list[str] = []
-    ordered = sorted(docs, key=lambda doc: _FIRST.get(str(doc.get("kind")), len(_FIRST)))
-    for doc in ordered:
-        if waiting and doc.get("kind") != CRDS.kind:
-            await _established(client, waiting, until=until, sleep=sleep, clock=clock)
-            waiting = []
-        while True:
-            try:
-                stored.append(await _apply(client, discovery, doc, field_manager, namespace))
-                break
-            except errors.NotFound:
-                # A kind just defined is served by each API server a moment later, by others later still.
-                if clock() >= until or not any(other.get("kind") == CRDS.kind for other in docs):
-                    raise
-                await sleep(_POLL)
+    for doc in sorted(docs, key=lambda doc: _FIRST.get(str(doc.get("kind")), len(_FIRST))):
+        if doc.get("kind") != CRDS.kind:
+            await applier.established(waiting)
+            waiting.clear()
+        stored.append(await (applier.apply_when_served(doc) if defines else applier.apply(doc)))
         if doc["kind"] == CRDS.kind:
             waiting.append(doc["metadata"]["name"])
-    await _established(client, waiting, until=until, sleep=sleep, clock=clock)
+    await applier.established(waiting)
     return stored
 
 
-async def _apply(client: Client, discovery: Discovery, doc: Document, field_manager: str, namespace: str) -> bytes:
-    api_version, kind, name = doc.get("apiVersion"), doc.get("kind"), (doc.get("metadata") or {}).get("name")
-    if not (isinstance(api_version, str) and isinstance(kind, str) and isinstance(name, str) and name):
-        raise InputError(f"a document needs apiVersion, kind and metadata.name; given {api_version}, {kind}, {name}")
-    resource = await discovery.resource(api_version, kind)
-    return await client.patch(
-        resource,
-        name,
-        doc,
-        kind="apply",
-        namespace=doc["metadata"].get("namespace") or namespace,
-        field_manager=field_manager,
-    )
+@dataclass(frozen=True)
+class _Applier:
+    """One call of `apply_objects`."""
 
+    client: Client
+    discovery: Discovery
+    field_manager: str
+    namespace: str
+    sleep: Callable[[float], Awaitable[object]]
+    clock: Callable[[], float]
+    until: float
 
-async def _established(
-    client: Client,
-    names: Sequence[str],
-    *,
-    until: float,
-    sleep: Callable[[float], Awaitable[object]],
-    clock: Callable[[], float],
-) -> None:
-    """Wait until definitions are served. Raises errors.ServerError at the deadline, naming the first that is
-    not.
-    """
-    for name in names:
+    async def apply(self, doc: Document) -> bytes:
+        api_version, kind = doc.get("apiVersion"), doc.get("kind")
+        name = (doc.get("metadata") or {}).get("name")
+        if not (isinstance(api_version, str) and isinstance(kind, str) and isinstance(name, str) and name):
+            raise InputError(
+                f"a document needs apiVersion, kind and metadata.name; given {api_version}, {kind}, {name}"
+            )
+        return await self.client.patch(
+            await self.discovery.resource(api_version, kind),
+            name,
+            doc,
+            kind="apply",
+            namespace=doc["metadata"].get("namespace") or self.namespace,
+            field_manager=self.field_manager,
+        )
+
+    async def apply_when_served(self, doc: Document) -> bytes:
+        """Apply what may be of a kind that was only just defined: API servers serve it a moment later."""
         while True:
-            definition = _decode_definition(await client.get(CRDS, name))
-            if any(c.type == "Established" and c.status == "True" for c in definition.status.conditions or ()):
-                break
-            if clock() >= until:
-                raise errors.ServerError(f"CustomResourceDefinition {name} at {client.name} is not established yet")
-            await sleep(_POLL)
+            try:
+                return await self.apply(doc)
+            except errors.NotFound:
+                if self.clock() >= self.until:
+                    raise
+                await self.sleep(_POLL)
+
+    async def established(self, names: Sequence[str]) -> None:
+        """Wait until definitions are served. Raises errors.ServerError naming the first that is not in time."""
+        for name in names:
+            while not _is_established(await self.client.get(CRDS, name)):
+                if self.clock() >= self.until:
+                    raise errors.ServerError(
+                        f"CustomResourceDefinition {name} at {self.client.name} is not established yet"
+                    )
+                await self.sleep(_POLL)
+
+
+def _is_established(body: bytes) -> bool:
+    conditions = _decode_definition(body).status.conditions or ()
+    return any(found.type == "Established" and found.status == "True" for found in conditions)

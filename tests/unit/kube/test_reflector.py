@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from vkgateway.kube import reflector
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import CONFIG_MAPS, PODS
@@ -200,13 +201,16 @@ async def test_server_that_stays_away_is_told_once_and_distrusted(server: FakeAp
         await seen.heard("+a")
 
 
-async def test_distrusted_while_away(server: FakeApiServer, client: Client) -> None:
+async def test_distrusted_while_away_until_the_watch_has_held_for_a_while(
+    server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with watching(client) as seen:
         server.fail("GET", "/configmaps", status=503, times=1000)
         server.end_watches()
         await seen.until(lambda: len(seen.reachable) == 2)
         assert not seen.reflector.complete
         assert not seen.reflector.reachable
+        monkeypatch.setattr(reflector, "_PROOF", 0.01)
         server.heal()
         await seen.reflector.wait_complete()
         assert seen.reflector.reachable
