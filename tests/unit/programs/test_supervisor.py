@@ -220,7 +220,7 @@ async def test_shutdown_leaves_nothing(client: SupervisorClient) -> None:
     await client.ensure(spec("a", "exec sleep 100"))
     await client.shutdown()
     data_dir = data_dir_of(client)
-    await eventually(lambda: names_alive(data_dir) == [])
+    assert names_alive(data_dir) == []
     with pytest.raises(SupervisorUnavailable):
         await client.list()
 

@@ -1,6 +1,7 @@
 """Talking to the supervisor: ask for processes, list them, stop them; and starting it."""
 
 import asyncio
+import fcntl
 import os
 import subprocess
 from pathlib import Path
@@ -87,6 +88,24 @@ class SupervisorClient:
     async def shutdown(self) -> None:
         """Stop every process in order of stop rank, then the supervisor; returns when all that is done."""
         await self._ask(protocol.Shutdown())
+        await self._gone()
+
+    async def _gone(self) -> None:
+        """Wait for the supervisor to let go of its lock, which the kernel takes from it when it ends."""
+        lock = os.open(self._socket_path.with_name("supervisor.lock"), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                while True:
+                    try:
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        await asyncio.sleep(_POLL_SECONDS)
+                    else:
+                        return
+        except TimeoutError as error:
+            raise self._unavailable(error) from error
+        finally:
+            os.close(lock)
 
     async def _ask(self, request: protocol.Request) -> ProcessStates:
         try:

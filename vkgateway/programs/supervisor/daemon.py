@@ -73,7 +73,7 @@ class Supervisor:
                 process.wake()
                 return process.state()
             if process is not None:
-                await process.stop(everything=False)
+                await process.stop()
             process = self._add(store.Record(spec=spec))
             self._save()  # before the start: a successor must know what to do with the process it finds
             process.start()
@@ -97,7 +97,7 @@ class Supervisor:
             process = self._processes.get(name)
             if process is None or self._ending:
                 return protocol.Answer(error=f"no process is called {name!r}", missing=True)
-            await process.stop(everything=False)
+            await process.stop()
             record = process.record
             record.restarts += 1
             record.reason = "restarted on request"
@@ -108,16 +108,25 @@ class Supervisor:
     async def _stop(self, names: Iterable[str]) -> None:
         ranked = sorted(((self._processes[name].spec.stop_rank, name) for name in names), reverse=True)
         for _, rank in groupby(ranked, key=itemgetter(0)):
-            await asyncio.gather(*(self._stop_one(name) for _, name in rank))
+            together = [name for _, name in rank]
+            await asyncio.gather(*(self._stop_one(name) for name in together))
+            await self._sweep(together)
         self._save()
 
     async def _stop_one(self, name: str) -> None:
         async with self._lock(name):
             process = self._processes.get(name)
             if process is not None:
-                await process.stop(everything=True)
+                await process.stop()
                 del self._processes[name]
                 _LOG.info("%s stopped", name)
+
+    async def _sweep(self, names: list[str]) -> None:
+        """Kill what removed processes had started in sessions of their own (daemons, container shims)."""
+        gone = [name for name in names if name not in self._processes]  # not what was asked for again meanwhile
+        left = [process for process in procfs.marked(self._paths.data_dir) if process.name in gone]
+        if left:
+            await asyncio.to_thread(stop_marked, left, timeout=1.0, kill_at_once=True)
 
     def _add(self, record: store.Record) -> Supervised:
         process = Supervised(record, paths=self._paths, changed=self._save, backoff=Backoff(first=self._backoff_first))

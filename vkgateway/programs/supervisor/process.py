@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vkgateway.programs.supervisor import logs, procfs, store
-from vkgateway.programs.supervisor.running import Running, adopt, spawn, stop_marked
+from vkgateway.programs.supervisor.running import Running, adopt, spawn
 from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, State, SupervisorPaths
 
 _LOG = logging.getLogger(__name__)
@@ -79,8 +79,8 @@ class Supervised:
         if self._next_start is not None:
             self._wake.set()
 
-    async def stop(self, *, everything: bool) -> None:
-        """Stop the process and its group; with `everything`, all it ever started, in whatever session."""
+    async def stop(self) -> None:
+        """Stop the process and its group; what it started in other sessions stays."""
         self._stopping = True
         self.record.since = time.time()
         if self._task is not None:
@@ -90,10 +90,6 @@ class Supervised:
         if self._running is not None:
             await self._running.terminate(timeout=self.spec.stop_timeout)
             self._running = None
-        if everything:
-            left = [p for p in procfs.marked(self._paths.data_dir) if p.name == self.spec.name]
-            if left:
-                await asyncio.to_thread(stop_marked, left, timeout=1.0, kill_at_once=True)
 
     def state(self) -> ProcessState:
         """The process as it is now."""
