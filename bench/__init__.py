@@ -1,0 +1,1 @@
+"""Benchmarks against real API servers on this machine: `python -m bench NAME`."""

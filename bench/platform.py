@@ -1,0 +1,180 @@
+"""The platform that the benchmarks run against: brought up for them, and always taken down again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from bench.load import Place, each
+from bench.procfs import CpuMeter
+from bench.settings import Settings
+from bench.timeline import now
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import NODES, TENANTS
+from vkgateway.local import gateway_process
+from vkgateway.local import platform as local_platform
+from vkgateway.local.down import down
+from vkgateway.local.options import UpOptions
+from vkgateway.local.paths import Paths
+from vkgateway.local.record import PlatformRecord
+from vkgateway.local.steps import Report
+from vkgateway.model.api import Tenant
+from vkgateway.model.errors import UnavailableError
+from vkgateway.model.objects import NodeView
+from vkgateway.programs.supervisor.client import SupervisorClient
+
+POOL: Final = "a100"
+_READY_WITHIN: Final = 180.0
+_decode_tenant = msgspec.json.Decoder(Tenant).decode
+_decode_node = msgspec.json.Decoder(NodeView).decode
+
+
+class Platform:
+    """A platform that is up, and its tenants."""
+
+    def __init__(self, data_dir: Path, record: PlatformRecord, *, settings: Settings, report: Report) -> None:
+        self.paths = Paths(data_dir)
+        self.record = record
+        self.settings = settings
+        self.report = report
+        self.supervisor = SupervisorClient.for_data_dir(data_dir)
+        self.compute = Client.from_kubeconfig(self.paths.kubeconfig, name="the compute cluster")
+        self.tenants: dict[str, Client] = {}
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for client in (self.compute, *self.tenants.values()):
+            await client.close()
+
+    # -- tenants ---------------------------------------------------------------------------------------------------
+
+    async def onboard(self, count: int) -> None:
+        """Have at least `count` tenants ready."""
+        names = [f"bench-{number:02d}" for number in range(count)]
+        missing = [name for name in names if name not in self.tenants]
+        if missing:
+            self.report(f"making {len(missing)} tenants")
+            await each(missing, self._onboard, in_flight=3)
+            self.report.done(f"{count} tenants: ready")
+
+    async def _onboard(self, name: str) -> None:
+        await self.create_tenant(name)
+
+    async def create_tenant(self, name: str) -> float:
+        """Make a tenant; returns the seconds until its virtual node was Ready."""
+        started = now()
+        with contextlib.suppress(errors.AlreadyExists):
+            await self.compute.create(TENANTS, _tenant(name))
+        await self.until_ready(name)
+        seconds = now() - started
+        admin = self.paths.data_dir / "tenants" / name / "admin.kubeconfig"
+        self.tenants[name] = Client.from_kubeconfig(admin, name=f"tenant {name}")
+        return seconds
+
+    async def until_ready(self, name: str) -> None:
+        """Wait until a tenant is ready, its virtual node among that."""
+        deadline = now() + _READY_WITHIN
+        while True:
+            tenant = _decode_tenant(await self.compute.get(TENANTS, name))
+            if tenant.status.phase == "Ready":
+                return
+            if now() > deadline:
+                raise UnavailableError(f"tenant {name} is {tenant.status.phase} after {_READY_WITHIN:.0f} s")
+            await asyncio.sleep(0.05)
+
+    async def until_schedulable(self, count: int) -> None:
+        """Wait until the virtual nodes of the first tenants are ready and without taints."""
+        deadline = now() + _READY_WITHIN
+        for name, client in list(self.tenants.items())[:count]:
+            while True:
+                node = _decode_node(await client.get(NODES, f"{POOL}.local"))
+                if node.usable and not node.spec.taints:
+                    break
+                if now() > deadline:
+                    raise UnavailableError(f"the virtual node of tenant {name} does not become ready")
+                await asyncio.sleep(0.2)
+
+    def places(self, count: int) -> list[Place]:
+        """The tenants as places for pods: their namespace `default`."""
+        return [Place(name, client, "default") for name, client in list(self.tenants.items())[:count]]
+
+    # -- processes -------------------------------------------------------------------------------------------------
+
+    async def pids(self) -> Mapping[str, int]:
+        """Processes by name."""
+        return {state.name: state.pid for state in await self.supervisor.list() if state.pid}
+
+    async def gateway_pid(self) -> int:
+        """The gateway's process."""
+        found = (await self.pids()).get(gateway_process.NAME)
+        if found is None:
+            raise UnavailableError("the gateway does not run")
+        return found
+
+    async def meter(self) -> CpuMeter:
+        """Begin to count CPU time by kind of process; `load` is this one."""
+        groups: dict[str, list[int]] = {"load": [os.getpid()]}
+        for name, pid in (await self.pids()).items():
+            first, _, last = name.rpartition("/")
+            group = f"tenants' {last}" if first.startswith("tenant") else f"{first} {last}".strip()
+            groups.setdefault(group, []).append(pid)
+        return CpuMeter(groups)
+
+    async def stop_gateway(self) -> None:
+        """Stop the gateway for a while."""
+        await self.supervisor.remove(gateway_process.NAME)
+
+    async def start_gateway(self) -> None:
+        """Start the gateway; returns as soon as the process was started."""
+        settings = gateway_process.settings(
+            self.paths, record=self.record, program_dirs=self.settings.program_dirs
+        )
+        await self.supervisor.ensure(gateway_process.spec(self.paths, settings))
+
+    async def kill_gateway(self) -> None:
+        """End the gateway with no chance to say goodbye, and keep it down."""
+        os.kill(await self.gateway_pid(), signal.SIGKILL)
+        await self.stop_gateway()
+
+
+@contextlib.asynccontextmanager
+async def platform(settings: Settings, *, nodes: int, report: Report) -> AsyncIterator[Platform]:
+    """A platform with so many hollow nodes for as long as the block lasts; removed afterwards unless it is to be kept.
+
+    `settings.data_dir` names one to use or make; otherwise it is made in a new folder.
+    """
+    folder = settings.data_dir or Path(tempfile.mkdtemp(prefix="vkgateway-bench-"))
+    options = UpOptions(
+        real_node="no",
+        hollow_nodes={POOL: nodes, "v100": 1},
+        durable=False,
+        program_dirs=settings.program_dirs,
+    )
+    try:
+        record = await local_platform.up(folder, options, report=report)
+        made = Platform(folder, record, settings=settings, report=report)
+        try:
+            yield made
+        finally:
+            await made.close()
+    finally:
+        if not settings.keep:
+            await asyncio.shield(down(folder, purge=True, report=report))
+
+
+def _tenant(name: str) -> Mapping[str, object]:
+    return {
+        "apiVersion": "vkgateway.io/v1alpha1",
+        "kind": "Tenant",
+        "metadata": {"name": name},
+        "spec": {"pools": [{"name": POOL}]},
+    }

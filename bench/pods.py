@@ -1,0 +1,89 @@
+"""The pods of the load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+RUN_LABEL: Final = "bench"
+"""Every pod of a run carries it with the run's name, so that watches see no others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodKind:
+    """What the pods of a run have in common.
+
+    `token` is whether they mount a service account token, `selector` a node selector, `scheduler` who binds them (the
+    server's default where empty), `node` where they are bound already, `finalizer` one that holds them.
+    """
+
+    run: str
+    token: bool = False
+    selector: dict[str, str] | None = None
+    scheduler: str = ""
+    node: str = ""
+    finalizer: str = ""
+    labels: dict[str, str] | None = None
+
+
+def manifest(name: str, kind: PodKind) -> dict[str, Any]:
+    """A pod of one small container."""
+    metadata: dict[str, Any] = {"name": name, "labels": {RUN_LABEL: kind.run, "app": "load", **(kind.labels or {})}}
+    if kind.finalizer:
+        metadata["finalizers"] = [kind.finalizer]
+    spec: dict[str, Any] = {
+        "containers": [
+            {
+                "name": "main",
+                "image": "registry.invalid/load:1",
+                "command": ["sleep", "infinity"],
+                "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
+            }
+        ]
+    }
+    if not kind.token:
+        spec["automountServiceAccountToken"] = False
+    for field, value in (
+        ("nodeSelector", kind.selector),
+        ("schedulerName", kind.scheduler),
+        ("nodeName", kind.node),
+    ):
+        if value:
+            spec[field] = value
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def spread(count: int, places: int) -> list[tuple[int, str]]:
+    """Place and pod name of each of `count` pods, by turns over `places`."""
+    return [(number % places, f"p-{number:05d}") for number in range(count)]
+
+
+def running_status(now: str, *, node_ip: str = "10.0.0.1", ready: bool = True) -> dict[str, Any]:
+    """The status that a node writes for such a pod: running and ready, or ended by a signal."""
+    kinds: Sequence[str] = ("PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
+    running = {"running": {"startedAt": now}}
+    ended = {"terminated": {"exitCode": 143, "reason": "Error", "startedAt": now, "finishedAt": now}}
+    return {
+        "phase": "Running" if ready else "Failed",
+        "startTime": now,
+        "hostIP": node_ip,
+        "hostIPs": [{"ip": node_ip}],
+        "podIP": "10.0.1.1",
+        "podIPs": [{"ip": "10.0.1.1"}],
+        "conditions": [
+            {"type": kind, "status": "True" if ready else "False", "lastProbeTime": None, "lastTransitionTime": now}
+            for kind in kinds
+        ],
+        "containerStatuses": [
+            {
+                "name": "main",
+                "image": "registry.invalid/load:1",
+                "imageID": "",
+                "ready": ready,
+                "restartCount": 0,
+                "started": ready,
+                "state": running if ready else ended,
+            }
+        ],
+    }
