@@ -45,7 +45,8 @@ def last_lines(file: BinaryIO, count: int) -> bytes:
         file.seek(position)
         tail = file.read(size) + tail
     file.seek(end)
-    return b"".join(tail.splitlines(keepends=True)[-count:]) if count else b""
+    lines = tail.removesuffix(b"\n").split(b"\n")[-count:] if count and tail else []
+    return b"\n".join(lines) + (b"\n" if lines and tail.endswith(b"\n") else b"")
 
 
 async def follow(file: BinaryIO) -> AsyncIterator[bytes]:

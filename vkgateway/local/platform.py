@@ -20,6 +20,7 @@ from vkgateway.local import choices, compute, etcd, gateway_process, network, pr
 from vkgateway.local import record as records
 from vkgateway.local.disk import disk_errors
 from vkgateway.local.hollow import kwok, nodes
+from vkgateway.local.hollow.ready import nodes_ready
 from vkgateway.local.lock import platform_lock
 from vkgateway.local.options import UpOptions
 from vkgateway.local.paths import Paths
@@ -206,6 +207,7 @@ class Startup:
             for node in wanted:
                 group.create_task(apply(node))
             group.create_task(self._supervisor.ensure(self._kwok()))
+        await self._until(lambda: nodes_ready(self._api, len(wanted)), kwok.NAME)
         return f"{len(wanted)} in {', '.join(self._record.hollow_nodes)}"
 
     async def _apply_node(self, node: dict[str, Any]) -> None:

@@ -1,0 +1,70 @@
+"""What a platform is to be: number, address, ports and options, kept from one start to the next."""
+
+import pytest
+
+from vkgateway.local import choices
+from vkgateway.local.choices import Surroundings
+from vkgateway.local.options import PORTS, UpOptions
+from vkgateway.local.record import PlatformRecord
+from vkgateway.model.errors import ConflictError, InputError
+
+AS_ROOT = Surroundings(interfaces={"lo": "", "eth0": ""})
+AS_USER = Surroundings(own_interface=False, primary_address="192.0.2.7")
+
+
+def settle(record: PlatformRecord, options: UpOptions) -> PlatformRecord:
+    return choices.settle(record, options, surroundings=AS_ROOT, free=lambda _address, _port: True)
+
+
+def test_root_gets_an_interface_of_its_own() -> None:
+    placed = choices.place(None, surroundings=AS_ROOT)
+    assert (placed.number, placed.interface, placed.address) == (0, "vkg0", "10.213.0.1")
+
+
+def test_another_platforms_number_is_not_taken_again() -> None:
+    surroundings = Surroundings(interfaces={"vkg0": "vkgateway /a", "vkgv1": ""})
+    assert choices.place(None, surroundings=surroundings).number == 2
+
+
+def test_a_user_gets_the_machines_address() -> None:
+    placed = choices.place(None, surroundings=AS_USER)
+    assert (placed.interface, placed.address) == ("", "192.0.2.7")
+
+
+def test_a_platform_stays_where_it_is() -> None:
+    record = PlatformRecord(number=3, interface="vkg3", address="10.213.3.1")
+    assert choices.place(record, surroundings=AS_ROOT) is record
+
+
+def test_a_platform_of_root_is_refused_to_a_user() -> None:
+    record = PlatformRecord(number=3, interface="vkg3", address="10.213.3.1")
+    with pytest.raises(ConflictError, match="network interface vkg3, which only root"):
+        choices.place(record, surroundings=AS_USER)
+
+
+def test_a_machine_that_has_moved_is_told() -> None:
+    record = PlatformRecord(address="192.0.2.1")
+    with pytest.raises(ConflictError, match=r"listens at 192\.0\.2\.1, but the machine's address is now 192\.0\.2\.7"):
+        choices.place(record, surroundings=AS_USER)
+
+
+def test_every_port_is_chosen() -> None:
+    assert settle(PlatformRecord(address="10.213.0.1"), UpOptions()).ports == dict(PORTS)
+
+
+def test_options_are_remembered() -> None:
+    first = settle(PlatformRecord(), UpOptions(real_node="no", durable=False, hollow_nodes={"a100": 9}))
+    again = settle(first, UpOptions())
+    assert again == first
+    assert (again.real_node, again.durable, again.hollow_nodes) == ("no", False, {"a100": 9, "v100": 2})
+
+
+def test_options_go_over_what_was_remembered() -> None:
+    first = settle(PlatformRecord(), UpOptions(real_node="no"))
+    assert settle(first, UpOptions(real_node="auto")).real_node == "auto"
+
+
+@pytest.mark.parametrize(("asked", "complaint"), [({"h100": 1}, "called 'h100'"), ({"a100": -1}, "-1 nodes")])
+def test_hollow_nodes_that_cannot_be(asked: dict[str, int], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        settle(PlatformRecord(), UpOptions(hollow_nodes=asked))

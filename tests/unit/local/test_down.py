@@ -1,0 +1,88 @@
+"""Taking a platform down: nothing there, nothing of others removed, nothing removed under a mount."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from vkgateway.local import down
+from vkgateway.local.disk import disk_errors
+from vkgateway.local.lock import platform_lock
+from vkgateway.local.paths import Paths
+from vkgateway.model.errors import ConflictError, NotFoundError, UnavailableError, VkgatewayError
+
+
+class Silent:
+    """Reports to nobody."""
+
+    def __call__(self, text: str) -> None:
+        pass
+
+    def done(self, text: str) -> None:
+        pass
+
+
+async def test_no_platform_is_said_and_nothing_is_made(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no platform in"):
+        await down.down(tmp_path / "none", purge=True, report=Silent())
+    assert not (tmp_path / "none").exists()
+
+
+async def test_a_platform_that_is_being_started_is_left_alone(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    paths.record.write_text('{"layout": 1}')
+    with platform_lock(paths.lock, command="up"), pytest.raises(ConflictError, match="vkgateway up"):
+        await down.down(tmp_path, purge=True, report=Silent())
+    assert paths.record.exists()
+
+
+def test_a_purge_removes_what_is_ours_only(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    paths.etcd.mkdir()
+    (paths.etcd / "db").touch()
+    paths.record.touch()
+    (tmp_path / "diary.txt").touch()
+    down._purge(paths)
+    assert [path.name for path in tmp_path.iterdir()] == ["diary.txt"]
+
+
+def test_a_purge_takes_the_folder_away_where_nothing_else_is_in_it(tmp_path: Path) -> None:
+    paths = Paths(tmp_path / "data")
+    paths.pki.mkdir(parents=True)
+    down._purge(paths)
+    assert not paths.data_dir.exists()
+
+
+def test_mounts_inside_are_seen_others_are_not(tmp_path: Path) -> None:
+    inside, beside = f"{tmp_path}/data/node/a\\040b", f"{tmp_path}/database"
+    table = tmp_path / "mountinfo"
+    table.write_text("".join(f"36 35 0:3 / {point} rw - tmpfs tmpfs rw\n" for point in (inside, beside)))
+    assert list(down._mounts_below(tmp_path / "data", table=table)) == [f"{tmp_path}/data/node/a b"]
+
+
+def test_nothing_is_removed_while_something_is_mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = Paths(tmp_path)
+    paths.pki.mkdir()
+    monkeypatch.setattr(down, "_mounts_below", lambda _directory: iter(["/data/node/x"]))
+    with pytest.raises(VkgatewayError, match="still mounted at /data/node/x, so nothing was removed"):
+        down._purge(paths)
+    assert paths.pki.exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "sentence"),
+    [
+        (errno.ENOSPC, "the disk that holds /data/x is full"),
+        (errno.EROFS, "the disk that holds /data/x is read-only"),
+        (errno.EACCES, "the disk that holds /data/x may not be written by this user"),
+    ],
+)
+def test_a_disk_that_refuses_is_told_in_one_sentence(number: int, sentence: str) -> None:
+    with pytest.raises(UnavailableError, match=sentence) as caught, disk_errors(Path("/data")):
+        raise OSError(number, "refused", "/data/x")
+    assert caught.value.hint
+
+
+def test_other_errors_of_the_system_pass() -> None:
+    with pytest.raises(ConnectionRefusedError), disk_errors(Path("/data")):
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")

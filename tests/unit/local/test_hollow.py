@@ -1,0 +1,151 @@
+"""Hollow nodes and what KWOK is told about them."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from vkgateway.local.hollow import kwok
+from vkgateway.local.hollow.nodes import DOMAIN_LABEL, POOL_LABEL, nodes
+from vkgateway.model.names import MIRROR_FINALIZER
+
+KUBELET = kwok.HollowKubelet(address="10.213.0.1", port=10247, cert=Path("/k.crt"), key=Path("/k.key"))
+
+
+def by_kind(path: Path) -> dict[str, list[dict[str, Any]]]:
+    documents: dict[str, list[dict[str, Any]]] = {}
+    for document in yaml.safe_load_all(path.read_text()):
+        documents.setdefault(document["kind"], []).append(document)
+    return documents
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> dict[str, list[dict[str, Any]]]:
+    return by_kind(kwok.write_config(tmp_path, kubelet=KUBELET))
+
+
+def test_each_pool_has_as_many_nodes_as_asked_for() -> None:
+    made = Counter(node["metadata"]["labels"][POOL_LABEL] for node in nodes({"a100": 4, "v100": 2}))
+    assert made == {"a100": 4, "v100": 2}
+
+
+def test_a100_nodes_hang_on_two_networks_evenly() -> None:
+    domains = [node["metadata"]["labels"][DOMAIN_LABEL] for node in nodes({"a100": 4})]
+    assert domains == ["a100-0", "a100-0", "a100-1", "a100-1"]
+
+
+def test_a_node_offers_eight_gpus_and_all_it_has() -> None:
+    node = next(nodes({"v100": 1}))
+    assert node["status"]["allocatable"] == node["status"]["capacity"]
+    assert node["status"]["capacity"]["nvidia.com/gpu"] == "8"
+
+
+def test_kwok_manages_exactly_our_nodes(config: dict[str, list[dict[str, Any]]]) -> None:
+    selector = config["KwokConfiguration"][0]["options"]["manageNodesWithAnnotationSelector"]
+    key, _, value = selector.partition("=")
+    assert all(node["metadata"]["annotations"][key] == value for node in nodes({"a100": 2}))
+
+
+def test_kwok_listens_where_the_nodes_say(config: dict[str, list[dict[str, Any]]]) -> None:
+    options = config["KwokConfiguration"][0]["options"]
+    assert options["serverAddress"] == f"{options['nodeIP']}:{options['nodePort']}" == "10.213.0.1:10247"
+    assert (options["tlsCertFile"], options["tlsPrivateKeyFile"]) == ("/k.crt", "/k.key")
+
+
+def test_every_parallelism_is_given(config: dict[str, list[dict[str, Any]]]) -> None:
+    # KWOK starts with none of its defaults once a configuration is there, and refuses a zero.
+    options = config["KwokConfiguration"][0]["options"]
+    wanted = {"podPlayStage", "nodePlayStage", "nodeLease", "podsOnNodeSync"}
+    assert all(options[f"{name}Parallelism"] > 0 for name in wanted)
+
+
+def test_exec_is_not_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    rule = by_kind(kwok.write_config(tmp_path, kubelet=KUBELET))["ClusterExec"][0]
+    assert rule["spec"]["execs"][0]["local"]["securityContext"] == {"runAsUser": 65534, "runAsGroup": 65534}
+
+
+def test_logs_come_from_a_file_in_the_kubelets_format(config: dict[str, list[dict[str, Any]]]) -> None:
+    file = Path(config["ClusterLogs"][0]["spec"]["logs"][0]["logsFile"])
+    assert all(line.split(" ")[1:3] == ["stdout", "F"] for line in file.read_text().splitlines())
+
+
+def test_another_configuration_makes_another_process(tmp_path: Path) -> None:
+    def spec(parallelism: int) -> str:
+        config = kwok.write_config(tmp_path, kubelet=KUBELET, parallelism=parallelism)
+        return kwok.spec(program=Path("/kwok"), config=config, kubeconfig=Path("/kc")).digest()
+
+    assert spec(8) == spec(8) != spec(9)
+
+
+def stages() -> dict[str, dict[str, Any]]:
+    return {stage["metadata"]["name"]: stage["spec"] for stage in kwok.stages()}
+
+
+def test_no_stage_takes_a_finalizer_off() -> None:
+    assert not [name for name, stage in stages().items() if any("finalizers" in step for step in stage["steps"])]
+
+
+def matching(pod: dict[str, Any]) -> list[str]:
+    """Names of the pod stages that would act, judged by their selectors' own terms."""
+    return [name for name, stage in stages().items() if name.startswith("pod-") and _selects(stage, pod)]
+
+
+def _selects(stage: dict[str, Any], pod: dict[str, Any]) -> bool:
+    return all(_holds(term["jq"], pod) for term in stage["selector"]["matchExpressions"])
+
+
+def _holds(term: dict[str, Any], pod: dict[str, Any]) -> bool:
+    value = _value(term["key"], pod)
+    match term["operator"]:
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "In":
+            return value in term["values"]
+    assert term["operator"] == "NotIn"
+    return value not in term["values"]
+
+
+def _value(key: str, pod: dict[str, Any]) -> Any:
+    """Read a selector's key, in the few forms of jq that the stages use."""
+    path, _, condition = key.partition(" | ")
+    assert condition in {"", "select(. != 0)"}
+    before, _, annotation = path.partition('["')
+    value: Any = pod
+    for part in [*before.split(".")[1:], *([annotation.removesuffix('"]')] if annotation else [])]:
+        value = (value or {}).get(part)
+    return None if condition and value == 0 else value
+
+
+def pod(
+    phase: str, *, deleting: int | None = None, finalizer: bool = False, run_seconds: bool = False
+) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"annotations": {"kwok.vkgateway.io/run-seconds": "1"} if run_seconds else {}}
+    if deleting is not None:
+        metadata |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": deleting}
+    if finalizer:
+        metadata["finalizers"] = [MIRROR_FINALIZER]
+    return {"metadata": metadata, "spec": {"restartPolicy": "Never"}, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(
+    ("what", "stage"),
+    [
+        (pod("Pending"), ["pod-start"]),
+        (pod("Running"), []),
+        (pod("Running", run_seconds=True), ["pod-complete"]),
+        (pod("Succeeded", run_seconds=True), []),
+        (pod("Running", deleting=30), ["pod-remove"]),
+        (pod("Running", deleting=30, finalizer=True), ["pod-end"]),
+        (pod("Pending", deleting=30, finalizer=True), ["pod-end"]),
+        (pod("Failed", deleting=30, finalizer=True), ["pod-remove-ended"]),
+        (pod("Failed", deleting=0, finalizer=True), []),
+        (pod("Succeeded", deleting=0), ["pod-remove"]),
+    ],
+)
+def test_one_stage_at_most_acts_on_a_pod(what: dict[str, Any], stage: list[str]) -> None:
+    assert matching(what) == stage

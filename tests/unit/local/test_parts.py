@@ -1,0 +1,92 @@
+"""The parts of the platform as processes and objects: etcd, compute cluster, gateway."""
+
+from pathlib import Path
+
+import pytest
+
+from vkgateway.gateway import config
+from vkgateway.local import compute, etcd, gateway_process, network
+from vkgateway.local.options import PORTS
+from vkgateway.local.paths import Paths
+from vkgateway.local.realnode.options import Network
+from vkgateway.local.record import PlatformRecord
+from vkgateway.model.errors import UnavailableError
+
+RECORD = PlatformRecord(number=4, interface="vkg4", address="10.213.4.1", ports=dict(PORTS))
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    return Paths(tmp_path)
+
+
+def etcd_flags(paths: Paths, *, durable: bool = True) -> tuple[str, ...]:
+    return etcd.spec(paths, program=Path("/etcd"), port=2379, peer_port=2380, durable=durable).argv
+
+
+def test_etcd_asks_everybody_for_a_certificate(paths: Paths) -> None:
+    flags = etcd_flags(paths)
+    assert {"--client-cert-auth=true", "--peer-client-cert-auth=true"} <= set(flags)
+    assert not [flag for flag in flags if "http://" in flag]
+
+
+def test_etcd_forgets_old_revisions_by_itself(paths: Paths) -> None:
+    assert {"--auto-compaction-mode=periodic", "--auto-compaction-retention=5m"} <= set(etcd_flags(paths))
+
+
+def test_etcd_waits_for_the_disk_unless_told_otherwise(paths: Paths) -> None:
+    assert "--unsafe-no-fsync" not in etcd_flags(paths)
+    assert "--unsafe-no-fsync" in etcd_flags(paths, durable=False)
+
+
+def test_services_have_the_addresses_that_the_real_node_routes() -> None:
+    assert compute.plane(RECORD).service_cidr == Network(4).service_subnet
+
+
+def test_the_interface_has_the_address_that_the_real_node_expects() -> None:
+    assert network.interface_address(4) == Network(4).platform_address
+
+
+def test_the_compute_cluster_has_the_pools_asked_for() -> None:
+    pools = compute.compute_cluster(["a100", "real"])["spec"]["pools"]
+    assert [(pool["name"], pool["nodeSelector"]) for pool in pools] == [
+        ("a100", {compute.POOL_LABEL: "a100"}),
+        ("real", {compute.POOL_LABEL: "real"}),
+    ]
+
+
+def test_both_definitions_are_shipped() -> None:
+    kinds = {document["spec"]["names"]["kind"] for document in compute.definitions()}
+    assert kinds == {"Tenant", "ComputeCluster"}
+
+
+def test_the_service_kubernetes_leads_to_the_api_server() -> None:
+    endpoint = compute.own_endpoint(RECORD)
+    assert endpoint["endpoints"][0]["addresses"] == ["10.213.4.1"]
+    assert endpoint["ports"][0]["port"] == PORTS["compute-api"]
+
+
+def test_the_gateways_settings_are_read_back_as_they_were(paths: Paths) -> None:
+    wanted = gateway_process.settings(paths, record=RECORD, program_dirs=[Path("/programs")])
+    gateway_process.spec(paths, wanted)
+    assert config.load(paths.gateway_config, environment={}) == wanted
+    assert paths.gateway_config.stat().st_mode & 0o777 == 0o600
+
+
+def test_other_settings_start_the_gateway_anew(paths: Paths) -> None:
+    def digest(address: str) -> str:
+        record = PlatformRecord(address=address, ports=dict(PORTS))
+        return gateway_process.spec(paths, gateway_process.settings(paths, record=record)).digest()
+
+    assert digest("10.213.4.1") == digest("10.213.4.1") != digest("10.213.5.1")
+
+
+def test_all_numbers_taken_is_said() -> None:
+    with pytest.raises(UnavailableError, match="all 256 platform numbers are taken"):
+        network.free_number(taken=[f"vkg{number}" for number in range(256)])
+
+
+def test_the_gateway_stops_before_what_it_works_for(paths: Paths) -> None:
+    gateway = gateway_process.spec(paths, gateway_process.settings(paths, record=RECORD))
+    store = etcd.spec(paths, program=Path("/etcd"), port=1, peer_port=2, durable=True)
+    assert gateway.stop_rank > 50 > store.stop_rank

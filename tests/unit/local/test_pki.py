@@ -1,0 +1,87 @@
+"""The platform's authorities and certificates: made once, renewed in time, never made anew over half of them."""
+
+import datetime
+import shutil
+from pathlib import Path
+
+import pytest
+
+from vkgateway.controlplane.pki import Authority, alternative_names, common_name
+from vkgateway.local.paths import Paths
+from vkgateway.local.pki import ETCD_CA, ETCD_PEER_CA, ETCD_ROOT, ETCD_SERVER, HOLLOW_SERVER, ensure_pki
+from vkgateway.model.errors import InputError
+
+NOW = datetime.datetime.now(datetime.UTC)
+ADDRESS = "10.213.0.1"
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    paths = Paths(tmp_path)
+    ensure_pki(paths, address=ADDRESS, now=NOW)
+    return paths
+
+
+def content(paths: Paths) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(paths.data_dir.rglob("*")) if path.is_file()}
+
+
+def test_a_second_time_changes_nothing(paths: Paths) -> None:
+    before = content(paths)
+    ensure_pki(paths, address=ADDRESS, now=NOW)
+    assert content(paths) == before
+
+
+def test_certificates_are_renewed_before_they_end_and_authorities_stay(paths: Paths) -> None:
+    before = content(paths)
+    ensure_pki(paths, address=ADDRESS, now=NOW + datetime.timedelta(days=300))
+    changed = {Path(path).name for path, data in content(paths).items() if before[path] != data}
+    assert {"etcd.crt", "etcd.key", "etcd-root.crt", "kwok.crt"} <= changed
+    assert not {"etcd-ca.crt", "etcd-ca.key", "etcd-peer-ca.crt", "ca.crt", "sa.key"} & changed
+
+
+def test_who_is_who(paths: Paths) -> None:
+    etcd_authority = Authority.load(*((paths.pki / f"{ETCD_CA}.{end}").read_bytes() for end in ("crt", "key")))
+    root = (paths.pki / f"{ETCD_ROOT}.crt").read_bytes()
+    assert common_name(root) == "root"
+    assert etcd_authority.signed(root)
+    assert "127.0.0.1" in alternative_names((paths.pki / f"{ETCD_SERVER}.crt").read_bytes())
+    assert alternative_names((paths.hollow / f"{HOLLOW_SERVER}.crt").read_bytes()) == {ADDRESS}
+
+
+def test_clients_of_etcd_are_not_taken_for_its_members(paths: Paths) -> None:
+    peers = Authority.load(*((paths.pki / f"{ETCD_PEER_CA}.{end}").read_bytes() for end in ("crt", "key")))
+    assert not peers.signed((paths.pki / f"{ETCD_ROOT}.crt").read_bytes())
+
+
+def test_keys_are_private(paths: Paths) -> None:
+    keys = list(paths.data_dir.rglob("*.key"))
+    assert keys
+    assert {key.stat().st_mode & 0o777 for key in keys} == {0o600}
+
+
+def test_another_address_gets_another_certificate(paths: Paths) -> None:
+    ensure_pki(paths, address="10.213.9.1", now=NOW)
+    assert alternative_names((paths.hollow / f"{HOLLOW_SERVER}.crt").read_bytes()) == {"10.213.9.1"}
+
+
+@pytest.mark.parametrize("lost", ["etcd-ca.key", "etcd-ca.crt", "compute/ca.key"])
+def test_half_an_authority_is_an_error_that_names_it(paths: Paths, lost: str) -> None:
+    (paths.pki / lost).unlink()
+    before = content(paths)
+    with pytest.raises(InputError, match="damaged") as caught:
+        ensure_pki(paths, address=ADDRESS, now=NOW)
+    assert str(paths.pki) in str(caught.value)
+    assert content(paths) == before
+
+
+def test_a_broken_key_is_an_error_that_names_it(paths: Paths) -> None:
+    (paths.pki / "etcd-ca.key").write_text("nonsense")
+    with pytest.raises(InputError, match="etcd-ca"):
+        ensure_pki(paths, address=ADDRESS, now=NOW)
+
+
+def test_a_lost_certificate_is_made_again(paths: Paths) -> None:
+    shutil.rmtree(paths.hollow)
+    ensure_pki(paths, address=ADDRESS, now=NOW)
+    assert (paths.hollow / f"{HOLLOW_SERVER}.key").exists()

@@ -1,0 +1,112 @@
+"""Choosing ports: what is asked for, what was kept, what is free."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vkgateway.local import ports
+from vkgateway.model.errors import ConflictError, InputError
+
+PREFERRED = {"api": 6443, "etcd": 2379}
+ADDRESSES = {"api": "10.0.0.1", "etcd": "127.0.0.1"}
+
+
+def choose(
+    *,
+    taken: set[int] = frozenset(),  # type: ignore[assignment]
+    kept: dict[str, int] | None = None,
+    asked: dict[str, int] | None = None,
+    port_range: tuple[int, int] | None = None,
+    ours: set[int] | None = None,
+) -> dict[str, int]:
+    return ports.choose(
+        PREFERRED,
+        addresses=ADDRESSES,
+        kept=kept or {},
+        asked=asked or {},
+        port_range=port_range,
+        ours=ours or (),
+        free=lambda _address, port: port not in taken,
+    )
+
+
+@pytest.fixture
+def busy_port() -> Iterator[int]:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def test_preferred_ports_where_they_are_free() -> None:
+    assert choose() == PREFERRED
+
+
+def test_the_next_free_one_where_they_are_not() -> None:
+    assert choose(taken={6443, 6444})["api"] == 6445
+
+
+def test_a_range_replaces_the_preference() -> None:
+    assert choose(port_range=(20000, 20009)) == {"api": 20000, "etcd": 20001}
+
+
+def test_kept_ports_stay() -> None:
+    assert choose(kept={"api": 7000})["api"] == 7000
+
+
+def test_what_is_asked_for_goes_over_what_was_kept() -> None:
+    assert choose(kept={"api": 7000}, asked={"api": 8000})["api"] == 8000
+
+
+def test_a_port_that_our_own_process_holds_is_no_conflict() -> None:
+    assert choose(kept={"api": 7000}, taken={7000}, ours={7000})["api"] == 7000
+
+
+@pytest.mark.parametrize("how", ["kept", "asked"])
+def test_a_port_of_somebody_else_is_named_with_the_way_out(how: str) -> None:
+    with pytest.raises(ConflictError, match=r"port 7000 at 10\.0\.0\.1, meant for api, is in use by") as caught:
+        choose(taken={7000}, **{how: {"api": 7000}})  # type: ignore[arg-type]
+    assert "--port api=PORT" in caught.value.hint
+
+
+def test_a_full_range_says_so() -> None:
+    with pytest.raises(ConflictError, match=r"no port is free at 127\.0\.0\.1 from 5 to 5 for etcd") as caught:
+        choose(port_range=(5, 5))
+    assert "--port-range" in caught.value.hint
+
+
+@given(taken=st.sets(st.integers(6400, 6500)))
+def test_no_port_is_given_twice_nor_one_that_is_taken(taken: set[int]) -> None:
+    chosen = choose(taken=taken, port_range=(6400, 6600))
+    assert len(set(chosen.values())) == len(PREFERRED)
+    assert not taken & set(chosen.values())
+
+
+def test_a_listening_port_is_not_free(busy_port: int) -> None:
+    assert not ports.is_free("127.0.0.1", busy_port)
+
+
+def test_the_holder_is_named(busy_port: int) -> None:
+    with pytest.raises(ConflictError, match=r"in use by \S+ \(pid \d+\)"):
+        ports.choose({"etcd": busy_port}, addresses=ADDRESSES, kept={}, asked={"etcd": busy_port}, port_range=None)
+
+
+@pytest.mark.parametrize("text", ["", "5", "9-5", "0-5", "1-70000", "a-b", "-"])
+def test_a_range_that_is_none(text: str) -> None:
+    with pytest.raises(InputError, match="is not FROM-TO"):
+        ports.parse_range(text)
+
+
+def test_a_range() -> None:
+    assert ports.parse_range("20000-20999") == (20000, 20999)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"), [("http=80", "no port called 'http'"), ("api=x", "port 'x' for api"), ("api=0", "port '0'")]
+)
+def test_a_port_that_is_none(text: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        ports.parse_port(text, names=PREFERRED)

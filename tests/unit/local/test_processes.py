@@ -1,0 +1,83 @@
+"""Waiting until a process serves: it comes up, takes too long, or keeps dying."""
+
+import pytest
+
+from vkgateway.local import processes
+from vkgateway.model.errors import UnavailableError
+from vkgateway.programs.supervisor.client import SupervisorClient, SupervisorUnavailable
+from vkgateway.programs.supervisor.spec import ProcessState
+
+
+class FakeSupervisor(SupervisorClient):
+    """Answers with what it was given, one list a call; the last for ever."""
+
+    def __init__(self, *answers: list[ProcessState] | SupervisorUnavailable) -> None:
+        self._answers = list(answers)
+
+    async def list(self, prefix: str = "") -> "list[ProcessState]":
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, SupervisorUnavailable):
+            raise answer
+        return answer
+
+
+class Clock:
+    """Time that passes only in sleep."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def etcd(*, restarts: int = 0, reason: str = "") -> list[ProcessState]:
+    return [
+        ProcessState(
+            name="etcd",
+            state="running",
+            pid=1,
+            restarts=restarts,
+            since=0.0,
+            reason=reason,
+            log="/logs/etcd.log",
+            argv=("etcd",),
+        )
+    ]
+
+
+async def wait(supervisor: SupervisorClient, *, serves_at: float = 1e9) -> float:
+    clock = Clock()
+
+    async def serves() -> bool:
+        return clock.now >= serves_at
+
+    await processes.until(serves, process="etcd", client=supervisor, timeout=5.0, clock=clock, sleep=clock.sleep)
+    return clock.now
+
+
+async def test_it_returns_when_the_process_serves() -> None:
+    assert 1.0 <= await wait(FakeSupervisor(etcd()), serves_at=1.0) < 1.2
+
+
+async def test_what_takes_too_long_is_named_with_its_log() -> None:
+    with pytest.raises(UnavailableError, match="etcd does not serve within 5 s") as caught:
+        await wait(FakeSupervisor(etcd()))
+    assert caught.value.hint == "See /logs/etcd.log."
+
+
+async def test_what_keeps_dying_is_not_waited_for_and_has_the_last_word() -> None:
+    dying = FakeSupervisor(etcd(), etcd(restarts=1), etcd(restarts=3, reason="exit 1: no space left on device"))
+    with pytest.raises(UnavailableError, match="etcd keeps ending: exit 1: no space left on device"):
+        await wait(dying)
+
+
+async def test_restarts_of_long_ago_do_not_count() -> None:
+    assert await wait(FakeSupervisor(etcd(restarts=9)), serves_at=1.0) >= 1.0
+
+
+async def test_no_supervisor_means_no_process() -> None:
+    assert await processes.running(FakeSupervisor(SupervisorUnavailable("none"))) == []

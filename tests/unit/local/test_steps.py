@@ -1,0 +1,102 @@
+"""Steps run as soon as they may, side by side, and the first failure is the one that is told."""
+
+import asyncio
+
+import pytest
+
+from vkgateway.local.steps import Step, run_steps
+from vkgateway.model.errors import UnavailableError
+
+
+class Heard:
+    """Keeps what is reported."""
+
+    def __init__(self) -> None:
+        self.now: list[str] = []
+        self.finished: list[str] = []
+
+    def __call__(self, text: str) -> None:
+        self.now.append(text)
+
+    def done(self, text: str) -> None:
+        self.finished.append(text)
+
+
+def recording(order: list[str], name: str, *, needs: tuple[str, ...] = ()) -> Step:
+    async def run() -> None:
+        order.append(f"{name} begins")
+        await asyncio.sleep(0)
+        order.append(f"{name} ends")
+
+    return Step(name=name, title=name, run=run, needs=needs)
+
+
+async def test_a_step_waits_for_those_it_needs() -> None:
+    order: list[str] = []
+    steps = [recording(order, "a"), recording(order, "b", needs=("a",)), recording(order, "c", needs=("a", "b"))]
+    await run_steps(steps, report=Heard())
+    assert order == ["a begins", "a ends", "b begins", "b ends", "c begins", "c ends"]
+
+
+async def test_independent_steps_run_side_by_side() -> None:
+    order: list[str] = []
+    await run_steps([recording(order, "a"), recording(order, "b")], report=Heard())
+    assert order[:2] == ["a begins", "b begins"]
+
+
+async def test_what_is_finished_is_told_with_its_time() -> None:
+    heard = Heard()
+    times = iter([10.0, 12.5])
+
+    async def run() -> str:
+        return "at 10.0.0.1"
+
+    await run_steps([Step(name="a", title="API server", run=run)], report=heard, clock=lambda: next(times))
+    assert heard.finished == ["API server: at 10.0.0.1 (2.5 s)"]
+
+
+async def test_the_failure_itself_is_raised_and_the_others_stop() -> None:
+    stopped = asyncio.Event()
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise UnavailableError("no disk")
+
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    steps = [Step(name="a", title="a", run=endless), Step(name="b", title="b", run=fail)]
+    with pytest.raises(UnavailableError, match="no disk"):
+        await run_steps(steps, report=Heard())
+    assert stopped.is_set()
+
+
+async def test_a_failure_on_purpose_is_told_before_a_fault() -> None:
+    async def fault() -> None:
+        raise RuntimeError("fault")
+
+    async def fail() -> None:
+        raise UnavailableError("on purpose")
+
+    steps = [Step(name="a", title="a", run=fault), Step(name="b", title="b", run=fail)]
+    with pytest.raises(UnavailableError, match="on purpose"):
+        await run_steps(steps, report=Heard())
+
+
+async def test_what_needs_a_failed_step_never_begins() -> None:
+    order: list[str] = []
+
+    async def fail() -> None:
+        raise UnavailableError("broken")
+
+    with pytest.raises(UnavailableError):
+        await run_steps([Step(name="a", title="a", run=fail), recording(order, "b", needs=("a",))], report=Heard())
+    assert order == []
+
+
+async def test_a_need_that_does_not_come_before_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="'b' needs"):
+        await run_steps([recording([], "b", needs=("a",)), recording([], "a")], report=Heard())
