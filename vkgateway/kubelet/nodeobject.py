@@ -12,6 +12,8 @@ import msgspec
 from vkgateway.model.objects import Condition, Object, set_condition
 from vkgateway.model.times import render
 
+_TIMES = frozenset(("lastHeartbeatTime", "lastTransitionTime"))
+
 
 @dataclass(frozen=True, slots=True)
 class Writes:
@@ -21,8 +23,17 @@ class Writes:
     status: Object
 
 
+def timeless(node: Mapping[str, Any]) -> Object:
+    """The Node without the times in its conditions, so that two of them differ only where they say different things."""
+    status = node.get("status", {})
+    entries = [
+        {key: value for key, value in entry.items() if key not in _TIMES} for entry in status.get("conditions", ())
+    ]
+    return {**node, "status": {**status, "conditions": entries}}
+
+
 def writes(wanted: Mapping[str, Any], current: Mapping[str, Any] | None, *, now: datetime) -> Writes:
-    """Documents for server-side apply. Conditions get their times: `wanted` has none.
+    """Documents for server-side apply. Conditions get their times here; those that `wanted` has are not looked at.
 
     A transition time is kept as long as `current` shows the same status; the heartbeat is `now`.
     """

@@ -46,8 +46,8 @@ _decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 class VirtualNode:
     """One Node object and its Lease, kept right until `run` is cancelled.
 
-    `build` gives the Node as it should be now (`translate.nodes`), conditions without times. It is called when
-    `refresh` says that something it depends on changed, when the tenant changed or deleted the object, and every
+    `build` gives the Node as it should be now (`translate.nodes`); times in its conditions do not count. It is called
+    when `refresh` says that something it depends on changed, when the tenant changed or deleted the object, and every
     `report_every` seconds; only differences are written, by server-side apply, so that labels, taints and annotations
     of others stay. The Lease is renewed every `renew_every` seconds and valid for `lease_seconds`, also while the node
     is NotReady: the node then tells the truth about itself, it is not lost. `on_registered` is called each time
@@ -149,7 +149,7 @@ class VirtualNode:
 
     async def _reconcile(self) -> None:
         held = self._reflector.items.get(("", self.name))
-        wanted = self._build()
+        wanted = nodeobject.timeless(self._build())
         if held is not None and not self._due(wanted, held):
             return
         current = held.body if held is not None else None

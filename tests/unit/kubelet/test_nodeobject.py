@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from vkgateway.kubelet.nodeobject import conditions, projection, writes
+from vkgateway.kubelet.nodeobject import conditions, projection, timeless, writes
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 EARLIER = "2026-01-01T00:00:00Z"
@@ -44,6 +44,14 @@ def test_a_condition_keeps_its_transition_until_its_status_changes() -> None:
     current["status"]["conditions"][0]["status"] = "False"
     [ready] = writes(_wanted(), current, now=NOW + timedelta(seconds=1)).status["status"]["conditions"]
     assert ready["lastTransitionTime"] == "2026-01-02T03:04:06Z"
+
+
+def test_nodes_that_differ_in_times_only_say_the_same() -> None:
+    timed = _wanted()
+    timed["status"]["conditions"][0] |= {"lastHeartbeatTime": EARLIER, "lastTransitionTime": EARLIER}
+    assert timeless(timed) == timeless(_wanted()) == _wanted()
+    [ready] = writes(timed, None, now=NOW).status["status"]["conditions"]
+    assert ready["lastHeartbeatTime"] == ready["lastTransitionTime"] == "2026-01-02T03:04:05Z"
 
 
 def test_conditions_of_others_are_not_written() -> None:

@@ -30,6 +30,7 @@ class World:
     def build(self) -> dict[str, Any]:
         self.builds += 1
         ready = {"type": "Ready", "status": self.ready, "reason": "r", "message": "m"}
+        ready["lastHeartbeatTime"] = f"2026-01-01T00:00:{self.builds % 60:02}Z"
         return {
             "metadata": {"name": NAME, "labels": {"type": "virtual-kubelet"}},
             "spec": {},
