@@ -16,7 +16,7 @@ from vkgateway.controlplane.plane import ComponentName
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
-from vkgateway.local import choices, compute, etcd, gateway_process, network, processes, real
+from vkgateway.local import choices, compute, etcd, gateway_process, kernel, network, processes, real
 from vkgateway.local import record as records
 from vkgateway.local.disk import disk_errors
 from vkgateway.local.hollow import kwok, nodes
@@ -48,6 +48,7 @@ async def up(data_dir: Path, options: UpOptions, *, report: Report) -> PlatformR
         record = await _prepare(paths, options)
         if record.interface:
             network.ensure_interface(record.interface, address=record.address, owner=network.alias(data_dir))
+        kernel.ensure_inotify(report)
         supervisor = await start_supervisor(data_dir)
         await Startup(paths, record, options, supervisor=supervisor, report=report).run()
         return record

@@ -25,10 +25,13 @@ class Worked(Protocol):
 
 
 class Engine:
-    """Runs the reconcilers of many tenants over one queue."""
+    """Runs the reconcilers of many tenants over one queue.
 
-    def __init__(self, *, workers: int = 32, per_tenant: int | None = None) -> None:
-        self.queue: Queue = FairQueue(per_tenant=per_tenant)
+    One tenant holds at most half of the workers, so that an API server which does not answer cannot hold them all.
+    """
+
+    def __init__(self, *, workers: int = 32) -> None:
+        self.queue: Queue = FairQueue(per_tenant=max(1, workers // 2))
         self._workers = workers
         self._tenants: dict[str, Worked] = {}
 

@@ -22,6 +22,8 @@ version = 3
 root = {{ root | tojson }}
 state = "/run/containerd"
 oom_score = 0
+# Without it containerd would run on, and no kubelet could ever use it; so it ends, and is started again.
+required_plugins = ["io.containerd.grpc.v1.cri"]
 disabled_plugins = [
   "io.containerd.snapshotter.v1.blockfile",
   "io.containerd.snapshotter.v1.btrfs",

@@ -1,0 +1,164 @@
+"""Running the real programs: the command line and kubectl, as a user would, with their answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Document = dict[str, Any]
+
+VKGATEWAY = (sys.executable, "-m", "vkgateway")
+BUSYBOX = "vkgateway.local/busybox:1"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a finished program said."""
+
+    code: int
+    out: str
+    err: str
+
+    def __str__(self) -> str:
+        return f"exit code {self.code}\n{self.out}\n{self.err}"
+
+
+def run(*argv: str, stdin: str | None = None, timeout: float = 120, env: dict[str, str] | None = None) -> Answer:
+    """Run a program to its end."""
+    done = subprocess.run(
+        argv,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env=os.environ | (env or {}),
+    )
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def eventually(look: Callable[[], T], *, seconds: float = 60, what: str = "") -> T:
+    """Look until something is true, and return it. What is looked at lives in other processes, hence the pauses."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not seen within {seconds:.0f} s: {what or look}")
+        time.sleep(0.1)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster as one of its users sees it: plain kubectl with a kubeconfig."""
+
+    kubectl_path: str
+    kubeconfig: Path
+
+    def try_kubectl(self, *args: str, stdin: str | None = None, timeout: float = 60) -> Answer:
+        """Run kubectl, whatever comes of it."""
+        return run(self.kubectl_path, "--kubeconfig", str(self.kubeconfig), *args, stdin=stdin, timeout=timeout)
+
+    def kubectl(self, *args: str, stdin: str | None = None, timeout: float = 60) -> str:
+        """Run kubectl, which must succeed; returns what it printed."""
+        answer = self.try_kubectl(*args, stdin=stdin, timeout=timeout)
+        assert answer.code == 0, f"kubectl {' '.join(args)}: {answer}"
+        return answer.out
+
+    def apply(self, *documents: Document) -> None:
+        """Apply manifests."""
+        self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
+
+    def get(self, *args: str) -> Document:
+        """One object, or a list of them."""
+        document: Document = json.loads(self.kubectl("get", *args, "-o", "json"))
+        return document
+
+    def find(self, *args: str) -> Document | None:
+        """One object, or None where there is none."""
+        answer = self.try_kubectl("get", *args, "-o", "json", "--ignore-not-found")
+        assert answer.code == 0, str(answer)
+        return json.loads(answer.out) if answer.out.strip() else None
+
+    def events(self, name: str) -> list[tuple[str, str]]:
+        """Reason and message of the events about an object."""
+        found = self.get("events", "--field-selector", f"involvedObject.name={name}")
+        return [(event["reason"], event["message"]) for event in found["items"]]
+
+    def wait_pod(self, name: str, condition: str = "condition=Ready", *, seconds: int = 60) -> None:
+        """Wait until a pod is so."""
+        self.kubectl("wait", f"pod/{name}", f"--for={condition}", f"--timeout={seconds}s", timeout=seconds + 10)
+
+    def phase(self, name: str) -> str:
+        """A pod's phase, or nothing where there is no such pod."""
+        pod = self.find("pod", name)
+        return str(pod["status"]["phase"]) if pod else ""
+
+
+@dataclass
+class Platform:
+    """An embedded platform in a data directory of its own."""
+
+    data_dir: Path
+    kubectl_path: str = ""
+    real: bool = False
+    kubeconfigs: dict[str, Cluster] = field(default_factory=dict)
+
+    def try_vkgateway(self, *args: str, stdin: str | None = None, timeout: float = 120) -> Answer:
+        """Run the command line, whatever comes of it."""
+        env = {"VKGATEWAY_DATA_DIR": str(self.data_dir)}
+        return run(*VKGATEWAY, *args, stdin=stdin, timeout=timeout, env=env)
+
+    def vkgateway(self, *args: str, timeout: float = 120) -> str:
+        """Run the command line, which must succeed; returns what it printed."""
+        answer = self.try_vkgateway(*args, timeout=timeout)
+        assert answer.code == 0, f"vkgateway {' '.join(args)}: {answer}"
+        return answer.out
+
+    def status(self) -> Document:
+        """What `vkgateway status` says, also where something is wrong."""
+        answer = self.try_vkgateway("status", "-o", "json")
+        assert answer.out, str(answer)
+        document: Document = json.loads(answer.out)
+        return document
+
+    def processes(self) -> dict[str, Document]:
+        """The supervisor's processes by name."""
+        return {process["name"]: process for process in self.status()["processes"]}
+
+    @property
+    def compute(self) -> Cluster:
+        """The compute cluster, as its operators see it."""
+        return Cluster(self.kubectl_path, self.data_dir / "compute.kubeconfig")
+
+    def tenant(self, name: str) -> Cluster:
+        """A tenant's cluster, as its admin sees it."""
+        if name not in self.kubeconfigs:
+            path = self.data_dir / f"{name}.test-kubeconfig"
+            self.vkgateway("tenant", "kubeconfig", name, "-f", str(path))
+            self.kubeconfigs[name] = Cluster(self.kubectl_path, path)
+        return self.kubeconfigs[name]
+
+
+def pod(name: str, *, image: str = BUSYBOX, command: str = "sleep 3600", **spec: Any) -> Document:
+    """A small pod."""
+    container = {"name": "main", "image": image, "command": ["sh", "-c", command]} | spec.pop("container", {})
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 2} | spec,
+    }
+
+
+REAL: dict[str, Any] = {"nodeSelector": {"vkgateway.io/pool": "real"}}
+"""Puts a pod on the real node."""

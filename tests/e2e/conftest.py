@@ -1,0 +1,67 @@
+"""One platform with two tenants for all end-to-end tests; it goes away after the last of them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import Cluster, Platform
+
+UP_TIMEOUT = 45 * 60
+"""Seconds; the first time on a machine, Kubernetes is built."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder needs real programs."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.e2e)
+
+
+@pytest.fixture(scope="session")
+def platform() -> Iterator[Platform]:
+    """A platform that is up, with a real node where the machine can carry one."""
+    # Not pytest's own folder: sockets need short paths.
+    made = Platform(Path(tempfile.mkdtemp(prefix="vkg-")))
+    try:
+        made.vkgateway("up", timeout=UP_TIMEOUT)
+        made.kubectl_path = made.vkgateway("binaries", "path", "kubectl").strip()
+        made.real = made.compute.find("node", "real-0") is not None
+        yield made
+    finally:
+        down = made.try_vkgateway("down", "--purge")
+        shutil.rmtree(made.data_dir, ignore_errors=True)
+        assert down.code == 0, str(down)
+
+
+@pytest.fixture(scope="session")
+def pools(platform: Platform) -> tuple[str, ...]:
+    """Options that give a tenant every pool of the platform."""
+    names = ["a100", "v100", *(["real"] if platform.real else [])]
+    return tuple(part for name in names for part in ("--pool", name))
+
+
+@pytest.fixture(scope="session")
+def alpha(platform: Platform, pools: tuple[str, ...]) -> Cluster:
+    """A tenant's cluster."""
+    platform.vkgateway("tenant", "create", "alpha", *pools)
+    return platform.tenant("alpha")
+
+
+@pytest.fixture(scope="session")
+def beta(platform: Platform, pools: tuple[str, ...]) -> Cluster:
+    """Another tenant's cluster."""
+    platform.vkgateway("tenant", "create", "beta", *pools)
+    return platform.tenant("beta")
+
+
+@pytest.fixture
+def real(platform: Platform) -> None:
+    """For tests whose pods must really run."""
+    if not platform.real:
+        pytest.skip(f"no real node here: {platform.status().get('realNode')}")

@@ -1,0 +1,260 @@
+"""A tenant's pods, through kubectl: they run below, and their status, logs and exec come back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from tests.e2e.cluster import BUSYBOX, REAL, Cluster, Platform, eventually, pod
+
+DISRUPTION = "DisruptionTarget"
+
+
+def condition(document: dict[str, object], kind: str) -> dict[str, str]:
+    status = document["status"]
+    assert isinstance(status, dict)
+    return next((entry for entry in status.get("conditions", []) if entry["type"] == kind), {})
+
+
+def test_a_deployment_rolls_out(alpha: Cluster) -> None:
+    alpha.kubectl("create", "deployment", "web", "--image=nginx", "--replicas=3")
+    alpha.kubectl("rollout", "status", "deployment/web", "--timeout=60s", timeout=70)
+    alpha.kubectl("set", "image", "deployment/web", "nginx=nginx:2")
+    alpha.kubectl("rollout", "status", "deployment/web", "--timeout=60s", timeout=70)
+    alpha.kubectl("delete", "deployment", "web", "--wait")
+    eventually(lambda: not alpha.get("pods", "-l", "app=web")["items"], what="the deployment's pods gone")
+
+
+def test_a_gpu_pod_runs_on_a_node_of_its_pool_and_shows_no_host(platform: Platform, alpha: Cluster) -> None:
+    alpha.apply(
+        pod(
+            "gpu",
+            container={"resources": {"limits": {"nvidia.com/gpu": "8"}}},
+            nodeSelector={"vkgateway.io/pool": "a100"},
+        )
+    )
+    alpha.wait_pod("gpu")
+
+    above = alpha.kubectl("get", "pod", "gpu", "-o", "json")
+    below = platform.compute.get("pod", "gpu", "-n", "alpha--default")
+    node = platform.compute.get("node", below["spec"]["nodeName"])
+    assert node["metadata"]["labels"]["platform.vkgateway.io/pool"] == "a100"
+    assert json.loads(above)["spec"]["nodeName"] == "a100.local"
+    assert below["spec"]["nodeName"] not in above
+    assert "alpha--default" not in above
+    alpha.kubectl("delete", "pod", "gpu", "--wait", "--timeout=30s")
+    assert platform.compute.find("pod", "gpu", "-n", "alpha--default") is None
+
+
+@pytest.mark.usefixtures("real")
+def test_a_job_completes(alpha: Cluster) -> None:
+    alpha.apply(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "sum"},
+            "spec": {
+                "completions": 3,
+                "parallelism": 3,
+                "template": {
+                    "spec": {
+                        "restartPolicy": "Never",
+                        **REAL,
+                        "containers": [{"name": "main", "image": BUSYBOX, "command": ["sh", "-c", "echo $((6*7))"]}],
+                    }
+                },
+            },
+        }
+    )
+    alpha.kubectl("wait", "job/sum", "--for=condition=Complete", "--timeout=60s", timeout=70)
+    assert alpha.kubectl("logs", "-l", "job-name=sum", "--prefix=false").split() == ["42", "42", "42"]
+    alpha.kubectl("delete", "job", "sum", "--wait", "--cascade=foreground")
+
+
+@pytest.mark.usefixtures("real")
+def test_a_job_whose_pod_fails_is_tried_again(alpha: Cluster) -> None:
+    alpha.apply(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "bad"},
+            "spec": {
+                "backoffLimit": 1,
+                "template": {
+                    "spec": {
+                        "restartPolicy": "Never",
+                        **REAL,
+                        "containers": [{"name": "main", "image": BUSYBOX, "command": ["sh", "-c", "exit 3"]}],
+                    }
+                },
+            },
+        }
+    )
+    alpha.kubectl("wait", "job/bad", "--for=condition=Failed", "--timeout=90s", timeout=100)
+    pods = alpha.get("pods", "-l", "job-name=bad")["items"]
+    codes = [entry["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] for entry in pods]
+    assert codes == [3, 3]
+    alpha.kubectl("delete", "job", "bad", "--wait", "--cascade=foreground")
+
+
+@pytest.mark.usefixtures("real")
+def test_logs_follow_tail_since_timestamps_previous(alpha: Cluster) -> None:
+    alpha.apply(
+        pod("talk", command="i=0; while [ $i -lt 6 ]; do i=$((i+1)); echo line $i; sleep 0.5; done; exit 1", **REAL)
+    )
+    alpha.wait_pod("talk")
+    followed = alpha.kubectl("logs", "-f", "talk", timeout=30)
+    assert followed.splitlines() == [f"line {number}" for number in range(1, 7)]
+    eventually(lambda: alpha.get("pod", "talk")["status"]["containerStatuses"][0]["restartCount"] >= 1, what="restart")
+    eventually(lambda: alpha.try_kubectl("logs", "--previous", "talk").code == 0, what="previous logs")
+    previous = alpha.kubectl("logs", "--previous", "--tail=2", "talk")
+    assert previous.splitlines() == ["line 5", "line 6"]
+    stamped = alpha.kubectl("logs", "--previous", "--timestamps", "--tail=1", "talk")
+    stamp, _, rest = stamped.partition(" ")
+    assert stamp.startswith("20")
+    assert rest.strip() == "line 6"
+    assert len(alpha.kubectl("logs", "--previous", "--since=1h", "talk").splitlines()) == 6
+    alpha.kubectl("delete", "pod", "talk", "--wait")
+
+
+@pytest.mark.usefixtures("real")
+def test_exec_with_input_exit_codes_and_a_terminal(alpha: Cluster) -> None:
+    alpha.apply(pod("shell", **REAL))
+    alpha.wait_pod("shell")
+
+    assert alpha.kubectl("exec", "-i", "shell", "--", "cat", stdin="through and back\n") == "through and back\n"
+    assert alpha.try_kubectl("exec", "shell", "--", "sh", "-c", "echo out; echo err >&2; exit 7").code == 7
+    errors = alpha.try_kubectl("exec", "shell", "--", "sh", "-c", "echo err >&2")
+    assert errors.err.strip() == "err"
+    terminal = subprocess.run(
+        [
+            "script",
+            "-qec",
+            f"{alpha.kubectl_path} --kubeconfig {alpha.kubeconfig} exec -it shell -- sh -c 'tty; stty size'",
+            "/dev/null",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert "/dev/pts/" in terminal.stdout, terminal
+    alpha.kubectl("delete", "pod", "shell", "--wait")
+
+
+@pytest.mark.usefixtures("real")
+def test_a_config_map_change_is_seen_inside(alpha: Cluster) -> None:
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"colour": "red"}}
+    alpha.apply(
+        config,
+        pod(
+            "reader",
+            container={"volumeMounts": [{"name": "settings", "mountPath": "/settings"}]},
+            volumes=[{"name": "settings", "configMap": {"name": "settings"}}],
+            **REAL,
+        ),
+    )
+    alpha.wait_pod("reader")
+    assert alpha.kubectl("exec", "reader", "--", "cat", "/settings/colour") == "red"
+    alpha.apply(config | {"data": {"colour": "blue"}})
+    eventually(lambda: alpha.kubectl("exec", "reader", "--", "cat", "/settings/colour") == "blue", what="blue inside")
+    alpha.kubectl("delete", "pod", "reader", "--wait")
+
+
+@pytest.mark.usefixtures("real")
+def test_the_pods_token_speaks_to_the_tenants_api_and_to_no_other(alpha: Cluster, beta: Cluster) -> None:
+    alpha.apply(pod("caller", **REAL))
+    alpha.wait_pod("caller")
+    secret = "/var/run/secrets/kubernetes.io/serviceaccount"
+    ask = (
+        f'wget -qO- --no-check-certificate --header "Authorization: Bearer $(cat {secret}/token)" '
+        "https://$KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT/apis/authentication.k8s.io/v1/ || echo refused"
+    )
+    assert "authentication.k8s.io/v1" in alpha.kubectl("exec", "caller", "--", "sh", "-c", ask)
+    token = alpha.kubectl("exec", "caller", "--", "cat", f"{secret}/token")
+    server = beta.kubectl("config", "view", "--raw", "-o", "jsonpath={.clusters[0].cluster.server}")
+    foreign = beta.try_kubectl(
+        "--server", server, "--token", token, "--client-certificate=", "--client-key=", "get", "pods"
+    )
+    assert foreign.code != 0
+    authority = alpha.kubectl("exec", "caller", "--", "cat", f"{secret}/ca.crt")
+    assert authority == alpha.get("configmap", "kube-root-ca.crt")["data"]["ca.crt"]
+    alpha.kubectl("delete", "pod", "caller", "--wait")
+
+
+def test_a_missing_secret_is_named_and_the_pod_starts_once_it_is_there(platform: Platform, alpha: Cluster) -> None:
+    alpha.apply(
+        pod("needy", container={"env": [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "key", "key": "k"}}}]})
+    )
+    eventually(
+        lambda: any(reason == "MissingDependency" and '"key"' in message for reason, message in alpha.events("needy")),
+        what="an event that names the Secret",
+    )
+    assert platform.compute.find("pod", "needy", "-n", "alpha--default") is None
+    alpha.kubectl("create", "secret", "generic", "key", "--from-literal=k=v")
+    alpha.wait_pod("needy")
+    alpha.kubectl("delete", "pod", "needy", "--wait")
+    alpha.kubectl("delete", "secret", "key")
+
+
+def test_a_forbidden_field_fails_the_pod_with_the_rule(platform: Platform, alpha: Cluster) -> None:
+    alpha.apply(pod("host", hostNetwork=True))
+    eventually(lambda: alpha.phase("host") == "Failed", what="the pod failed")
+
+    status = alpha.get("pod", "host")["status"]
+    assert status["reason"] == "PolicyRefused"
+    assert "host" in status["message"]
+    assert platform.compute.find("pod", "host", "-n", "alpha--default") is None
+    alpha.kubectl("delete", "pod", "host", "--wait")
+
+
+def test_a_claim_is_refused_rather_than_dropped(alpha: Cluster) -> None:
+    alpha.apply(pod("claims", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]))
+    # The tenant's own scheduler holds a pod whose claim is missing; bound by hand it reaches the gateway.
+    alpha.kubectl("delete", "pod", "claims", "--wait")
+    alpha.apply(
+        pod("claims", nodeName="a100.local", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
+    )
+    eventually(lambda: alpha.phase("claims") == "Failed", what="the pod failed")
+    assert "persistentVolumeClaim" in alpha.get("pod", "claims")["status"]["message"]
+    alpha.kubectl("delete", "pod", "claims", "--wait")
+
+
+def test_deleted_below_is_failed_above_with_a_reason(platform: Platform, alpha: Cluster) -> None:
+    alpha.apply(pod("victim"))
+    alpha.wait_pod("victim")
+    platform.compute.kubectl("delete", "pod", "victim", "-n", "alpha--default", "--wait=false")
+    eventually(lambda: alpha.phase("victim") == "Failed", what="the pod failed above")
+
+    assert condition(alpha.get("pod", "victim"), DISRUPTION)["status"] == "True"
+    alpha.kubectl("delete", "pod", "victim", "--wait")
+    eventually(lambda: platform.compute.find("pod", "victim", "-n", "alpha--default") is None, what="gone below")
+
+
+def test_deleted_by_force_above_is_gone_below(platform: Platform, alpha: Cluster) -> None:
+    alpha.apply(pod("forced"))
+    alpha.wait_pod("forced")
+    alpha.kubectl("delete", "pod", "forced", "--force", "--grace-period=0")
+    eventually(lambda: platform.compute.find("pod", "forced", "-n", "alpha--default") is None, what="gone below")
+
+
+def test_a_pod_past_the_limit_is_held_and_says_why(platform: Platform) -> None:
+    platform.vkgateway("tenant", "create", "small", "--pool", "a100:limit=nvidia.com/gpu=1")
+    small = platform.tenant("small")
+    two = {"resources": {"limits": {"nvidia.com/gpu": "2"}}}
+    small.apply(pod("big", container=two, nodeName="a100.local"))
+    eventually(lambda: any(reason == "WaitingForQuota" for reason, _ in small.events("big")), what="the reason")
+    assert platform.compute.find("pod", "big", "-n", "small--default") is None
+    assert small.get("node", "a100.local")["status"]["allocatable"]["nvidia.com/gpu"] == "1"
+    platform.vkgateway("tenant", "delete", "small", "--yes")
+
+
+def test_a_namespace_goes_below_with_the_tenants(platform: Platform, alpha: Cluster) -> None:
+    alpha.kubectl("create", "namespace", "team")
+    alpha.kubectl("run", "one", "-n", "team", "--image", BUSYBOX, "--", "sleep", "3600")
+    eventually(lambda: platform.compute.find("pod", "one", "-n", "alpha--team"), what="the pod below")
+    alpha.kubectl("delete", "namespace", "team", "--wait", timeout=90)
+    eventually(lambda: platform.compute.find("namespace", "alpha--team") is None, what="the namespace gone below")

@@ -1,0 +1,48 @@
+"""Kernel limits are raised where they are too low, and only there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vkgateway.local.kernel import ENOUGH_INSTANCES, ensure_inotify
+
+
+class Lines:
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def __call__(self, message: str) -> None:
+        self.said.append(message)
+
+    def done(self, message: str) -> None:
+        self.said.append(message)
+
+
+def test_a_low_limit_is_raised_by_root(tmp_path: Path) -> None:
+    setting, lines = tmp_path / "instances", Lines()
+    setting.write_text("128\n")
+
+    ensure_inotify(lines, setting=setting, root=True)
+
+    assert setting.read_text() == str(ENOUGH_INSTANCES)
+    assert "128" in lines.said[0]
+
+
+def test_others_are_told_what_to_do(tmp_path: Path) -> None:
+    setting, lines = tmp_path / "instances", Lines()
+    setting.write_text("128\n")
+
+    ensure_inotify(lines, setting=setting, root=False)
+
+    assert setting.read_text() == "128\n"
+    assert "sysctl" in lines.said[0]
+
+
+def test_a_high_limit_is_left_alone_in_silence(tmp_path: Path) -> None:
+    setting, lines = tmp_path / "instances", Lines()
+    setting.write_text("65536\n")
+
+    ensure_inotify(lines, setting=setting, root=True)
+
+    assert setting.read_text() == "65536\n"
+    assert lines.said == []

@@ -1,0 +1,38 @@
+"""Kernel limits that one machine full of control planes reaches: raised where they are too low."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from vkgateway.local.steps import Report
+
+INOTIFY_INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances")
+ENOUGH_INSTANCES = 8192
+"""Each API server watches its certificates with about six inotify instances, containerd and kubelet with more; 128, the
+kernel's default, is used up by a handful of tenants, after which programs end with "too many open files"."""
+
+
+def ensure_inotify(report: Report, *, setting: Path = INOTIFY_INSTANCES, root: bool | None = None) -> None:
+    """Raise the number of inotify instances a user may have, or say what to do where that needs root.
+
+    The raised limit stays after `down`: it costs nothing, and other programs may rely on it by then.
+    """
+    try:
+        current = int(setting.read_text())
+    except (OSError, ValueError):
+        return
+    if current >= ENOUGH_INSTANCES:
+        return
+    if not (os.geteuid() == 0 if root is None else root):
+        report.done(
+            f"fs.inotify.max_user_instances is {current}, which a few tenants use up; "
+            f"as root: sysctl fs.inotify.max_user_instances={ENOUGH_INSTANCES}"
+        )
+        return
+    try:
+        setting.write_text(str(ENOUGH_INSTANCES))
+    except OSError as error:
+        report.done(f"fs.inotify.max_user_instances stays {current}: {error.strerror}")
+        return
+    report.done(f"fs.inotify.max_user_instances: {current} raised to {ENOUGH_INSTANCES}")
