@@ -11,11 +11,11 @@ class Lines:
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def __call__(self, message: str) -> None:
-        self.said.append(message)
+    def __call__(self, text: str) -> None:
+        self.said.append(text)
 
-    def done(self, message: str) -> None:
-        self.said.append(message)
+    def done(self, text: str) -> None:
+        self.said.append(text)
 
 
 def test_a_low_limit_is_raised_by_root(tmp_path: Path) -> None:
