@@ -22,6 +22,9 @@ from vkgateway.kubelet.server import KubeletServer
 from vkgateway.kubelet.target import PodTarget
 from vkgateway.sync.engine import Engine
 
+GATHER_SECONDS = 0.1
+"""Changes of compute clusters within this time are looked at together."""
+
 
 class _Completable(Protocol):
     @property
@@ -41,6 +44,7 @@ class Gateway:
         address: str,
     ) -> None:
         self._settings = settings
+        self._waking: asyncio.TimerHandle | None = None
         recorder = Recorder(management)
         self.engine = Engine(workers=settings.sync.workers)
         self.computes = ComputeController(
@@ -92,6 +96,8 @@ class Gateway:
                     group.create_task(self.tenants.run(), name="tenants")
                     group.create_task(metrics.watch_loop(), name="event-loop-lag")
             finally:
+                if self._waking is not None:
+                    self._waking.cancel()
                 await self.tenants.close()
 
     def _connect(self, name: str, connection: Connection | None) -> Client:
@@ -112,6 +118,12 @@ class Gateway:
         return self.runtimes.find(tenant, namespace, pod)
 
     def _compute_changed(self) -> None:
+        """Nodes change by the dozen: every tenant looks once at all of it."""
+        if self._waking is None:
+            self._waking = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._wake_tenants)
+
+    def _wake_tenants(self) -> None:
+        self._waking = None
         self.tenants.wake_all()
 
     def _nodes_changed(self, tenant: str) -> None:

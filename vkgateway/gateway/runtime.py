@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -15,20 +15,30 @@ from vkgateway.gateway.config import Nodes
 from vkgateway.gateway.nodes import NodeSource
 from vkgateway.gateway.planes import Access, NodesSeen
 from vkgateway.gateway.status import Verdict, failing, passed, waiting
-from vkgateway.kubelet.server import KubeletServer
+from vkgateway.kube import errors
+from vkgateway.kube.backoff import Backoff
+from vkgateway.kube.resources import NODES
 from vkgateway.kubelet.target import PodTarget
 from vkgateway.kubelet.virtualnode import VirtualNode
 from vkgateway.model.api import Tenant, TenantPool, TenantPoolStatus
 from vkgateway.model.errors import NotFoundError
-from vkgateway.model.names import UID_ANNOTATION, virtual_node_name
+from vkgateway.model.names import (
+    COMPUTE_CLUSTER_LABEL,
+    UID_ANNOTATION,
+    VIRTUAL_NODE_TYPE,
+    virtual_node_name,
+)
 from vkgateway.model.requests import milli
-from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.compute import ComputeLink, decode_object
 from vkgateway.sync.engine import Engine
 from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.tenant import TenantSync
 from vkgateway.translate.context import TenantContext
 
 log = structlog.get_logger(__name__)
+
+_OUR_NODES = f"type={VIRTUAL_NODE_TYPE},{COMPUTE_CLUSTER_LABEL}"
+_BACKOFF = Backoff(base=0.5, cap=30.0)
 
 PATIENCE_SECONDS = 3.0
 """How long a start waits for compute clusters to tell their nodes, so that no node is shown empty for a moment."""
@@ -51,6 +61,20 @@ class Wiring:
         }
 
 
+class Endpoint(Protocol):
+    """The part of the kubelet endpoint that is used here."""
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+
+    def admit(self, tenant: str) -> None:
+        """Serve a tenant from now on."""
+
+    def revoke(self, tenant: str) -> None:
+        """Serve it no longer."""
+
+
 class TenantRuntimes:
     """All tenants that are worked for. `on_change` hears the name of a tenant whose nodes changed."""
 
@@ -58,7 +82,7 @@ class TenantRuntimes:
         self,
         *,
         computes: ComputeController,
-        kubelet: KubeletServer,
+        kubelet: Endpoint,
         engine: Engine,
         address: str,
         settings: Nodes,
@@ -194,6 +218,7 @@ class TenantRuntime:
         for name in self._wiring.sources:
             self._add_node(name)
         self._spawn("sync", self._sync.run())
+        self._spawn("sweep", self._sweep())
 
     async def stop(self) -> None:
         """End the work; nothing is removed."""
@@ -257,6 +282,23 @@ class TenantRuntime:
         await asyncio.gather(task, return_exceptions=True)
         self._limit(name, {})
         await node.remove()
+
+    async def _sweep(self) -> None:
+        """Remove nodes of pools that the tenant lost while nobody worked for it."""
+        failures = 0
+        while True:
+            try:
+                page = await self.client.list_all(NODES, label_selector=_OUR_NODES)
+                names = [decode_object(item).metadata.name for item in page.items]
+                for name in names:
+                    if name not in self._wiring.sources:
+                        log.info("removing a virtual node without a pool", tenant=self.name, node=name)
+                        await VirtualNode(self.client, name=name, build=dict).remove()
+                return
+            except errors.ApiError as error:
+                failures += 1
+                log.warning("virtual nodes not swept", tenant=self.name, error=error.message)
+            await asyncio.sleep(_BACKOFF.delay(failures))
 
     def _limit(self, name: str, limit: Mapping[str, int]) -> None:
         if self._limits.get(name) != limit:

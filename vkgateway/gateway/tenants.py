@@ -31,6 +31,8 @@ log = structlog.get_logger(__name__)
 
 PROBE_SECONDS = 10.0
 PROBE_TIMEOUT = 5.0
+LOOK_SECONDS = 0.25
+"""How soon to look again at what is on its way and may not tell when it has come."""
 RETRY_SECONDS = 15.0
 CLEARING_SECONDS = 60.0
 """Pods may take their grace to end; after so long the status says that it lasts."""
@@ -118,7 +120,7 @@ class TenantController:
         access = await self._control_plane(inforce, record)
         await self._serve(inforce, record, access)
         await self._teller.tell(tenant, record)
-        return PROBE_SECONDS
+        return LOOK_SECONDS if record.facts.virtual_nodes.status == "Unknown" else PROBE_SECONDS
 
     async def _failed(self, name: str, error: Exception) -> None:
         tenant, record = self.tenants.items.get(("", name)), self._records.get(name)

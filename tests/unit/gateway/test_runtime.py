@@ -1,0 +1,203 @@
+"""Tests of the work for a tenant, wired: its nodes follow its pools and the compute cluster, and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.gateway.conftest import add_compute_cluster, until
+from vkgateway.gateway.compute import ComputeController
+from vkgateway.gateway.config import Nodes
+from vkgateway.gateway.events import Recorder
+from vkgateway.gateway.planes import Access, NodesSeen
+from vkgateway.gateway.runtime import TenantRuntimes
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import NAMESPACES, NODES, PODS
+from vkgateway.model.api import Tenant, TenantPool, TenantSpec
+from vkgateway.model.errors import NotFoundError
+from vkgateway.model.objects import Meta
+from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.engine import Engine
+
+GPU = "nvidia.com/gpu"
+
+
+@dataclass
+class Endpoint:
+    """Stands for the kubelet endpoint: who may call it."""
+
+    port: int = 10250
+    admitted: set[str] = field(default_factory=set)
+
+    def admit(self, tenant: str) -> None:
+        self.admitted.add(tenant)
+
+    def revoke(self, tenant: str) -> None:
+        self.admitted.discard(tenant)
+
+
+class Setting:
+    """A compute cluster, a tenant's cluster, and the runtimes between them."""
+
+    def __init__(self, compute: FakeApiServer, tenant: FakeApiServer, computes: ComputeController) -> None:
+        self.compute = compute
+        self.tenant = tenant
+        self.computes = computes
+        self.endpoint = Endpoint()
+        self.engine = Engine(workers=2)
+        self.woken: list[str] = []
+        self.runtimes = TenantRuntimes(
+            computes=computes,
+            kubelet=self.endpoint,
+            engine=self.engine,
+            address="10.0.0.1",
+            settings=Nodes(),
+            on_change=self.woken.append,
+        )
+        client = tenant.client("alpha")
+        self.access = Access(client=client, url=tenant.url, host="10.0.0.1", port=6443)
+
+    async def serve(self, *pools: TenantPool) -> NodesSeen:
+        spec = TenantSpec(pools=pools)
+        return await self.runtimes.serve(Tenant(metadata=Meta(name="alpha", uid="u"), spec=spec), self.access)
+
+    async def ready(self, *pools: TenantPool) -> NodesSeen:
+        """Serve until the nodes are ready, as the controller does."""
+        async with asyncio.timeout(10):
+            while not (seen := await self.serve(*pools)).verdict.good:  # noqa: ASYNC110 - asked, as it is in the daemon
+                await asyncio.sleep(0.01)
+        return seen
+
+    @property
+    def link(self) -> ComputeLink:
+        return self.computes.links["local"]
+
+    def node(self, name: str) -> dict[str, Any] | None:
+        return self.tenant.store.find(NODES, name)
+
+
+@asynccontextmanager
+async def setting(compute: FakeApiServer, management: Client) -> AsyncIterator[Setting]:
+    computes = ComputeController(
+        management,
+        recorder=Recorder(management),
+        connect=lambda name, _: compute.client(name),
+        on_change=lambda: None,
+    )
+    async with FakeApiServer() as tenant:
+        it = Setting(compute, tenant, computes)
+        tasks = [asyncio.create_task(computes.run()), asyncio.create_task(it.engine.run())]
+        try:
+            await until(lambda: "local" in computes.links)
+            yield it
+        finally:
+            await it.runtimes.stop("alpha")
+            await it.access.client.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def world(server: FakeApiServer, client: Client) -> AsyncIterator[Setting]:
+    add_compute_cluster(server)
+    async with setting(server, client) as it:
+        yield it
+
+
+A100 = TenantPool(name="a100", limit={GPU: 4})
+
+
+async def test_a_pool_becomes_a_node_of_the_limits_size(world: Setting) -> None:
+    seen = await world.ready(A100)
+    node = world.node("a100.local")
+    assert node is not None
+    assert node["status"]["allocatable"][GPU] == "4"
+    assert {"type": "InternalIP", "address": "10.0.0.1"} in node["status"]["addresses"]
+    assert node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == 10250
+    assert (seen.pools[0].node_name, seen.pools[0].ready, seen.pools[0].capacity[GPU]) == ("a100.local", True, "4")
+    assert world.endpoint.admitted == {"alpha"}
+    assert "alpha" in world.woken
+
+
+async def test_the_node_follows_the_limit_and_the_compute_nodes(world: Setting) -> None:
+    await world.ready(A100)
+    wide = TenantPool(name="a100", limit={GPU: 100})
+    await world.serve(wide)
+    await until(lambda: (world.node("a100.local") or {})["status"]["allocatable"][GPU] == "16")
+    world.compute.store.delete(NODES, "local-0")
+    await until(lambda: len(world.link.nodes.items) == 1)
+    await world.serve(wide)
+    await until(lambda: (world.node("a100.local") or {})["status"]["allocatable"][GPU] == "8")
+
+
+async def test_a_pool_that_goes_takes_its_node_along(world: Setting) -> None:
+    await world.ready(A100)
+    seen = await world.serve()
+    assert world.node("a100.local") is None
+    assert seen.verdict.reason == "NoPools"
+
+
+async def test_nodes_of_pools_lost_while_nobody_looked_are_swept_and_others_are_not(world: Setting) -> None:
+    ours = {"type": "virtual-kubelet", "vkgateway.io/compute-cluster": "local"}
+    for name, labels in (("old.local", ours), ("own", {"type": "virtual-kubelet"})):
+        world.tenant.store.create(NODES, {"kind": "Node", "metadata": {"name": name, "labels": labels}})
+    await world.ready(A100)
+    await until(lambda: world.node("old.local") is None)
+    assert world.node("own") is not None
+
+
+async def test_a_pool_that_is_not_there_is_said(world: Setting) -> None:
+    seen = await world.serve(TenantPool(name="h100"))
+    assert (seen.verdict.reason, seen.verdict.trouble) == ("PoolMissing", True)
+
+
+async def test_a_lost_compute_cluster_makes_the_node_not_ready_and_keeps_its_size(world: Setting) -> None:
+    await world.ready(A100)
+    await world.compute.stop()
+    async with asyncio.timeout(15):
+        while (await world.serve(A100)).verdict.reason != "ComputeClusterUnreachable":  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.02)
+
+    def is_not_ready() -> bool:
+        conditions = (world.node("a100.local") or {})["status"]["conditions"]
+        return any(one["type"] == "Ready" and one["status"] == "False" for one in conditions)
+
+    await until(is_not_ready)
+    assert (world.node("a100.local") or {})["status"]["allocatable"][GPU] == "4"
+
+
+async def test_only_a_pod_of_the_tenant_that_runs_below_is_found(world: Setting) -> None:
+    await world.ready(A100)
+    with pytest.raises(NotFoundError, match="there is no pod default/web"):
+        world.runtimes.find("alpha", "default", "web")
+    with pytest.raises(NotFoundError, match="not served"):
+        world.runtimes.find("beta", "default", "web")
+
+    world.tenant.store.create(NAMESPACES, {"kind": "Namespace", "metadata": {"name": "default"}})
+    spec = {"nodeName": "a100.local", "containers": [{"name": "c", "image": "i"}]}
+    world.tenant.store.create(PODS, {"kind": "Pod", "metadata": {"name": "web"}, "spec": spec}, "default")
+    await until(lambda: world.compute.store.find(PODS, "web", "alpha--default"))
+    below = world.compute.store.get(PODS, "web", "alpha--default")
+
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                target = world.runtimes.find("alpha", "default", "web")
+                break
+            except NotFoundError:
+                await asyncio.sleep(0.01)
+    assert (target.namespace, target.name, target.uid) == ("alpha--default", "web", below["metadata"]["uid"])
+
+
+async def test_stopping_ends_the_work_and_removes_nothing(world: Setting) -> None:
+    await world.ready(A100)
+    await world.runtimes.stop("alpha")
+    assert world.endpoint.admitted == set()
+    assert world.node("a100.local") is not None
