@@ -154,6 +154,14 @@ def test_fields_with_the_tenants_values(path: str, value: str) -> None:
     assert env_of(forward(pod(containers=[container(env=[field(path)])])))["X"] == {"name": "X", "value": value}
 
 
+def test_values_of_fields_are_not_expanded() -> None:
+    wanted = pod(
+        metadata={"annotations": {"vkgateway.io/x": "$(HOME)"}},
+        containers=[container(env=[field("metadata.annotations['vkgateway.io/x']")])],
+    )
+    assert env_of(forward(wanted))["X"]["value"] == "$$(HOME)"
+
+
 @pytest.mark.parametrize(
     "path", ["metadata.name", "metadata.labels['app']", "status.podIP", "status.podIPs", "status.hostIP"]
 )

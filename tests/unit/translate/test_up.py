@@ -163,6 +163,16 @@ def test_readiness_gates_are_judged_above(gate: str | None, status: str, message
     assert [entry for entry in patch["conditions"] if entry["type"] == "g"] == own
 
 
+def test_a_gate_of_the_same_name_below_opens_nothing() -> None:
+    gated = pod(readinessGates=[{"conditionType": "g"}])
+    below = running()
+    below["conditions"] = [*below["conditions"], condition("g", "True")]
+    patch = mirror(below, PENDING, gated)
+    assert "g" not in kinds(patch)
+    assert patch is not None
+    assert next(entry for entry in patch["conditions"] if entry["type"] == "Ready")["status"] == "False"
+
+
 def test_messages_show_no_host_namespace_uid_or_path() -> None:
     text = "back-off: pod=web-1_alpha--default(c0ffee00-0001) on host-17, not host-170: /var/lib/kubelet/pods/x/y: bad"
     below = running(
