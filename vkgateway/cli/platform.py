@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,6 +25,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 NOT_UP = 5
 """Exit code of `status` where something is not as it should be."""
+
+REASON_WIDTH = 100
+"""So much of a log line fits into a table; -o json has all of it."""
 
 UP_EPILOG = """\b
 Examples:
@@ -224,7 +228,8 @@ def _print_status(seen: PlatformStatus) -> None:
 
 def _process_row(process: ProcessState, *, now: float) -> list[str]:
     pid = _text(process.pid)
-    return [process.name, process.state, pid, str(process.restarts), _age(now - process.since), process.reason or "-"]
+    reason = textwrap.shorten(process.reason, REASON_WIDTH, placeholder=" ...") or "-"
+    return [process.name, process.state, pid, str(process.restarts), _age(now - process.since), reason]
 
 
 def _text(value: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +21,24 @@ _PROBLEMS: Final[Mapping[int, tuple[str, str]]] = MappingProxyType(
         errno.EPERM: ("may not be written by this user", "Choose another place with --data-dir DIR."),
     }
 )
+
+
+ROOM_BYTES: Final = 300 << 20
+"""What a new platform needs at least: etcd alone sets 64 MB aside for each of its first files."""
+
+
+def check_room(directory: Path, *, needed: int = ROOM_BYTES) -> None:
+    """See that there is room for `needed` bytes, for a full disk shows itself late and in riddles otherwise.
+
+    Raises:
+        UnavailableError: there is not.
+    """
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise UnavailableError(
+            f"the disk that holds {directory} has {free >> 20} MB free, and a platform needs {needed >> 20} MB",
+            hint=_PROBLEMS[errno.ENOSPC][1],
+        )
 
 
 @contextlib.contextmanager

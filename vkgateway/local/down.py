@@ -25,7 +25,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 async def down(data_dir: Path, *, purge: bool, report: Report) -> None:
     """Stop the platform in `data_dir` and take away all it made on the machine; with `purge` its data too.
 
-    Works with the supervisor dead, and with a damaged record as far as `purge` is asked for.
+    Works with the supervisor dead and with a damaged record.
 
     Raises:
         NotFoundError: there is no platform.
@@ -35,7 +35,7 @@ async def down(data_dir: Path, *, purge: bool, report: Report) -> None:
     if not (paths.record.exists() or SupervisorPaths(data_dir).run_dir.exists()):
         raise NotFoundError(f"there is no platform in {data_dir}", hint="Name another place with --data-dir DIR.")
     with disk_errors(data_dir), platform_lock(paths.lock, command="down"):
-        record = _record(paths, tolerant=purge)
+        record = _record(paths)
         await _stop(data_dir, report=report)
         await asyncio.to_thread(_clean_machine, paths, record, report)
         if purge:
@@ -68,12 +68,11 @@ def _clean_machine(paths: Paths, record: PlatformRecord | None, report: Report) 
         report.done(f"network interface {', '.join(removed)}: removed")
 
 
-def _record(paths: Paths, *, tolerant: bool) -> PlatformRecord | None:
+def _record(paths: Paths) -> PlatformRecord | None:
+    """Read the record; None where it is of no use, for what runs can be found without it."""
     try:
         return records.load(paths.record)
     except (InputError, ConflictError):
-        if not tolerant:
-            raise
         return None
 
 

@@ -18,7 +18,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
 from vkgateway.local import choices, compute, etcd, gateway_process, kernel, network, processes, real
 from vkgateway.local import record as records
-from vkgateway.local.disk import disk_errors
+from vkgateway.local.disk import check_room, disk_errors
 from vkgateway.local.hollow import kwok, nodes
 from vkgateway.local.hollow.ready import nodes_ready
 from vkgateway.local.lock import platform_lock
@@ -45,6 +45,7 @@ async def up(data_dir: Path, options: UpOptions, *, report: Report) -> PlatformR
     """
     paths = Paths(data_dir)
     with disk_errors(data_dir), platform_lock(paths.lock, command="up"):
+        check_room(data_dir)
         record = await _prepare(paths, options)
         if record.interface:
             network.ensure_interface(record.interface, address=record.address, owner=network.alias(data_dir))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from vkgateway.local import down
-from vkgateway.local.disk import disk_errors
+from vkgateway.local.disk import check_room, disk_errors
 from vkgateway.local.lock import platform_lock
 from vkgateway.local.paths import Paths
 from vkgateway.model.errors import ConflictError, NotFoundError, UnavailableError, VkgatewayError
@@ -81,6 +81,12 @@ def test_a_disk_that_refuses_is_told_in_one_sentence(number: int, sentence: str)
     with pytest.raises(UnavailableError, match=sentence) as caught, disk_errors(Path("/data")):
         raise OSError(number, "refused", "/data/x")
     assert caught.value.hint
+
+
+def test_a_disk_with_too_little_room_is_told_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match=r"has \d+ MB free, and a platform needs \d+ MB"):
+        check_room(tmp_path, needed=1 << 60)
+    check_room(tmp_path, needed=1)
 
 
 def test_other_errors_of_the_system_pass() -> None:
