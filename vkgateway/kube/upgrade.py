@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -23,6 +23,7 @@ from vkgateway.kube.wire import Tls, Wire
 Headers = tuple[tuple[str, str], ...]
 """Names in lower case, in the order they came."""
 Params = Iterable[tuple[str, str]]
+Filter = Callable[[bytes], bytes]
 
 _LONGEST_HEAD = 64 * 1024
 _LONGEST_BODY = 64 * 1024
@@ -198,7 +199,8 @@ async def _next_event(wire: Wire, http: h11.Connection) -> object:
 class _Joint:
     """Two wires joined: what one receives the other sends, no faster than it takes it."""
 
-    def __init__(self, near: Wire, far: Wire, *, one_way: bool) -> None:
+    def __init__(self, near: Wire, far: Wire, *, one_way: bool, inward: Filter | None) -> None:
+        self._inward = inward
         self._near = near
         self._far = far
         self._one_way = one_way
@@ -215,7 +217,7 @@ class _Joint:
     def carry(self, source: Wire, data: bytes) -> None:
         self._last = self._loop.time()
         if source is self._far:
-            self._near.write(data)
+            self._near.write(data if self._inward is None else self._inward(data))
         elif not self._one_way:
             self._far.write(data)
 
@@ -241,7 +243,13 @@ class _Joint:
 
 
 async def tunnel(
-    near: Wire, far: Wire, *, idle_timeout: float | None = None, one_way: bool = False, linger: float = _LINGER
+    near: Wire,
+    far: Wire,
+    *,
+    idle_timeout: float | None = None,
+    one_way: bool = False,
+    inward: Filter | None = None,
+    linger: float = _LINGER,
 ) -> Ended:
     """Pass bytes between two wires until either ends, then close both; says who ended it.
 
@@ -250,7 +258,7 @@ async def tunnel(
     Nothing moving for `idle_timeout` seconds ends it too (None: never). With `one_way` what `near` sends is
     dropped, and only its end counts. On cancellation both are cut off.
     """
-    joint = _Joint(near, far, one_way=one_way)
+    joint = _Joint(near, far, one_way=one_way, inward=inward)
     try:
         joint.start()
         ended = await joint.wait(idle_timeout)

@@ -1,6 +1,7 @@
 """exec, attach and portForward: connections upgraded to SPDY or WebSocket, tunnelled to the compute API server.
 
-Streams, terminal sizes and exit codes are frames inside the tunnel, which both ends agree on; they pass unread.
+Streams, terminal sizes and exit codes are frames inside the tunnel, which both ends agree on; they pass unread, but for
+the one that `errorchannel` is about.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import structlog
 from vkgateway.kube.errors import Unreachable
 from vkgateway.kube.resources import PODS
 from vkgateway.kube.upgrade import Headers, Opened, Params, Refused, open_upgrade, tunnel
-from vkgateway.kubelet import refusals
+from vkgateway.kubelet import errorchannel, refusals
 from vkgateway.kubelet.call import Call, Rejected, container_name
 from vkgateway.kubelet.http import Reply, Request
 from vkgateway.kubelet.target import PodTarget
@@ -26,13 +27,14 @@ _PASSED: Final = frozenset(
         "upgrade",
         "x-stream-protocol-version",
         "sec-websocket-accept",
-        "sec-websocket-extensions",
         "sec-websocket-key",
         "sec-websocket-protocol",
         "sec-websocket-version",
     )
 )
-"""Headers of the handshake, both ways; others, credentials above all, stay where they are."""
+"""Headers of the handshake, both ways; others, credentials above all, stay where they are.
+
+Extensions of WebSocket are none of them: compressed frames could not be looked at."""
 
 _log = structlog.get_logger(__name__)
 
@@ -82,7 +84,11 @@ async def _tunnelled(call: Call, namespace: str, pod: str, *, subresource: str, 
         log.info("stream refused", status=answer.status, message=refusals.said(answer.body)[:512])
         return refusals.told(answer, target=target, namespace=namespace, what=subresource)
     call.session.switch(_handshake(answer.headers))
-    ended = await tunnel(call.session.wire, answer.wire, idle_timeout=call.idle_timeout)
+    inward = None
+    if errorchannel.applies(answer.headers):
+        generic = refusals.unavailable(subresource, pod=f"{namespace}/{pod}")
+        inward = errorchannel.ErrorChannel(generic=generic, namespaces=(target.namespace, namespace))
+    ended = await tunnel(call.session.wire, answer.wire, idle_timeout=call.idle_timeout, inward=inward)
     log.debug("stream ended", by=ended.value)
     return None
 

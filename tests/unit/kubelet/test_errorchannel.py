@@ -1,0 +1,79 @@
+"""The error channel: addresses below never pass, everything else does, however the bytes are cut."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vkgateway.kubelet.errorchannel import ErrorChannel, applies
+
+GENERIC = "exec of pod default/web cannot be reached at the moment, try again"
+DIAL = 'error sending request: Post "https://10.9.8.7:10250/exec/alpha--default/web": dial tcp 10.9.8.7:10250: refused'
+
+
+def channel() -> ErrorChannel:
+    return ErrorChannel(generic=GENERIC, namespaces=("alpha--default", "default"))
+
+
+def frame(payload: bytes, opcode: int = 0x82) -> bytes:
+    if len(payload) < 126:
+        return bytes((opcode, len(payload))) + payload
+    if len(payload) < 65536:
+        return bytes((opcode, 126)) + len(payload).to_bytes(2, "big") + payload
+    return bytes((opcode, 127)) + len(payload).to_bytes(8, "big") + payload
+
+
+def status(message: str, **more: object) -> bytes:
+    return frame(b"\x03" + json.dumps({"status": "Failure", "message": message, **more}).encode())
+
+
+def test_it_is_for_the_protocol_that_needs_it() -> None:
+    assert applies((("sec-websocket-protocol", "v5.channel.k8s.io"),))
+    assert not applies((("sec-websocket-protocol", "v4.channel.k8s.io"),))
+    assert not applies((("upgrade", "SPDY/3.1"),))
+
+
+def test_addresses_below_are_replaced() -> None:
+    passed = channel()(status(DIAL, details={"causes": [{"message": DIAL}]}))
+    assert json.loads(passed[3 if passed[1] < 126 else 5 :]) == {"status": "Failure", "message": GENERIC}
+
+
+def test_compute_namespaces_become_the_tenants() -> None:
+    passed = channel()(status("no such thing in alpha--default"))
+    assert b"in default" in passed
+    assert b"alpha--" not in passed
+
+
+def test_exit_codes_pass_as_they_are() -> None:
+    causes = {"causes": [{"reason": "ExitCode", "message": "7"}]}
+    sent = status("command terminated with non-zero exit code: exit status 7", details=causes)
+    assert channel()(sent) == sent
+
+
+def test_what_is_no_status_passes() -> None:
+    sent = frame(b"\x03not json") + frame(b"") + frame(b"\x03")
+    assert channel()(sent) == sent
+
+
+def test_output_passes_before_its_frame_is_whole() -> None:
+    sent = frame(b"\x01" + bytes(1000))
+    assert channel()(sent[:500]) == sent[:500]
+
+
+PAYLOADS = st.lists(
+    st.one_of(st.binary(max_size=300).map(lambda data: b"\x01" + data), st.just(bytes(70_000))), max_size=5
+)
+
+
+@given(payloads=PAYLOADS, cuts=st.lists(st.integers(0, 1000), max_size=6))
+def test_cuts_change_nothing(payloads: list[bytes], cuts: list[int]) -> None:
+    sent = b"".join(map(frame, payloads)) + status(DIAL) + frame(b"\x02after")
+    want = b"".join(map(frame, payloads)) + channel()(status(DIAL)) + frame(b"\x02after")
+    watched, got, rest = channel(), b"", sent
+    for cut in cuts:
+        got += watched(rest[:cut])
+        rest = rest[cut:]
+    assert got + watched(rest) == want
+    assert b"10.9.8.7" not in want

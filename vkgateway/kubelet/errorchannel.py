@@ -1,0 +1,103 @@
+"""Watches the error channel of a WebSocket from the compute API server, where it may speak of its nodes.
+
+With the protocol v5.channel.k8s.io an API server agrees to the upgrade first and calls the node's kubelet then; where
+that fails it sends the address it called on the error channel. SPDY and WebSockets that a kubelet answers itself
+never do: there the refusal comes as an ordinary answer, before the upgrade.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from vkgateway.kube.upgrade import Headers
+
+_ERROR_CHANNEL: Final = b"\x03"
+"""First byte of its frames: `StreamErr` in k8s.io/apimachinery/pkg/util/remotecommand/constants.go."""
+_LONGEST: Final = 64 * 1024
+_CONNECTION: Final = re.compile(r"\w+://|\d{1,3}(?:\.\d{1,3}){3}:\d|\]:\d+|\bdial tcp\b|\bx509\b")
+
+
+def applies(headers: Headers) -> bool:
+    """Whether the answer to an upgrade agreed to the protocol with which this is needed."""
+    return any(name == "sec-websocket-protocol" and "v5.channel.k8s.io" in value for name, value in headers)
+
+
+class ErrorChannel:
+    """Called with bytes of server frames as they come, returns those to pass on; `generic` replaces bad messages."""
+
+    def __init__(self, *, generic: str, namespaces: tuple[str, str]) -> None:
+        self._generic = generic
+        self._below, self._above = namespaces
+        self._held = bytearray()
+        self._passing = 0
+        """Bytes of the current frame that are still to come and no concern of ours."""
+
+    def __call__(self, data: bytes) -> bytes:
+        """Pass bytes on; only heads of frames, and frames of the error channel, wait until they are whole."""
+        if self._passing >= len(data) and not self._held:
+            self._passing -= len(data)
+            return data
+        self._held += data
+        out = bytearray()
+        while self._held and self._step(out):
+            pass
+        return bytes(out)
+
+    def _step(self, out: bytearray) -> bool:
+        """Move one piece from what is held to `out`; false if more bytes are needed first."""
+        if self._passing:
+            return self._pass_on(out)
+        head = _head_length(self._held)
+        if head is None:
+            return False
+        length = _payload_length(self._held, head)
+        ours = 0 < length <= _LONGEST and bytes(self._held[head : head + 1]) in (b"", _ERROR_CHANNEL)
+        if not ours:
+            self._passing = head + length
+            return True
+        if len(self._held) < head + length:
+            return False
+        out += self._checked(bytes(self._held[: head + length]), head)
+        del self._held[: head + length]
+        return True
+
+    def _pass_on(self, out: bytearray) -> bool:
+        count = min(self._passing, len(self._held))
+        out += self._held[:count]
+        del self._held[:count]
+        self._passing -= count
+        return True
+
+    def _checked(self, frame: bytes, head: int) -> bytes:
+        """The frame as it is, or a new one if its Status speaks of connections below."""
+        try:
+            status: dict[str, Any] = msgspec.json.decode(frame[head + 1 :], type=dict[str, Any])
+        except msgspec.DecodeError:
+            return frame
+        message = str(status.get("message", "")).replace(self._below, self._above)
+        cleaned = self._generic if _CONNECTION.search(message) else message
+        if cleaned == status.get("message", ""):
+            return frame
+        status = {key: value for key, value in status.items() if key != "details"} | {"message": cleaned}
+        return _framed(frame[0], _ERROR_CHANNEL + msgspec.json.encode(status))
+
+
+def _head_length(held: bytearray) -> int | None:
+    """Bytes of the frame's head (RFC 6455, section 5.2; servers do not mask), None while they are not all there."""
+    if len(held) < 2:
+        return None
+    head = {126: 4, 127: 10}.get(held[1] & 0x7F, 2)
+    return head if len(held) >= head else None
+
+
+def _payload_length(held: bytearray, head: int) -> int:
+    return held[1] & 0x7F if head == 2 else int.from_bytes(held[2:head], "big")
+
+
+def _framed(first: int, payload: bytes) -> bytes:
+    if len(payload) < 126:
+        return bytes((first, len(payload))) + payload
+    return bytes((first, 126)) + len(payload).to_bytes(2, "big") + payload
