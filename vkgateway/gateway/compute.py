@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 import msgspec
 import structlog
 
 from vkgateway.gateway import prerequisites
+from vkgateway.gateway.compute_connection import connection
 from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.pools import pool_status
 from vkgateway.gateway.status import (
@@ -30,9 +29,9 @@ from vkgateway.gateway.worker import DONE, Fleet, Outcome
 from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
-from vkgateway.kube.resources import COMPUTE_CLUSTERS, SECRETS
-from vkgateway.model.api import ComputeCluster, ComputeClusterStatus, KubeconfigSecret
-from vkgateway.model.errors import InputError, VkgatewayError
+from vkgateway.kube.resources import COMPUTE_CLUSTERS
+from vkgateway.model.api import ComputeCluster, ComputeClusterStatus
+from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.names import GROUP
 from vkgateway.sync.compute import ComputeLink
 
@@ -53,15 +52,6 @@ Users = Callable[[str], list[str]]
 
 class _Version(msgspec.Struct, rename="camel"):
     git_version: str = ""
-
-
-class _SecretData(msgspec.Struct):
-    metadata: _SecretMeta
-    data: dict[str, str] = {}
-
-
-class _SecretMeta(msgspec.Struct, rename="camel"):
-    resource_version: str = ""
 
 
 @dataclass(slots=True)
@@ -229,12 +219,12 @@ class ComputeController:
 
     async def _attach(self, found: ComputeCluster) -> _Attached:
         name = found.metadata.name
-        source, connection = await self._connection(found.spec.connection.kubeconfig_secret)
+        source, way = await connection(self._management, found.spec.connection.kubeconfig_secret)
         attached = self._attached.get(name)
         if attached is not None and attached.source == source and not attached.task.done():
             return attached
         await self._detach(name)
-        link = ComputeLink(name, self._connect(name, connection))
+        link = ComputeLink(name, self._connect(name, way))
         link.on_nodes_changed.append(lambda: self._link_changed(name))
         link.on_reachable_changed.append(lambda: self._link_changed(name))
         task = asyncio.create_task(link.run(), name=f"compute/{name}")
@@ -243,21 +233,6 @@ class ComputeController:
         log.info("connecting to compute cluster", compute=name)
         self._on_change()
         return attached
-
-    async def _connection(self, secret: KubeconfigSecret | None) -> tuple[str, kubeconfig.Connection | None]:
-        """Return what the connection is made from, and something that changes when that does."""
-        if secret is None:
-            return "management", None
-        where = f"Secret {secret.namespace}/{secret.name}"
-        try:
-            answer = await self._management.get(SECRETS, secret.name, namespace=secret.namespace)
-        except errors.NotFound as error:
-            raise InputError(f"{where} with the kubeconfig does not exist") from error
-        found = msgspec.json.decode(answer, type=_SecretData)
-        if secret.key not in found.data:
-            raise InputError(f"{where} has no key {secret.key!r}; it has: {', '.join(sorted(found.data))}")
-        text = base64.b64decode(found.data[secret.key]).decode(errors="replace")
-        return found.metadata.resource_version, connection_from(text, where=f"in {where}")
 
     def _link_changed(self, name: str) -> None:
         self._fleet.wake(name)
@@ -333,24 +308,6 @@ class ComputeController:
                 message=one.message or one.reason,
                 kind="Warning" if one.status == "False" else "Normal",
             )
-
-
-def connection_from(text: str, *, where: str) -> kubeconfig.Connection:
-    """Read a kubeconfig that came in a Secret: it must carry everything itself.
-
-    Raises InputError where it names files or programs of this machine, which no Secret may make us use.
-    """
-    document = kubeconfig.parse(text, where=where)
-    for section, kind in (("clusters", "cluster"), ("users", "user")):
-        for entry in document.get(section) or []:
-            for key in _FOREIGN & set(entry.get(kind) or {}):
-                raise InputError(f"the kubeconfig {where} uses {key}; put what it needs inline")
-    return kubeconfig.Kubeconfig(document=document, path=Path(f"/{where}")).connection()
-
-
-_FOREIGN = frozenset(
-    {"exec", "auth-provider", "tokenFile", "certificate-authority", "client-certificate", "client-key"}
-)
 
 
 def _same(old: ComputeCluster, new: ComputeCluster) -> bool:

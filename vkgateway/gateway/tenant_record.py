@@ -22,6 +22,7 @@ from vkgateway.gateway.status import (
     difference,
     failing,
     tenant_status,
+    waiting,
 )
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
@@ -75,6 +76,9 @@ class TenantRecord:
         """Note a failure where it belongs."""
         if self.stage == "deleting":
             self.learn(deleting=Verdict("False", "DeletionStuck", str(error), trouble=True))
+        elif self.stage == "accepted":
+            # Nothing was decided against it: False would say so.
+            self.learn(accepted=waiting(_reason(error), str(error)))
         else:
             self.learn(**{self.stage: failing(_reason(error), str(error))})
 
@@ -88,6 +92,10 @@ def _reason(error: Exception) -> str:
     if isinstance(error, VkgatewayError):
         return type(error).__name__.removesuffix("Error") or "Failed"
     return "InternalError"
+
+
+class NotTold(VkgatewayError):  # noqa: N818 - named by the reason
+    """A status could not be written: trouble of the management cluster, not of the tenant."""
 
 
 class Teller:
@@ -119,10 +127,19 @@ class Teller:
             await self._management.patch(TENANTS, tenant.metadata.name, {"status": change}, subresource="status")
         except errors.NotFound:
             return
+        except errors.ApiError as error:
+            raise NotTold(f"the status of tenant {tenant.metadata.name!r} was not written: {error}") from error
         record.status = new
         self._measure(record, old=old)
         for one in changed(old.conditions, new.conditions, quiet=QUIET):
             await self._event(tenant, one, record=record)
+
+    async def try_to_tell(self, tenant: Tenant, record: TenantRecord) -> None:
+        """Tell what goes on; work that is under way does not stop where that cannot be written."""
+        try:
+            await self.tell(tenant, record)
+        except NotTold as error:
+            log.warning("going on untold", tenant=tenant.metadata.name, error=str(error))
 
     def _settling(self, record: TenantRecord, new: TenantStatus) -> bool:
         """Whether to keep quiet: after a start of the gateway all is as it was until something shows otherwise."""

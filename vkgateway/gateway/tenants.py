@@ -15,7 +15,7 @@ from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.ledger import ACCEPTED_SPEC, Ledger, written
 from vkgateway.gateway.planes import Access, ControlPlanes, Runtimes
 from vkgateway.gateway.status import Verdict, failing, passed, waiting
-from vkgateway.gateway.tenant_record import Teller, TenantRecord, api_server
+from vkgateway.gateway.tenant_record import NotTold, Teller, TenantRecord, api_server
 from vkgateway.gateway.worker import DONE, Fleet, Outcome
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
@@ -124,6 +124,8 @@ class TenantController:
 
     async def _failed(self, name: str, error: Exception) -> None:
         tenant, record = self.tenants.items.get(("", name)), self._records.get(name)
+        if isinstance(error, NotTold):
+            return
         if tenant is not None and record is not None and record.uid == tenant.metadata.uid:
             record.trouble(error)
             await self._teller.tell(tenant, record)
@@ -198,7 +200,7 @@ class TenantController:
             # A failure stays told while its next attempt goes through the steps before it.
             if not record.facts.control_plane.trouble or self._monotonic() - begun > RETELL_SECONDS:
                 record.learn(control_plane=waiting(reason, message))
-                await self._teller.tell(tenant, record)
+                await self._teller.try_to_tell(tenant, record)
 
         if self._slots.locked():
             await on_step("Queued", "waits for its turn: other control planes are being made")
@@ -258,7 +260,7 @@ class TenantController:
 
     async def _say(self, tenant: Tenant, record: TenantRecord, message: str) -> None:
         record.learn(deleting=Verdict("False", "Deleting", message))
-        await self._teller.tell(tenant, record)
+        await self._teller.try_to_tell(tenant, record)
 
     async def _clear(self, name: str, *, needed: Collection[str]) -> None:
         """Empty all compute clusters of the tenant, and wait until they are.

@@ -11,7 +11,8 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.gateway.conftest import add_compute_cluster, condition, gpu_node, until
-from vkgateway.gateway.compute import FINALIZER, ComputeController, connection_from
+from vkgateway.gateway.compute import FINALIZER, ComputeController
+from vkgateway.gateway.compute_connection import connection_from
 from vkgateway.gateway.events import Recorder
 from vkgateway.kube.client import Client
 from vkgateway.kube.kubeconfig import Connection

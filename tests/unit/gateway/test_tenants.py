@@ -203,6 +203,27 @@ async def test_a_tenant_in_trouble_is_told_and_blocks_nobody(world: World) -> No
         await until(lambda: world.phase("bad") == world.phase("stuck") == "Ready")
 
 
+async def test_trouble_of_the_management_cluster_is_not_told_as_the_tenants(world: World) -> None:
+    world.server.fail("PATCH", "/tenants/alpha", status=503, times=2)
+    world.create("alpha", pools=[pool(8)])
+    seen: set[str] = set()
+    async with world.gateway():
+
+        def ready() -> bool:
+            seen.update(str(one.get("status")) for one in (condition(world.server, "Accepted", "alpha"),))
+            return world.phase("alpha") == "Ready"
+
+        await until(ready)
+        world.server.fail("PATCH", "/tenants/alpha/status", status=503, times=3)
+        document = world.get("alpha")
+        document["spec"]["pools"] = []
+        world.server.store.update(TENANTS, document, name="alpha")
+        await until(lambda: world.get("alpha")["status"].get("observedGeneration") == 2)
+        assert world.phase("alpha") == "Ready"
+    assert "False" not in seen
+    assert not any(event["type"] == "Warning" for event in world.server.store.all(EVENTS))
+
+
 async def test_a_refused_change_leaves_the_tenant_as_it_was(world: World) -> None:
     world.create("alpha", pools=[pool(8)])
     async with world.gateway():
