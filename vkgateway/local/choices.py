@@ -39,40 +39,49 @@ def look(*, ports_held: Collection[int] = ()) -> Surroundings:
     return Surroundings(own_interface=False, primary_address=network.primary_address(), ports_held=ports_held)
 
 
-def place(record: PlatformRecord | None, *, surroundings: Surroundings) -> PlatformRecord:
+def merge(record: PlatformRecord, options: UpOptions) -> PlatformRecord:
+    """Put what is asked for over what was chosen before.
+
+    Raises:
+        InputError: an option asks for something that does not exist.
+    """
+    wanted = {name: value for name, value in _asked(options).items() if value is not None}
+    hollow_nodes = {**record.hollow_nodes, **_hollow(options.hollow_nodes)}
+    return msgspec.structs.replace(record, **wanted, hollow_nodes=hollow_nodes)
+
+
+def place(record: PlatformRecord, *, surroundings: Surroundings) -> PlatformRecord:
     """Give a new platform its number, interface and address; one that has them keeps them.
 
     Raises:
         ConflictError: the address it had is no longer this machine's.
     """
-    if record is not None:
+    if record.address:
         _check_place(record, surroundings=surroundings)
         return record
     if not surroundings.own_interface:
-        return PlatformRecord(address=surroundings.primary_address)
+        return msgspec.structs.replace(record, address=surroundings.primary_address)
     number = network.free_number(taken=surroundings.interfaces.keys())
-    return PlatformRecord(
+    return msgspec.structs.replace(
+        record,
         number=number,
         interface=network.interface_name(number),
         address=network.interface_address(number),
     )
 
 
-def settle(
+def choose_ports(
     record: PlatformRecord,
     options: UpOptions,
     *,
     surroundings: Surroundings,
     free: ports.PortTest = ports.is_free,
 ) -> PlatformRecord:
-    """Merge what is asked for into what was chosen before, and choose ports.
+    """Choose the ports of a platform that has its address.
 
     Raises:
-        InputError: an option asks for something that does not exist.
         ConflictError: a port is in use.
     """
-    wanted = {name: value for name, value in _asked(options).items() if value is not None}
-    merged = msgspec.structs.replace(record, **wanted)
     chosen = ports.choose(
         PORTS,
         addresses={name: etcd.HOST if name in _LOCAL_PORTS else record.address for name in PORTS},
@@ -82,9 +91,7 @@ def settle(
         ours=surroundings.ports_held,
         free=free,
     )
-    return msgspec.structs.replace(
-        merged, ports=chosen, hollow_nodes={**record.hollow_nodes, **_hollow(options.hollow_nodes)}
-    )
+    return msgspec.structs.replace(record, ports=chosen)
 
 
 def _asked(options: UpOptions) -> dict[str, object]:

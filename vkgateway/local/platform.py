@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from vkgateway.controlplane.plane import ComponentName
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
-from vkgateway.local import choices, compute, etcd, gateway_process, kernel, network, processes, real
+from vkgateway.local import choices, compute, etcd, gateway_process, network, processes, real
 from vkgateway.local import record as records
 from vkgateway.local.disk import check_room, disk_errors
 from vkgateway.local.hollow import kwok, nodes
@@ -46,42 +46,47 @@ async def up(data_dir: Path, options: UpOptions, *, report: Report) -> PlatformR
     paths = Paths(data_dir)
     with disk_errors(data_dir), platform_lock(paths.lock, command="up"):
         check_room(data_dir)
-        record = await _prepare(paths, options)
-        if record.interface:
-            network.ensure_interface(record.interface, address=record.address, owner=network.alias(data_dir))
-        kernel.ensure_inotify(report)
+        existing = records.load(paths.record)
+        if existing is None:
+            _check_vacant(paths)
+        wanted = choices.merge(existing or PlatformRecord(), options)
+        wanted = msgspec.structs.replace(wanted, real_node_why_not=real.why_no_real_node(wanted.real_node))
+        # Before anything is made or written down: this is what takes minutes, and what fails on a wrong version.
+        programs = await _programs(wanted, options, report=report)
+        record = await _settle(paths, wanted, options, new=existing is None)
         supervisor = await start_supervisor(data_dir)
-        await Startup(paths, record, options, supervisor=supervisor, report=report).run()
+        await Startup(paths, record, options, programs=programs, supervisor=supervisor, report=report).run()
         return record
 
 
-async def _prepare(paths: Paths, options: UpOptions) -> PlatformRecord:
-    """Settle all choices and write them down before anything is made by them."""
-    existing = records.load(paths.record)
-    if existing is None:
-        _check_vacant(paths)
+async def _programs(record: PlatformRecord, options: UpOptions, *, report: Report) -> dict[str, Path]:
+    resolver = Resolver(
+        cache_dir=options.cache_dir,
+        program_dirs=options.program_dirs,
+        report=report,
+        kubernetes_version=record.kubernetes_version,
+    )
+    wanted = [*PROGRAMS, *(() if record.real_node_why_not else RealNodeSteps.PROGRAMS)]
+    found = await resolver.resolve(*wanted)
+    report.done(f"{len(found)} programs, Kubernetes {record.kubernetes_version}: ready")
+    return found
+
+
+async def _settle(paths: Paths, wanted: PlatformRecord, options: UpOptions, *, new: bool) -> PlatformRecord:
+    """Settle address and ports, and write all choices down; a new platform that is refused leaves nothing."""
     states = await processes.running(SupervisorClient.for_data_dir(paths.data_dir))
     surroundings = choices.look(ports_held=processes.listening(states))
-    placed = choices.place(existing, surroundings=surroundings)
+    placed = choices.place(wanted, surroundings=surroundings)
+    owner = network.alias(paths.data_dir)
     try:
-        return _settle(paths, placed, options, surroundings=surroundings)
+        if placed.interface:
+            # Whether a port is free can only be seen at an address that is there.
+            network.ensure_interface(placed.interface, address=placed.address, owner=owner)
+        record = choices.choose_ports(placed, options, surroundings=surroundings)
     except VkgatewayError:
-        if existing is None:
-            network.remove_interfaces(network.alias(paths.data_dir))
-            paths.record.unlink(missing_ok=True)
+        if new:
+            network.remove_interfaces(owner)
         raise
-
-
-def _settle(
-    paths: Paths, placed: PlatformRecord, options: UpOptions, *, surroundings: choices.Surroundings
-) -> PlatformRecord:
-    if placed.interface:
-        # Whether a port is free can only be seen at an address that is there.
-        records.save(paths.record, placed)
-        network.ensure_interface(placed.interface, address=placed.address, owner=network.alias(paths.data_dir))
-    record = choices.settle(placed, options, surroundings=surroundings)
-    why_not = real.why_no_real_node(record.real_node)
-    record = msgspec.structs.replace(record, real_node_why_not=why_not)
     records.save(paths.record, record)
     return record
 
@@ -106,6 +111,7 @@ class Startup:
         record: PlatformRecord,
         options: UpOptions,
         *,
+        programs: Mapping[str, Path],
         supervisor: SupervisorClient,
         report: Report,
     ) -> None:
@@ -114,7 +120,7 @@ class Startup:
         self._options = options
         self._supervisor = supervisor
         self._report = report
-        self._programs: dict[str, Path] = {}
+        self._programs = programs
         self._pki: PlatformPki
         self._files: PlaneFiles
         self._api: Client
@@ -124,21 +130,9 @@ class Startup:
 
     async def run(self) -> None:
         """Run all steps."""
-        await self._resolve()
         self._write_files()
         async with Client.from_kubeconfig(self._paths.kubeconfig, name="the compute cluster") as self._api:
             await run_steps(self._steps(), report=self._report)
-
-    async def _resolve(self) -> None:
-        resolver = Resolver(
-            cache_dir=self._options.cache_dir,
-            program_dirs=self._options.program_dirs,
-            report=self._report,
-            kubernetes_version=self._record.kubernetes_version,
-        )
-        wanted = [*PROGRAMS, *(RealNodeSteps.PROGRAMS if self._real else ())]
-        self._programs = await resolver.resolve(*wanted)
-        self._report.done(f"{len(wanted)} programs of Kubernetes {self._record.kubernetes_version}: ready")
 
     def _write_files(self) -> None:
         now = datetime.datetime.now(datetime.UTC)

@@ -13,21 +13,22 @@ AS_USER = Surroundings(own_interface=False, primary_address="192.0.2.7")
 
 
 def settle(record: PlatformRecord, options: UpOptions) -> PlatformRecord:
-    return choices.settle(record, options, surroundings=AS_ROOT, free=lambda _address, _port: True)
+    merged = choices.merge(record, options)
+    return choices.choose_ports(merged, options, surroundings=AS_ROOT, free=lambda _address, _port: True)
 
 
 def test_root_gets_an_interface_of_its_own() -> None:
-    placed = choices.place(None, surroundings=AS_ROOT)
+    placed = choices.place(PlatformRecord(), surroundings=AS_ROOT)
     assert (placed.number, placed.interface, placed.address) == (0, "vkg0", "10.213.0.1")
 
 
 def test_another_platforms_number_is_not_taken_again() -> None:
     surroundings = Surroundings(interfaces={"vkg0": "vkgateway /a", "vkgv1": ""})
-    assert choices.place(None, surroundings=surroundings).number == 2
+    assert choices.place(PlatformRecord(), surroundings=surroundings).number == 2
 
 
 def test_a_user_gets_the_machines_address() -> None:
-    placed = choices.place(None, surroundings=AS_USER)
+    placed = choices.place(PlatformRecord(), surroundings=AS_USER)
     assert (placed.interface, placed.address) == ("", "192.0.2.7")
 
 
