@@ -14,7 +14,7 @@ from vkgateway.gateway.connections import connect
 from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.health import HealthServer
 from vkgateway.gateway.planes import ControlPlanes
-from vkgateway.gateway.runtime import TenantRuntimes
+from vkgateway.gateway.runtimes import TenantRuntimes
 from vkgateway.gateway.tenants import TenantController
 from vkgateway.kube.client import Client
 from vkgateway.kube.kubeconfig import Connection

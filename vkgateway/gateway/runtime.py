@@ -1,16 +1,14 @@
-"""The work for one tenant, wired: reconcilers, virtual nodes, and its right to call the kubelet endpoint."""
+"""The work for one tenant, wired: its reconcilers and its virtual nodes."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
-from vkgateway.gateway.compute import ComputeController
 from vkgateway.gateway.config import Nodes
 from vkgateway.gateway.nodes import NodeSource
 from vkgateway.gateway.planes import Access, NodesSeen
@@ -20,13 +18,12 @@ from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.resources import NODES
 from vkgateway.kubelet.target import PodTarget
 from vkgateway.kubelet.virtualnode import VirtualNode
-from vkgateway.model.api import Tenant, TenantPool, TenantPoolStatus
+from vkgateway.model.api import TenantPool, TenantPoolStatus
 from vkgateway.model.errors import NotFoundError
 from vkgateway.model.names import (
     COMPUTE_CLUSTER_LABEL,
     UID_ANNOTATION,
     VIRTUAL_NODE_TYPE,
-    virtual_node_name,
 )
 from vkgateway.model.requests import milli
 from vkgateway.sync.compute import ComputeLink, decode_object
@@ -39,9 +36,6 @@ log = structlog.get_logger(__name__)
 
 _OUR_NODES = f"type={VIRTUAL_NODE_TYPE},{COMPUTE_CLUSTER_LABEL}"
 _BACKOFF = Backoff(base=0.5, cap=30.0)
-
-PATIENCE_SECONDS = 3.0
-"""How long a start waits for compute clusters to tell their nodes, so that no node is shown empty for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,132 +53,6 @@ class Wiring:
             name: Binding(pool=source.context(), link=source.link, node_ip=source.address)
             for name, source in self.sources.items()
         }
-
-
-class Endpoint(Protocol):
-    """The part of the kubelet endpoint that is used here."""
-
-    @property
-    def port(self) -> int:
-        """The port that it listens on."""
-
-    def admit(self, tenant: str) -> None:
-        """Serve a tenant from now on."""
-
-    def revoke(self, tenant: str) -> None:
-        """Serve it no longer."""
-
-
-class TenantRuntimes:
-    """All tenants that are worked for. `on_change` hears the name of a tenant whose nodes changed."""
-
-    def __init__(
-        self,
-        *,
-        computes: ComputeController,
-        kubelet: Endpoint,
-        engine: Engine,
-        address: str,
-        settings: Nodes,
-        on_change: Callable[[str], None],
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._computes = computes
-        self._kubelet = kubelet
-        self._engine = engine
-        self._address = address
-        self._settings = settings
-        self._on_change = on_change
-        self._monotonic = monotonic
-        self._running: dict[str, TenantRuntime] = {}
-        self._asked: dict[str, float] = {}
-
-    async def serve(self, tenant: Tenant, access: Access) -> NodesSeen:
-        """See `planes.Runtimes`."""
-        name = tenant.metadata.name
-        wiring = self._wire(tenant, access)
-        running = self._running.get(name)
-        if running is not None and (running.client is not access.client or running.broken):
-            await self.stop(name)
-            running = None
-        if running is None:
-            if unknown := self._too_early(name, wiring):
-                return NodesSeen(
-                    waiting("ComputeClusterUnknown", f"waits for the nodes of {unknown}"), tenant.status.pools
-                )
-            running = self._start(name, access, wiring)
-        else:
-            await running.rewire(wiring)
-        return running.seen()
-
-    async def stop(self, name: str) -> None:
-        """See `planes.Runtimes`."""
-        self._asked.pop(name, None)
-        running = self._running.pop(name, None)
-        if running is not None:
-            self._kubelet.revoke(name)
-            await running.stop()
-
-    def find(self, tenant: str, namespace: str, pod: str) -> PodTarget:
-        """Find the compute pod that stands for a tenant's pod, for the kubelet endpoint. Raises NotFoundError."""
-        running = self._running.get(tenant)
-        if running is None:
-            raise NotFoundError(f"tenant {tenant} is not served now")
-        return running.find(namespace, pod)
-
-    def _too_early(self, name: str, wiring: Wiring) -> str:
-        """Name a compute cluster whose nodes are not known yet and may be soon, or ""."""
-        since = self._asked.setdefault(name, self._monotonic())
-        if self._monotonic() - since > PATIENCE_SECONDS:
-            return ""
-        return next((source.link.name for source in wiring.sources.values() if not source.link.nodes.complete), "")
-
-    def _start(self, name: str, access: Access, wiring: Wiring) -> TenantRuntime:
-        running = TenantRuntime(
-            name,
-            access,
-            wiring,
-            engine=self._engine,
-            settings=self._settings,
-            on_change=lambda: self._on_change(name),
-        )
-        self._running[name] = running
-        self._kubelet.admit(name)
-        running.start()
-        return running
-
-    def _wire(self, tenant: Tenant, access: Access) -> Wiring:
-        policy = tenant.spec.policy
-        context = TenantContext(
-            name=tenant.metadata.name,
-            api_host=access.host,
-            api_port=access.port,
-            pod_security=policy.pod_security,
-            runtime_classes=policy.runtime_classes,
-            storage_classes=policy.storage_classes,
-            image_pull_secrets=policy.image_pull_secrets,
-        )
-        sources: dict[str, NodeSource] = {}
-        missing: list[TenantPool] = []
-        links = self._computes.links
-        shown = {(pool.name, pool.compute_cluster): pool.capacity for pool in tenant.status.pools}
-        for pool in tenant.spec.pools:
-            cluster, link = self._computes.cluster(pool.compute_cluster), links.get(pool.compute_cluster)
-            found = next((one for one in cluster.spec.pools if one.name == pool.name), None) if cluster else None
-            if link is None or found is None:
-                missing.append(pool)
-                continue
-            name = virtual_node_name(pool.name, pool.compute_cluster)
-            sources[name] = NodeSource(
-                name=name,
-                wanted=pool,
-                pool=found,
-                link=link,
-                address=self._address,
-                port=self._kubelet.port,
-                last_capacity=shown.get((pool.name, pool.compute_cluster), {}),
-            )
-        return Wiring(context, links, sources, tuple(missing))
 
 
 class TenantRuntime:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import msgspec
 import structlog
 
+from vkgateway.gateway.clearing import clear, clusters_of
 from vkgateway.gateway.compute import ComputeController
 from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.ledger import ACCEPTED_SPEC, Ledger, written
@@ -24,8 +25,6 @@ from vkgateway.kube.resources import TENANTS
 from vkgateway.model.api import Tenant, TenantPolicy, TenantSpec
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import TENANT_FINALIZER
-from vkgateway.sync.compute import ComputeLink
-from vkgateway.sync.teardown import remove_tenant
 
 log = structlog.get_logger(__name__)
 
@@ -34,8 +33,6 @@ PROBE_TIMEOUT = 5.0
 LOOK_SECONDS = 0.25
 """How soon to look again at what is on its way and may not tell when it has come."""
 RETRY_SECONDS = 15.0
-CLEARING_SECONDS = 60.0
-"""Pods may take their grace to end; after so long the status says that it lasts."""
 RETELL_SECONDS = 3.0
 PROVISION_TIMEOUT = 180.0
 """One attempt at a control plane; the steps it has done stay done."""
@@ -246,12 +243,12 @@ class TenantController:
             return None
         await self._say(tenant, record, "its pods are being ended and its namespaces removed")
         await self._drop(name, keep=True)
-        needed = _clusters(tenant, self.ledger.accepted(name))
-        await self._clear(name, needed=needed)
+        needed = clusters_of(tenant, self.ledger.accepted(name))
+        await clear(self._computes, name, needed=needed)
         await self._say(tenant, record, "its control plane and data are being removed")
         await self._planes.remove(name, on_step=lambda _reason, message: self._say(tenant, record, message))
         # A request that was under way when the work was ended may have made something since.
-        await self._clear(name, needed=needed)
+        await clear(self._computes, name, needed=needed)
         await self._release(tenant)
         record.released = True
         self.ledger.forget(name)
@@ -261,32 +258,6 @@ class TenantController:
     async def _say(self, tenant: Tenant, record: TenantRecord, message: str) -> None:
         record.learn(deleting=Verdict("False", "Deleting", message))
         await self._teller.try_to_tell(tenant, record)
-
-    async def _clear(self, name: str, *, needed: Collection[str]) -> None:
-        """Empty all compute clusters of the tenant, and wait until they are.
-
-        Those that it does not use now may still hold something of it from before, and are cleared if they can be.
-        Raises UnavailableError where it cannot be done now, or takes too long to be silent about it.
-        """
-        links = self._computes.links
-        missing = [one for one in needed if one not in links and self._computes.cluster(one) is not None]
-        if missing:
-            raise UnavailableError(f"waits until compute cluster {missing[0]!r} is connected")
-        clearings = (self._clear_one(link, name, needed=link.name in needed) for link in links.values())
-        for result in await asyncio.gather(*clearings, return_exceptions=True):
-            if isinstance(result, BaseException):
-                raise result
-
-    async def _clear_one(self, link: ComputeLink, name: str, *, needed: bool) -> None:
-        try:
-            async with asyncio.timeout(CLEARING_SECONDS):
-                await remove_tenant(link, name)
-        except TimeoutError as error:
-            raise UnavailableError(f"pods and namespaces are still ending in compute cluster {link.name!r}") from error
-        except errors.ApiError as error:
-            if needed:
-                raise
-            log.warning("compute cluster not cleared", tenant=name, compute=link.name, error=str(error))
 
     async def _release(self, tenant: Tenant) -> None:
         metadata = tenant.metadata
@@ -303,7 +274,7 @@ class TenantController:
         await self._drop(name, keep=True)
         if self.ledger.accepted(name) is not None:
             log.warning("tenant vanished without being removed; removing what it had", tenant=name)
-            await self._clear(name, needed=self._computes.links)
+            await clear(self._computes, name, needed=self._computes.links)
             await self._planes.remove(name, on_step=_nobody)
             self.ledger.forget(name)
             self._computes.tenants_changed()
@@ -321,12 +292,6 @@ class TenantController:
 
 async def _nobody(_reason: str, _message: str) -> None:
     """Hears steps of which nobody is left to be told."""
-
-
-def _clusters(tenant: Tenant, accepted: TenantSpec | None) -> set[str]:
-    """Return the compute clusters that hold, or may hold, something of the tenant."""
-    wanted = (*tenant.spec.pools, *(accepted.pools if accepted is not None else ()))
-    return {pool.compute_cluster for pool in wanted} | {pool.compute_cluster for pool in tenant.status.pools}
 
 
 def _unready(error: errors.ApiError) -> str:

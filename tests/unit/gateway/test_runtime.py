@@ -16,7 +16,7 @@ from vkgateway.gateway.compute import ComputeController
 from vkgateway.gateway.config import Nodes
 from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.planes import Access, NodesSeen
-from vkgateway.gateway.runtime import TenantRuntimes
+from vkgateway.gateway.runtimes import TenantRuntimes
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NAMESPACES, NODES, PODS
 from vkgateway.model.api import Tenant, TenantPool, TenantSpec

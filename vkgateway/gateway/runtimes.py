@@ -1,0 +1,149 @@
+"""The work for all tenants: started, changed and ended as specs and compute clusters change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from vkgateway.gateway.compute import ComputeController
+from vkgateway.gateway.config import Nodes
+from vkgateway.gateway.nodes import NodeSource
+from vkgateway.gateway.planes import Access, NodesSeen
+from vkgateway.gateway.runtime import TenantRuntime, Wiring
+from vkgateway.gateway.status import waiting
+from vkgateway.kubelet.target import PodTarget
+from vkgateway.model.api import Tenant, TenantPool
+from vkgateway.model.errors import NotFoundError
+from vkgateway.model.names import virtual_node_name
+from vkgateway.sync.engine import Engine
+from vkgateway.translate.context import TenantContext
+
+PATIENCE_SECONDS = 3.0
+"""How long a start waits for compute clusters to tell their nodes, so that no node is shown empty for a moment."""
+
+
+class Endpoint(Protocol):
+    """The part of the kubelet endpoint that is used here."""
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+
+    def admit(self, tenant: str) -> None:
+        """Serve a tenant from now on."""
+
+    def revoke(self, tenant: str) -> None:
+        """Serve it no longer."""
+
+
+class TenantRuntimes:
+    """All tenants that are worked for. `on_change` hears the name of a tenant whose nodes changed."""
+
+    def __init__(
+        self,
+        *,
+        computes: ComputeController,
+        kubelet: Endpoint,
+        engine: Engine,
+        address: str,
+        settings: Nodes,
+        on_change: Callable[[str], None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._computes = computes
+        self._kubelet = kubelet
+        self._engine = engine
+        self._address = address
+        self._settings = settings
+        self._on_change = on_change
+        self._monotonic = monotonic
+        self._running: dict[str, TenantRuntime] = {}
+        self._asked: dict[str, float] = {}
+
+    async def serve(self, tenant: Tenant, access: Access) -> NodesSeen:
+        """See `planes.Runtimes`."""
+        name = tenant.metadata.name
+        wiring = self._wire(tenant, access)
+        running = self._running.get(name)
+        if running is not None and (running.client is not access.client or running.broken):
+            await self.stop(name)
+            running = None
+        if running is None:
+            if unknown := self._too_early(name, wiring):
+                return NodesSeen(
+                    waiting("ComputeClusterUnknown", f"waits for the nodes of {unknown}"), tenant.status.pools
+                )
+            running = self._start(name, access, wiring)
+        else:
+            await running.rewire(wiring)
+        return running.seen()
+
+    async def stop(self, name: str) -> None:
+        """See `planes.Runtimes`."""
+        self._asked.pop(name, None)
+        running = self._running.pop(name, None)
+        if running is not None:
+            self._kubelet.revoke(name)
+            await running.stop()
+
+    def find(self, tenant: str, namespace: str, pod: str) -> PodTarget:
+        """Find the compute pod that stands for a tenant's pod, for the kubelet endpoint. Raises NotFoundError."""
+        running = self._running.get(tenant)
+        if running is None:
+            raise NotFoundError(f"tenant {tenant} is not served now")
+        return running.find(namespace, pod)
+
+    def _too_early(self, name: str, wiring: Wiring) -> str:
+        """Name a compute cluster whose nodes are not known yet and may be soon, or ""."""
+        since = self._asked.setdefault(name, self._monotonic())
+        if self._monotonic() - since > PATIENCE_SECONDS:
+            return ""
+        return next((source.link.name for source in wiring.sources.values() if not source.link.nodes.complete), "")
+
+    def _start(self, name: str, access: Access, wiring: Wiring) -> TenantRuntime:
+        running = TenantRuntime(
+            name,
+            access,
+            wiring,
+            engine=self._engine,
+            settings=self._settings,
+            on_change=lambda: self._on_change(name),
+        )
+        self._running[name] = running
+        self._kubelet.admit(name)
+        running.start()
+        return running
+
+    def _wire(self, tenant: Tenant, access: Access) -> Wiring:
+        policy = tenant.spec.policy
+        context = TenantContext(
+            name=tenant.metadata.name,
+            api_host=access.host,
+            api_port=access.port,
+            pod_security=policy.pod_security,
+            runtime_classes=policy.runtime_classes,
+            storage_classes=policy.storage_classes,
+            image_pull_secrets=policy.image_pull_secrets,
+        )
+        sources: dict[str, NodeSource] = {}
+        missing: list[TenantPool] = []
+        links = self._computes.links
+        shown = {(pool.name, pool.compute_cluster): pool.capacity for pool in tenant.status.pools}
+        for pool in tenant.spec.pools:
+            cluster, link = self._computes.cluster(pool.compute_cluster), links.get(pool.compute_cluster)
+            found = next((one for one in cluster.spec.pools if one.name == pool.name), None) if cluster else None
+            if link is None or found is None:
+                missing.append(pool)
+                continue
+            name = virtual_node_name(pool.name, pool.compute_cluster)
+            sources[name] = NodeSource(
+                name=name,
+                wanted=pool,
+                pool=found,
+                link=link,
+                address=self._address,
+                port=self._kubelet.port,
+                last_capacity=shown.get((pool.name, pool.compute_cluster), {}),
+            )
+        return Wiring(context, links, sources, tuple(missing))
