@@ -14,7 +14,7 @@ from vkgateway.local.options import PORTS, UpOptions
 from vkgateway.local.record import PlatformRecord
 from vkgateway.model.errors import ConflictError, InputError
 
-_LOCAL_PORTS: Final = frozenset({"etcd", "etcd-peer", "gateway-health"})
+_LOCAL_PORTS: Final = frozenset({"etcd", "etcd-peer", "hollow-kubelet", "gateway-health"})
 """Those that only this machine's own processes call: they stay on loopback."""
 
 

@@ -33,7 +33,7 @@ class PlatformPki:
     compute: Credentials
 
 
-def ensure_pki(paths: Paths, *, address: str, now: datetime.datetime) -> PlatformPki:
+def ensure_pki(paths: Paths, *, now: datetime.datetime) -> PlatformPki:
     """Read the platform's authorities, made where there are none, and issue what is missing or ends soon.
 
     Raises:
@@ -50,7 +50,7 @@ def ensure_pki(paths: Paths, *, address: str, now: datetime.datetime) -> Platfor
         )
     ensure_certificate(paths.pki, ETCD_ROOT, authority=etcd, cn=ROOT, now=now)
     ensure_certificate(
-        paths.hollow, HOLLOW_SERVER, authority=compute.ca, cn="kwok", ips=(address,), server=True, now=now
+        paths.hollow, HOLLOW_SERVER, authority=compute.ca, cn="kwok", ips=_LOOPBACK, server=True, now=now
     )
     return PlatformPki(etcd=etcd, compute=compute)
 

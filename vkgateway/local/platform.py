@@ -136,7 +136,7 @@ class Startup:
 
     def _write_files(self) -> None:
         now = datetime.datetime.now(datetime.UTC)
-        self._pki = ensure_pki(self._paths, address=self._record.address, now=now)
+        self._pki = ensure_pki(self._paths, now=now)
         self._files = compute.write_plane(self._paths, record=self._record, pki=self._pki, now=now)
 
     def _steps(self) -> list[Step]:
@@ -218,7 +218,7 @@ class Startup:
     def _kwok(self) -> ProcessSpec:
         hollow = self._paths.hollow
         kubelet = kwok.HollowKubelet(
-            address=self._record.address,
+            address=kwok.HOST,
             port=self._record.ports["hollow-kubelet"],
             cert=hollow / f"{HOLLOW_SERVER}.crt",
             key=hollow / f"{HOLLOW_SERVER}.key",

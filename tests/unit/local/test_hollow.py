@@ -11,7 +11,7 @@ from vkgateway.local.hollow import kwok
 from vkgateway.local.hollow.nodes import DOMAIN_LABEL, POOL_LABEL, nodes
 from vkgateway.model.names import MIRROR_FINALIZER
 
-KUBELET = kwok.HollowKubelet(address="10.213.0.1", port=10247, cert=Path("/k.crt"), key=Path("/k.key"))
+KUBELET = kwok.HollowKubelet(address=kwok.HOST, port=10247, cert=Path("/k.crt"), key=Path("/k.key"))
 
 
 def by_kind(path: Path) -> dict[str, list[dict[str, Any]]]:
@@ -50,7 +50,7 @@ def test_kwok_manages_exactly_our_nodes(config: dict[str, list[dict[str, Any]]])
 
 def test_kwok_listens_where_the_nodes_say(config: dict[str, list[dict[str, Any]]]) -> None:
     options = config["KwokConfiguration"][0]["options"]
-    assert options["serverAddress"] == f"{options['nodeIP']}:{options['nodePort']}" == "10.213.0.1:10247"
+    assert options["serverAddress"] == f"{options['nodeIP']}:{options['nodePort']}" == "127.0.0.1:10247"
     assert (options["tlsCertFile"], options["tlsPrivateKeyFile"]) == ("/k.crt", "/k.key")
 
 

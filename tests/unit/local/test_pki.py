@@ -12,13 +12,12 @@ from vkgateway.local.pki import ETCD_CA, ETCD_PEER_CA, ETCD_ROOT, ETCD_SERVER, H
 from vkgateway.model.errors import InputError
 
 NOW = datetime.datetime.now(datetime.UTC)
-ADDRESS = "10.213.0.1"
 
 
 @pytest.fixture
 def paths(tmp_path: Path) -> Paths:
     paths = Paths(tmp_path)
-    ensure_pki(paths, address=ADDRESS, now=NOW)
+    ensure_pki(paths, now=NOW)
     return paths
 
 
@@ -28,13 +27,13 @@ def content(paths: Paths) -> dict[str, bytes]:
 
 def test_a_second_time_changes_nothing(paths: Paths) -> None:
     before = content(paths)
-    ensure_pki(paths, address=ADDRESS, now=NOW)
+    ensure_pki(paths, now=NOW)
     assert content(paths) == before
 
 
 def test_certificates_are_renewed_before_they_end_and_authorities_stay(paths: Paths) -> None:
     before = content(paths)
-    ensure_pki(paths, address=ADDRESS, now=NOW + datetime.timedelta(days=300))
+    ensure_pki(paths, now=NOW + datetime.timedelta(days=300))
     changed = {Path(path).name for path, data in content(paths).items() if before[path] != data}
     assert {"etcd.crt", "etcd.key", "etcd-root.crt", "kwok.crt"} <= changed
     assert not {"etcd-ca.crt", "etcd-ca.key", "etcd-peer-ca.crt", "ca.crt", "sa.key"} & changed
@@ -46,7 +45,7 @@ def test_who_is_who(paths: Paths) -> None:
     assert common_name(root) == "root"
     assert etcd_authority.signed(root)
     assert "127.0.0.1" in alternative_names((paths.pki / f"{ETCD_SERVER}.crt").read_bytes())
-    assert alternative_names((paths.hollow / f"{HOLLOW_SERVER}.crt").read_bytes()) == {ADDRESS}
+    assert alternative_names((paths.hollow / f"{HOLLOW_SERVER}.crt").read_bytes()) == {"127.0.0.1"}
 
 
 def test_clients_of_etcd_are_not_taken_for_its_members(paths: Paths) -> None:
@@ -60,17 +59,12 @@ def test_keys_are_private(paths: Paths) -> None:
     assert {key.stat().st_mode & 0o777 for key in keys} == {0o600}
 
 
-def test_another_address_gets_another_certificate(paths: Paths) -> None:
-    ensure_pki(paths, address="10.213.9.1", now=NOW)
-    assert alternative_names((paths.hollow / f"{HOLLOW_SERVER}.crt").read_bytes()) == {"10.213.9.1"}
-
-
 @pytest.mark.parametrize("lost", ["etcd-ca.key", "etcd-ca.crt", "compute/ca.key"])
 def test_half_an_authority_is_an_error_that_names_it(paths: Paths, lost: str) -> None:
     (paths.pki / lost).unlink()
     before = content(paths)
     with pytest.raises(InputError, match="damaged") as caught:
-        ensure_pki(paths, address=ADDRESS, now=NOW)
+        ensure_pki(paths, now=NOW)
     assert str(paths.pki) in str(caught.value)
     assert content(paths) == before
 
@@ -78,10 +72,10 @@ def test_half_an_authority_is_an_error_that_names_it(paths: Paths, lost: str) ->
 def test_a_broken_key_is_an_error_that_names_it(paths: Paths) -> None:
     (paths.pki / "etcd-ca.key").write_text("nonsense")
     with pytest.raises(InputError, match="etcd-ca"):
-        ensure_pki(paths, address=ADDRESS, now=NOW)
+        ensure_pki(paths, now=NOW)
 
 
 def test_a_lost_certificate_is_made_again(paths: Paths) -> None:
     shutil.rmtree(paths.hollow)
-    ensure_pki(paths, address=ADDRESS, now=NOW)
+    ensure_pki(paths, now=NOW)
     assert (paths.hollow / f"{HOLLOW_SERVER}.key").exists()

@@ -16,6 +16,11 @@ from vkgateway.local.hollow.nodes import MANAGED
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
 NAME = "compute/kwok"
+HOST = "127.0.0.1"
+"""KWOK asks nobody who he is before it executes a command, so only this machine's own processes may reach it.
+
+API servers refuse to proxy to nodes on loopback, but fetch logs and run commands there.
+"""
 LEASE_SECONDS = 40
 # Pods of hollow nodes have addresses that lead nowhere; this range is set aside for them.
 _POD_ADDRESSES = "10.232.0.0/14"
