@@ -212,10 +212,7 @@ def _print_status(seen: PlatformStatus) -> None:
     sections: tuple[tuple[tuple[str, ...], list[list[str]]], ...] = (
         (
             ("process", "state", "pid", "restarts", "for", "last ended"),
-            [
-                [p.name, p.state, _text(p.pid), str(p.restarts), _age(now - p.since), p.reason or "-"]
-                for p in seen.processes
-            ],
+            [_process_row(process, now=now) for process in seen.processes],
         ),
         (("node", "pool", "ready"), [[n.name, n.pool or "-", "yes" if n.ready else "no"] for n in seen.nodes]),
         (("tenant", "phase", "api server"), [[t.name, t.phase, t.url or "-"] for t in seen.tenants]),
