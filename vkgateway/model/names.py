@@ -10,6 +10,8 @@ GROUP: Final = "vkgateway.io"
 VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 RESERVED_PREFIX: Final = f"{GROUP}/"
+HOLLOW_DOMAIN: Final = f"kwok.{GROUP}"
+"""Annotations of this domain tell hollow nodes what to do with a pod; they are for tenants to set."""
 
 TENANT_LABEL: Final = "vkgateway.io/tenant"
 POOL_LABEL: Final = "vkgateway.io/pool"
@@ -48,7 +50,7 @@ _TOKEN_SUFFIX_LENGTH = len("-01234567-token")
 def is_reserved(key: str) -> bool:
     """Tell whether a label or annotation key is vkgateway's own, which no tenant may set."""
     prefix = key.partition("/")[0] if "/" in key else ""
-    return prefix == GROUP or prefix.endswith("." + GROUP)
+    return prefix != HOLLOW_DOMAIN and (prefix == GROUP or prefix.endswith("." + GROUP))
 
 
 def validate_tenant_name(name: str) -> None:

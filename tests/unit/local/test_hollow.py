@@ -9,7 +9,7 @@ import yaml
 
 from vkgateway.local.hollow import kwok
 from vkgateway.local.hollow.nodes import DOMAIN_LABEL, POOL_LABEL, nodes
-from vkgateway.model.names import MIRROR_FINALIZER
+from vkgateway.model.names import HOLLOW_DOMAIN, MIRROR_FINALIZER, is_reserved
 
 KUBELET = kwok.HollowKubelet(address=kwok.HOST, port=10247, cert=Path("/k.crt"), key=Path("/k.key"))
 
@@ -82,6 +82,13 @@ def test_another_configuration_makes_another_process(tmp_path: Path) -> None:
 
 def stages() -> dict[str, dict[str, Any]]:
     return {stage["metadata"]["name"]: stage["spec"] for stage in kwok.stages()}
+
+
+def test_tenants_may_tell_hollow_nodes_when_a_pod_ends() -> None:
+    key = stages()["pod-complete"]["selector"]["matchExpressions"][0]["jq"]["key"]
+    annotation = key.partition('["')[2].removesuffix('"]')
+    assert annotation == f"{HOLLOW_DOMAIN}/run-seconds"
+    assert not is_reserved(annotation)
 
 
 def test_no_stage_takes_a_finalizer_off() -> None:
