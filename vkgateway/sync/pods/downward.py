@@ -29,6 +29,8 @@ _NAME_TAKEN_RETRY: Final = 30.0
 _STALE_RETRY: Final = 1.0
 _CREATED_GRACE: Final = 30.0
 """Seconds for which a pod that was just created below counts as there, though the watch has not shown it."""
+_RELEASED_FOR: Final = 30.0
+"""Seconds for which a pod whose finalizer was just taken off is left alone, though the watch still shows it."""
 _GRACE_SLACK: Final = 2.0
 """Seconds by which two deletion times may differ and still mean the same grace."""
 _PASSING: Final = ("being terminated", "exceeded quota")
@@ -62,6 +64,8 @@ class Downward:
         """Tenant pod UIDs whose compute pod was created, until the watch shows it, with the time of giving up."""
         self.taken: dict[str, float] = {}
         """Tenant pod UIDs whose name is taken below, with the time of the next try."""
+        self._released: dict[str, float] = {}
+        """Compute pod UIDs whose finalizer was taken off, oldest first, with the time of forgetting that."""
 
     def forget(self, uid: str) -> None:
         """Drop what is remembered of a tenant pod that is gone."""
@@ -191,11 +195,22 @@ class Downward:
         below = below_of(case)
         if not below.held:
             return
+        uid = below.metadata.uid
+        if self._was_released(uid):
+            return
         others = [name for name in below.metadata.finalizers if name != MIRROR_FINALIZER]
-        metadata: Object = {"uid": below.metadata.uid, "finalizers": others or None}
+        metadata: Object = {"uid": uid, "finalizers": others or None}
         if others:
             metadata["resourceVersion"] = below.metadata.resource_version
         await self._patch_metadata(case, metadata)
+        self._released[uid] = self._clock() + _RELEASED_FOR
+
+    def _was_released(self, uid: str) -> bool:
+        """Whether the finalizer was taken off a moment ago; the end of a pod comes in several events."""
+        now = self._clock()
+        while self._released and next(iter(self._released.values())) <= now:
+            del self._released[next(iter(self._released))]
+        return uid in self._released
 
     async def delete_at_deadline(self, case: Case) -> None:
         """Delete the pod once its notice has run out, and write down why."""
