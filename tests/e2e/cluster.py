@@ -74,6 +74,14 @@ class Cluster:
         assert answer.code == 0, f"kubectl {' '.join(args)}: {answer}"
         return answer.out
 
+    def with_token(self, token: str, folder: Path) -> Cluster:
+        """The same cluster for somebody who has nothing but a token."""
+        config = json.loads(self.kubectl("config", "view", "--raw", "-o", "json"))
+        config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
+        path = folder / f"{self.kubeconfig.name}.token"
+        path.write_text(json.dumps(config))
+        return Cluster(self.kubectl_path, path)
+
     def apply(self, *documents: Document) -> None:
         """Apply manifests."""
         self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))

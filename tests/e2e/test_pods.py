@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,13 @@ def condition(document: dict[str, object], kind: str) -> dict[str, str]:
 
 
 def test_a_deployment_rolls_out(alpha: Cluster) -> None:
-    alpha.kubectl("create", "deployment", "web", "--image=nginx", "--replicas=3")
+    labels = {"app": "web"}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"nodeSelector": {"vkgateway.io/pool": "a100"}, "containers": [{"name": "nginx", "image": "nginx"}]},
+    }
+    spec = {"replicas": 3, "selector": {"matchLabels": labels}, "template": template}
+    alpha.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec})
     alpha.kubectl("rollout", "status", "deployment/web", "--timeout=60s", timeout=70)
     alpha.kubectl("set", "image", "deployment/web", "nginx=nginx:2")
     alpha.kubectl("rollout", "status", "deployment/web", "--timeout=60s", timeout=70)
@@ -165,23 +172,20 @@ def test_a_config_map_change_is_seen_inside(alpha: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("real")
-def test_the_pods_token_speaks_to_the_tenants_api_and_to_no_other(alpha: Cluster, beta: Cluster) -> None:
+def test_the_pods_token_speaks_to_the_tenants_api_and_to_no_other(
+    alpha: Cluster, beta: Cluster, tmp_path: Path
+) -> None:
     alpha.apply(pod("caller", **REAL))
     alpha.wait_pod("caller")
     secret = "/var/run/secrets/kubernetes.io/serviceaccount"
-    ask = (
-        f'wget -qO- --no-check-certificate --header "Authorization: Bearer $(cat {secret}/token)" '
-        "https://$KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT/apis/authentication.k8s.io/v1/ || echo refused"
-    )
-    assert "authentication.k8s.io/v1" in alpha.kubectl("exec", "caller", "--", "sh", "-c", ask)
     token = alpha.kubectl("exec", "caller", "--", "cat", f"{secret}/token")
-    server = beta.kubectl("config", "view", "--raw", "-o", "jsonpath={.clusters[0].cluster.server}")
-    foreign = beta.try_kubectl(
-        "--server", server, "--token", token, "--client-certificate=", "--client-key=", "get", "pods"
-    )
-    assert foreign.code != 0
     authority = alpha.kubectl("exec", "caller", "--", "cat", f"{secret}/ca.crt")
     assert authority == alpha.get("configmap", "kube-root-ca.crt")["data"]["ca.crt"]
+    assert alpha.with_token(token, tmp_path).kubectl("auth", "whoami", "-o", "json").count("default:default") == 1
+    assert "Unauthorized" in beta.with_token(token, tmp_path).try_kubectl("auth", "whoami").err
+    # Debian's busybox speaks no TLS that API servers accept today; that they can be reached is seen by connecting.
+    reach = "nc -z -w 3 $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT && echo reached"
+    assert alpha.kubectl("exec", "caller", "--", "sh", "-c", reach).strip() == "reached"
     alpha.kubectl("delete", "pod", "caller", "--wait")
 
 
@@ -219,7 +223,7 @@ def test_a_claim_is_refused_rather_than_dropped(alpha: Cluster) -> None:
         pod("claims", nodeName="a100.local", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
     )
     eventually(lambda: alpha.phase("claims") == "Failed", what="the pod failed")
-    assert "persistentVolumeClaim" in alpha.get("pod", "claims")["status"]["message"]
+    assert "persistent volume claims are not supported" in alpha.get("pod", "claims")["status"]["message"]
     alpha.kubectl("delete", "pod", "claims", "--wait")
 
 

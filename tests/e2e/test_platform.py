@@ -1,0 +1,202 @@
+"""The embedded platform: what dies is started again, what is up stays as it was, and mistakes get one sentence."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import VKGATEWAY, Answer, Cluster, Platform, eventually, pod
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Platform]:
+    """Another data directory, with no platform in it yet; whatever is made there goes."""
+    made = Platform(Path(tempfile.mkdtemp(prefix="vkg-")))
+    try:
+        yield made
+    finally:
+        made.try_vkgateway("down", "--purge")
+        shutil.rmtree(made.data_dir, ignore_errors=True)
+
+
+def all_running(platform: Platform) -> bool:
+    return all(process["state"] == "running" for process in platform.processes().values())
+
+
+def test_status_shows_every_part_running(platform: Platform, alpha: Cluster) -> None:
+    assert alpha
+    names = set(platform.processes())
+
+    assert {"etcd", "compute/apiserver", "compute/controller-manager", "compute/scheduler", "gateway"} <= names
+    assert {"tenant/alpha/apiserver", "tenant/alpha/controller-manager", "tenant/alpha/scheduler"} <= names
+    assert all_running(platform)
+    assert "compute/apiserver" in platform.vkgateway("status")
+
+
+def test_logs_of_a_component_are_shown(platform: Platform) -> None:
+    assert "compute" in platform.vkgateway("logs", "gateway")
+    answer = platform.try_vkgateway("logs", "nothing-of-that-name")
+    assert answer.code == 3
+    assert "nothing-of-that-name" in answer.err
+
+
+def test_whatever_is_killed_is_started_again_and_pods_live_on(platform: Platform, alpha: Cluster) -> None:
+    alpha.apply(pod("lasting"))
+    alpha.wait_pod("lasting")
+    uid = alpha.get("pod", "lasting")["metadata"]["uid"]
+    for name, process in platform.processes().items():
+        os.kill(process["pid"], signal.SIGKILL)
+        eventually(
+            lambda name=name, old=process["pid"]: (  # type: ignore[misc]
+                platform.processes()[name]["state"] == "running" and platform.processes()[name]["pid"] != old
+            ),
+            what=f"{name} running again",
+        )
+        assert "SIGKILL" in platform.processes()[name]["reason"]
+    eventually(lambda: all_running(platform), what="everything running")
+    eventually(lambda: alpha.try_kubectl("get", "pod", "lasting").code == 0, what="the tenant's API server")
+    alpha.kubectl("wait", "nodes", "--all", "--for=condition=Ready", "--timeout=60s", timeout=70)
+    assert alpha.get("pod", "lasting")["metadata"]["uid"] == uid
+    alpha.apply(pod("afterwards"))
+    alpha.wait_pod("afterwards")
+    alpha.kubectl("delete", "pod", "lasting", "afterwards", "--wait")
+
+
+def test_what_happened_while_the_gateway_was_down_is_repaired(platform: Platform, alpha: Cluster) -> None:
+    for name in ("ends", "forced", "victim"):
+        alpha.apply(pod(name))
+        alpha.wait_pod(name)
+    gateway = platform.processes()["gateway"]["pid"]
+    os.kill(gateway, signal.SIGSTOP)
+    try:
+        alpha.kubectl("delete", "pod", "forced", "--force", "--grace-period=0")
+        platform.compute.kubectl("delete", "pod", "victim", "-n", "alpha--default", "--wait=false")
+        alpha.apply(pod("late"))
+    finally:
+        os.kill(gateway, signal.SIGKILL)
+        os.kill(gateway, signal.SIGCONT)
+    alpha.wait_pod("late")
+    eventually(lambda: alpha.phase("victim") == "Failed", what="the deletion below told above")
+    eventually(lambda: platform.compute.find("pod", "forced", "-n", "alpha--default") is None, what="the orphan gone")
+    assert alpha.phase("ends") == "Running"
+    alpha.kubectl("delete", "pod", "ends", "victim", "late", "--wait")
+
+
+def test_up_again_finds_everything_as_it_was(platform: Platform, alpha: Cluster) -> None:
+    alpha.apply(pod("before"))
+    alpha.wait_pod("before")
+    pids = {name: process["pid"] for name, process in platform.processes().items()}
+
+    platform.vkgateway("up", timeout=120)
+
+    assert {name: process["pid"] for name, process in platform.processes().items()} == pids
+    alpha.kubectl("delete", "pod", "before", "--wait")
+
+
+def test_a_dead_supervisor_is_replaced_and_adopts_what_runs(platform: Platform) -> None:
+    pids = {name: process["pid"] for name, process in platform.processes().items()}
+    found = subprocess.run(
+        ["pgrep", "-f", f"vkgateway.programs.supervisor.*{platform.data_dir}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for pid in found.stdout.split():
+        os.kill(int(pid), signal.SIGKILL)
+
+    platform.vkgateway("up", timeout=120)
+
+    assert {name: process["pid"] for name, process in platform.processes().items()} == pids
+
+
+def test_down_and_up_keep_tenants_and_pods(elsewhere: Platform, platform: Platform) -> None:
+    """A second platform beside the first: its own ports and address, and it forgets nothing over `down`."""
+    elsewhere.kubectl_path = platform.kubectl_path
+    elsewhere.vkgateway("up", "--real-node", "no", timeout=300)
+    elsewhere.vkgateway("tenant", "create", "gamma", "--pool", "v100")
+    gamma = elsewhere.tenant("gamma")
+    gamma.apply(pod("kept"))
+    gamma.wait_pod("kept")
+    uid = gamma.get("pod", "kept")["metadata"]["uid"]
+    servers = {
+        cluster.kubectl("config", "view", "-o", "jsonpath={.clusters[0].cluster.server}")
+        for cluster in (platform.compute, elsewhere.compute)
+    }
+    assert len(servers) == 2
+
+    pids = [process["pid"] for process in elsewhere.processes().values()]
+    elsewhere.vkgateway("down")
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+    elsewhere.vkgateway("up", timeout=300)
+
+    eventually(lambda: gamma.try_kubectl("get", "pod", "kept").code == 0, what="the tenant back")
+    assert gamma.get("pod", "kept")["metadata"]["uid"] == uid
+    gamma.kubectl("wait", "pod/kept", "--for=condition=Ready", "--timeout=60s", timeout=70)
+
+
+def test_down_while_up_runs_is_refused(elsewhere: Platform) -> None:
+    environment = os.environ | {"VKGATEWAY_DATA_DIR": str(elsewhere.data_dir)}
+    up = subprocess.Popen(
+        [*VKGATEWAY, "up", "--real-node", "no"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        eventually((elsewhere.data_dir / "lock").exists, what="the lock")
+        refused: list[Answer] = []
+
+        def look() -> bool:
+            refused.append(elsewhere.try_vkgateway("down"))
+            return refused[-1].code == 4
+
+        eventually(look, what="down refused as a conflict")
+        assert "up" in refused[-1].err
+    finally:
+        up.send_signal(signal.SIGINT)
+        code = up.wait(timeout=60)
+    assert code == 130
+
+
+def test_a_half_finished_up_can_be_repeated(elsewhere: Platform) -> None:
+    environment = os.environ | {"VKGATEWAY_DATA_DIR": str(elsewhere.data_dir)}
+    up = subprocess.Popen(
+        [*VKGATEWAY, "up", "--real-node", "no"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    eventually((elsewhere.data_dir / "platform.json").exists, what="a half-made platform")
+    up.kill()
+    up.wait()
+
+    elsewhere.vkgateway("up", "--real-node", "no", timeout=300)
+
+    assert all_running(elsewhere)
+
+
+@pytest.mark.parametrize(("content", "word"), [("{ not json", "platform.json"), ('{"layout": 999}', "newer")])
+def test_a_data_directory_that_cannot_be_read_is_left_alone(elsewhere: Platform, content: str, word: str) -> None:
+    record = elsewhere.data_dir / "platform.json"
+    record.write_text(content)
+
+    answer = elsewhere.try_vkgateway("up")
+
+    assert answer.code != 0
+    assert word in answer.err
+    assert "Traceback" not in answer.err
+    assert record.read_text() == content
+    record.unlink()
+
+
+def test_a_port_in_use_is_named(elsewhere: Platform, platform: Platform) -> None:
+    assert platform
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        answer = elsewhere.try_vkgateway("up", "--real-node", "no", "--port", f"etcd={port}")
+
+    assert answer.code != 0
+    assert str(port) in answer.err
+    assert "Traceback" not in answer.err

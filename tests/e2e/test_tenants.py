@@ -1,0 +1,248 @@
+"""Tenants from the command line and by kubectl: made, reached, refused, removed; each for itself alone."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import stat
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import Cluster, Platform, eventually, pod, run
+
+GONE_WITHIN = 120.0
+
+
+def tenant(name: str, **spec: object) -> dict[str, object]:
+    return {"apiVersion": "vkgateway.io/v1alpha1", "kind": "Tenant", "metadata": {"name": name}, "spec": spec}
+
+
+def test_a_tenant_applied_with_kubectl_is_as_one_made_by_the_command(platform: Platform) -> None:
+    platform.compute.apply(tenant("applied", pools=[{"name": "a100", "guarantee": {"nvidia.com/gpu": "2"}}]))
+    platform.compute.kubectl("wait", "tenant/applied", "--for=condition=Ready", "--timeout=60s", timeout=70)
+    platform.vkgateway("tenant", "create", "typed", "--pool", "a100:guarantee=nvidia.com/gpu=2")
+
+    applied, typed = (platform.compute.get("tenant", name)["spec"] for name in ("applied", "typed"))
+    assert applied == typed
+    assert platform.tenant("applied").get("node", "a100.local")["status"]["conditions"]
+    platform.vkgateway("tenant", "delete", "applied", "typed", "--yes")
+
+
+def test_a_deleted_tenant_leaves_nothing_and_the_others_alone(platform: Platform, alpha: Cluster) -> None:
+    platform.vkgateway("tenant", "create", "leaver", "--pool", "a100")
+    leaver = platform.tenant("leaver")
+    leaver.apply(pod("left"))
+    alpha.apply(pod("stays"))
+    leaver.wait_pod("left")
+    alpha.wait_pod("stays")
+    uid = alpha.get("pod", "stays")["metadata"]["uid"]
+
+    platform.vkgateway("tenant", "delete", "leaver", "--yes", timeout=GONE_WITHIN)
+
+    assert [name for name in platform.processes() if "leaver" in name] == []
+    assert platform.compute.find("tenant", "leaver") is None
+    assert platform.compute.find("secret", "tenant-leaver", "-n", "vkgateway-system") is None
+    assert "leaver" not in platform.compute.kubectl("get", "namespaces", "-o", "name")
+    assert not (platform.data_dir / "tenants" / "leaver").exists()
+    assert alpha.get("pod", "stays")["metadata"]["uid"] == uid
+    assert platform.compute.get("pod", "stays", "-n", "alpha--default")["status"]["phase"] == "Running"
+    alpha.kubectl("delete", "pod", "stays", "--wait")
+
+
+BAD = [
+    pytest.param(["Team"], 2, "capital", id="capitals"),
+    pytest.param(["a--b"], 2, "--", id="two dashes"),
+    pytest.param(["a" * 33], 2, "33", id="too long"),
+    pytest.param(["ok", "--pool", "h100"], 2, "h100", id="unknown pool"),
+    pytest.param(["ok", "--pool", "a100:guarantee=nvidia.com/gpu=99"], 2, "99", id="guarantee beyond the pool"),
+    pytest.param(["ok", "--pool", "a100:guarantee=nvidia.com/gpu=many"], 2, "many", id="no quantity"),
+    pytest.param(["ok", "--template", "nope"], 2, "nope", id="unknown template"),
+    pytest.param(["ok", "--kubernetes-version", "1.12.0"], 2, "1.12.0", id="version too old"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "names"), BAD)
+def test_bad_input_is_refused_and_leaves_nothing(
+    platform: Platform, arguments: list[str], code: int, names: str
+) -> None:
+    answer = platform.try_vkgateway("tenant", "create", *arguments)
+
+    assert answer.code == code, str(answer)
+    assert names in answer.err
+    assert "Traceback" not in answer.err
+    assert platform.compute.find("tenant", arguments[0].lower()) is None
+
+
+def test_a_taken_name_is_a_conflict(platform: Platform, alpha: Cluster) -> None:
+    assert alpha
+    answer = platform.try_vkgateway("tenant", "create", "alpha", "--pool", "a100")
+
+    assert answer.code == 4, str(answer)
+    assert "alpha" in answer.err
+
+
+def test_a_bad_tenant_applied_with_kubectl_says_why(platform: Platform) -> None:
+    refused = platform.compute.try_kubectl("apply", "-f", "-", stdin=json.dumps(tenant("a--b")))
+    assert refused.code != 0
+    assert "--" in refused.err
+
+    platform.compute.apply(tenant("greedy", pools=[{"name": "a100", "guarantee": {"nvidia.com/gpu": "99"}}]))
+    found = eventually(
+        lambda: [
+            entry
+            for entry in (platform.compute.get("tenant", "greedy").get("status") or {}).get("conditions", [])
+            if entry["type"] == "Accepted" and entry["status"] == "False"
+        ],
+        what="a condition that refuses it",
+    )
+    assert "99" in found[0]["message"]
+    assert [name for name in platform.processes() if "greedy" in name] == []
+    platform.compute.kubectl("delete", "tenant", "greedy", "--timeout=60s", timeout=70)
+
+
+def test_the_kubeconfig_is_for_its_owner_only_and_merges(platform: Platform, alpha: Cluster, tmp_path: Path) -> None:
+    assert alpha
+    path = tmp_path / "config"
+    platform.vkgateway("tenant", "kubeconfig", "alpha", "-f", str(path))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+    merged = tmp_path / "merged"
+    merged.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "mine",
+                "clusters": [{"name": "mine", "cluster": {"server": "https://127.0.0.1:1"}}],
+                "users": [{"name": "mine", "user": {}}],
+                "contexts": [{"name": "mine", "context": {"cluster": "mine", "user": "mine"}}],
+            }
+        )
+    )
+    platform.vkgateway("tenant", "kubeconfig", "alpha", "--merge", "-f", str(merged))
+    contexts = Cluster(platform.kubectl_path, merged).kubectl("config", "get-contexts", "-o", "name").split()
+    assert "mine" in contexts
+    assert len(contexts) == 2
+
+
+def test_a_kubeconfig_that_points_nowhere_is_one_sentence(platform: Platform, tmp_path: Path) -> None:
+    path = tmp_path / "nowhere"
+    path.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "x",
+                "clusters": [{"name": "x", "cluster": {"server": "https://127.0.0.1:1"}}],
+                "users": [{"name": "x", "user": {}}],
+                "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+            }
+        )
+    )
+    answer = platform.try_vkgateway("tenant", "list", "--kubeconfig", str(path))
+
+    assert answer.code == 5, str(answer)
+    assert "127.0.0.1:1" in answer.err
+    assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize("form", ["json", "yaml", "name"])
+def test_lists_are_for_programs_too(platform: Platform, alpha: Cluster, form: str) -> None:
+    assert alpha
+    printed = platform.vkgateway("tenant", "list", "-o", form)
+
+    assert "alpha" in printed
+    assert platform.vkgateway("compute", "list", "-o", form)
+
+
+# One tenant's credentials, tried on another.
+
+
+def test_one_tenants_certificate_opens_no_other_api(alpha: Cluster, beta: Cluster) -> None:
+    server = beta.kubectl("config", "view", "--raw", "-o", "jsonpath={.clusters[0].cluster.server}")
+    answer = alpha.try_kubectl("--server", server, "--insecure-skip-tls-verify", "get", "pods")
+
+    assert answer.code != 0
+
+
+def test_one_tenants_certificate_opens_no_compute_api(platform: Platform, alpha: Cluster) -> None:
+    server = platform.compute.kubectl("config", "view", "--raw", "-o", "jsonpath={.clusters[0].cluster.server}")
+    answer = alpha.try_kubectl("--server", server, "--insecure-skip-tls-verify", "get", "pods", "-A")
+
+    assert answer.code != 0
+
+
+def kubelet_request(platform: Platform, as_tenant: str, path: str) -> int:
+    """Ask the kubelet endpoint with a tenant's kubelet client certificate; returns the HTTP status."""
+    node = platform.tenant(as_tenant).get("node", "a100.local")["status"]
+    host = next(entry["address"] for entry in node["addresses"] if entry["type"] == "InternalIP")
+    port = node["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+    certificate = platform.data_dir / "tenants" / as_tenant / "kubelet-client.crt"
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+    try:
+        with urllib.request.urlopen(f"https://{host}:{port}{path}", context=context, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_one_tenants_kubelet_certificate_reaches_only_its_own_pods(
+    platform: Platform, alpha: Cluster, beta: Cluster
+) -> None:
+    assert beta
+    alpha.apply(pod("secretive"))
+    alpha.wait_pod("secretive")
+
+    assert kubelet_request(platform, "alpha", "/containerLogs/default/secretive/main") == 200
+    assert kubelet_request(platform, "beta", "/containerLogs/default/secretive/main") >= 400
+    assert kubelet_request(platform, "beta", "/containerLogs/alpha--default/secretive/main") >= 400
+    alpha.kubectl("delete", "pod", "secretive", "--wait")
+
+
+def test_without_a_certificate_the_kubelet_endpoint_says_nothing(platform: Platform, alpha: Cluster) -> None:
+    node = alpha.get("node", "a100.local")["status"]
+    host = next(entry["address"] for entry in node["addresses"] if entry["type"] == "InternalIP")
+    port = node["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+
+    with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
+        urllib.request.urlopen(f"https://{host}:{port}/pods", context=context, timeout=10)
+    assert platform
+
+
+def test_one_tenants_etcd_user_reads_no_other_key(platform: Platform, alpha: Cluster, beta: Cluster) -> None:
+    assert alpha
+    assert beta
+    etcdctl = platform.vkgateway("binaries", "path", "etcdctl").strip()
+    folder = platform.data_dir / "tenants" / "alpha"
+    port = next(
+        word.rpartition(":")[2]
+        for word in platform.processes()["tenant/alpha/apiserver"]["argv"]
+        if word.startswith("--etcd-servers=")
+    )
+
+    def keys(prefix: str) -> str:
+        answer = run(
+            etcdctl,
+            f"--endpoints=https://127.0.0.1:{port}",
+            f"--cacert={folder / 'etcd-ca.crt'}",
+            f"--cert={folder / 'etcd.crt'}",
+            f"--key={folder / 'etcd.key'}",
+            "get",
+            "--keys-only",
+            "--prefix",
+            prefix,
+        )
+        return answer.out + answer.err
+
+    assert "/tenants/alpha/" in keys("/tenants/alpha/")
+    for other in ("/tenants/beta/", "/compute/", "/"):
+        assert "permission denied" in keys(other)
