@@ -188,6 +188,11 @@ class PodReconciler:
         """The pod is gone above: give back its room and drop what was made for it alone."""
         self._plans.pop(key, None)
         self._free_room(plan.uid)
+        for reference in plan.mandatory:
+            waiting = self.waiting.get(reference, set())
+            waiting.discard(key)
+            if not waiting:
+                self.waiting.pop(reference, None)
         for reference in self.copies.forget(key):
             self._release(reference)
         if plan.tokens:
