@@ -7,34 +7,47 @@ export PYTHON
 
 .PHONY: help
 help: ## List the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo "  make bench-NAME  One benchmark alone: burst, cost, light, onboard, restart"
 
 .PHONY: setup
 setup: ## Python environment and, as root on Debian, the packages of the real node; quick when done
 	@scripts/setup.sh
+
+.PHONY: programs
+programs: setup ## Fetch or build Kubernetes' programs, for platform and tests; quick when done
+	@$(BIN)/python scripts/programs.py
 
 .PHONY: demo
 demo: setup ## Platform up, two tenants on board, kubectl at work in each; says how to go on
 	@$(BIN)/python scripts/demo.py
 
 .PHONY: test
-test: lint test-unit test-e2e ## All checks and tests, against real etcd, API servers and kubelet too
+test: ## All checks and tests, against real etcd, API servers and kubelet too
+	@scripts/test.sh lint unit e2e
 
 .PHONY: test-unit
-test-unit: setup ## Unit and property tests: no programs needed, under a minute
-	@$(PYTEST) -q tests/unit tests/property
+test-unit: ## Unit and property tests: no programs needed, under a minute
+	@scripts/test.sh unit
 
 .PHONY: test-e2e
-test-e2e: setup ## End-to-end tests alone
-	@$(PYTEST) -q tests/e2e
+test-e2e: ## End-to-end tests alone
+	@scripts/test.sh e2e
 
 .PHONY: lint
-lint: setup ## ruff, mypy --strict, import-linter
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check -q .
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports
+lint: ## ruff, mypy --strict, import-linter
+	@scripts/test.sh lint
 
 .PHONY: bench
-bench: setup ## The benchmarks; figures go to docs/benchmarks.md
-	@$(BIN)/python -m bench
+bench: setup programs ## The benchmarks; figures go to docs/benchmarks.md
+	@$(BIN)/python -m bench all
+
+.PHONY: bench-%
+bench-%: setup programs
+	@$(BIN)/python -m bench $*
+
+.PHONY: clean
+clean: ## Remove what was made in this checkout; the platform's data and the program cache stay
+	@rm -rf .demo .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@echo "clean; the platform's data: vkgateway down --purge, the program cache: vkgateway binaries prune --all"

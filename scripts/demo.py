@@ -1,0 +1,227 @@
+"""The demonstration: a platform, two tenants, kubectl at work in each. Every line of output is the running system's."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+EXAMPLES = CHECKOUT / "examples"
+VKGATEWAY = Path(sys.executable).with_name("vkgateway")
+TENANTS = {
+    "alpha": ("a100:guarantee=nvidia.com/gpu=8,limit=nvidia.com/gpu=16",),
+    "beta": ("a100:guarantee=nvidia.com/gpu=8", "v100"),
+}
+"""The two tenants, and their pools beside the real one."""
+NAMESPACE = "demo"
+REAL = "real"
+POOL = "a100"
+SEEN_WITHIN = 60.0
+"""Seconds for a changed ConfigMap to reach a pod."""
+
+
+class DemoError(Exception):
+    """A command did not do what it should."""
+
+    def __init__(self, message: str, *, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """Runs commands and shows each before its output, with the name of who runs it in the prompt."""
+
+    who: str
+    env: dict[str, str] = field(default_factory=dict)
+
+    def run(self, *command: str, may_fail: bool = False) -> None:
+        """Run a command for all to see.
+
+        Raises:
+            DemoError: it ended with another code than 0, and that was not to be expected.
+        """
+        self.show(*command)
+        code = subprocess.run(
+            argv(command), env=self._env(), cwd=CHECKOUT, stdin=subprocess.DEVNULL, check=False
+        ).returncode
+        print(flush=True)
+        if code and not may_fail:
+            raise DemoError(f"`{shlex.join(command)}` ended with code {code}", code=code if code > 0 else 128 - code)
+
+    def ask(self, *command: str) -> str:
+        """What a command tells, unseen; empty if it fails."""
+        asked = subprocess.run(
+            argv(command), env=self._env(), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+        )
+        return asked.stdout.strip() if asked.returncode == 0 else ""
+
+    def show(self, *command: str) -> None:
+        """Print the command as it could be typed."""
+        print(bold(f"{self.who}$ {shlex.join(command)}"), flush=True)
+
+    def _env(self) -> dict[str, str]:
+        return {**os.environ, **self.env}
+
+
+def argv(command: Sequence[str]) -> list[str]:
+    """What is executed for a command: `vkgateway` is this checkout's."""
+    program, *rest = command
+    return [str(VKGATEWAY) if program == "vkgateway" else program, *rest]
+
+
+def main() -> int:
+    """Run all of it; the exit code."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--data-dir", help="the platform's data directory (default: as for every command)")
+    data_dir = options.parse_args().data_dir
+    if data_dir:
+        os.environ["VKGATEWAY_DATA_DIR"] = str(Path(data_dir).expanduser().absolute())
+    # The demonstration shows the platform of this machine, whatever cluster is the user's own.
+    os.environ.pop("VKGATEWAY_KUBECONFIG", None)
+    try:
+        demonstrate()
+    except DemoError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        print("      `vkgateway status` tells how the platform is; the demo may be repeated.", file=sys.stderr)
+        return error.code
+    except KeyboardInterrupt:
+        print("\ndemo: interrupted; it may be repeated, `vkgateway down` takes the platform down", file=sys.stderr)
+        return 130
+    return 0
+
+
+def demonstrate() -> None:
+    """All chapters in order."""
+    began = time.monotonic()
+    host = Shell("host")
+    title("A platform on this machine")
+    host.run("vkgateway", "up")
+    status = json.loads(host.ask("vkgateway", "status", "-o", "json") or "{}")
+    if not status:
+        raise DemoError("the platform is up, but `vkgateway status -o json` tells nothing")
+    kubectl = host.ask("vkgateway", "binaries", "path", "kubectl")
+    if not kubectl:
+        raise DemoError("`vkgateway binaries path kubectl` finds none")
+    # Whoever runs a kubectl below gets the platform's own.
+    os.environ["PATH"] = os.pathsep.join((str(Path(kubectl).parent), os.environ.get("PATH", os.defpath)))
+    real = status["realNode"] == "yes"
+    home = CHECKOUT / ".demo"
+    compute = Shell("compute", {"KUBECONFIG": status["kubeconfig"]})
+    compute.run("kubectl", "get", "nodes", "-L", "platform.vkgateway.io/pool")
+
+    tenants = board(host, home=home, real=real)
+    for tenant in tenants:
+        work(tenant)
+    inside(tenants[0], real=real and has_node(tenants[0], REAL))
+    title("Who sees what")
+    for tenant in tenants:
+        tenant.run("kubectl", "get", "nodes,pods", "-o", "wide")
+    owned = "-l", "vkgateway.io/tenant"
+    compute.run("kubectl", "get", "namespaces", *owned, "-L", "vkgateway.io/tenant")
+    compute.run("kubectl", "get", "pods", "--all-namespaces", "-o", "wide", *owned)
+    host.run("vkgateway", "tenant", "list")
+    say_how_to_go_on(tenants, kubectl=Path(kubectl), seconds=time.monotonic() - began)
+
+
+def board(host: Shell, *, home: Path, real: bool) -> list[Shell]:
+    """Make the tenants that are not there yet, and a shell for the admin of each."""
+    title("Two tenants, each with a Kubernetes of its own")
+    there = {name.rpartition("/")[2] for name in host.ask("vkgateway", "tenant", "list", "-o", "name").split()}
+    tenants = []
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, own in TENANTS.items():
+        if name in there:
+            host.run("vkgateway", "tenant", "describe", name)
+        else:
+            pools = [part for pool in (*own, *([REAL] if real else [])) for part in ("--pool", pool)]
+            host.run("vkgateway", "tenant", "create", name, *pools)
+        kubeconfig = home / f"{name}.kubeconfig"
+        host.run("vkgateway", "tenant", "kubeconfig", name, "-f", str(kubeconfig))
+        tenant = Shell(name, {"KUBECONFIG": str(kubeconfig)})
+        if not has_node(tenant, POOL):
+            raise DemoError(f"the tenant {name} was there before and has no node of pool {POOL}", code=4)
+        tenants.append(tenant)
+    return tenants
+
+
+def has_node(tenant: Shell, pool: str) -> bool:
+    """Whether the tenant has a virtual node of the pool."""
+    return bool(tenant.ask("kubectl", "get", "nodes", "-l", f"vkgateway.io/pool={pool}", "-o", "name"))
+
+
+def work(tenant: Shell) -> None:
+    """A Deployment, a Job and a bare pod, from start to end."""
+    title(f"{tenant.who} works: a Deployment, a Job and a bare pod, on GPUs")
+    tenant.run("kubectl", "get", "nodes")
+    if not tenant.ask("kubectl", "get", "namespace", NAMESPACE, "-o", "name"):
+        tenant.run("kubectl", "create", "namespace", NAMESPACE)
+    tenant.run("kubectl", "config", "set-context", "--current", f"--namespace={NAMESPACE}")
+    # A Job and a pod run once: those of an earlier demonstration make room for new ones.
+    if tenant.ask("kubectl", "get", "job/train", "pod/gpu", "pod/shell", "--ignore-not-found", "-o", "name"):
+        tenant.run("kubectl", "delete", "job/train", "pod/gpu", "pod/shell", "--ignore-not-found", "--timeout=60s")
+    for example in ("web", "train", "gpu"):
+        tenant.run("kubectl", "apply", "-f", f"examples/{example}.yaml")
+    tenant.run("kubectl", "rollout", "status", "deployment/web", "--timeout=120s")
+    tenant.run("kubectl", "wait", "pod/gpu", "--for=condition=Ready", "--timeout=120s")
+    tenant.run("kubectl", "wait", "job/train", "--for=condition=Complete", "--timeout=120s")
+    tenant.run("kubectl", "get", "deployments,jobs,pods")
+
+
+def inside(tenant: Shell, *, real: bool) -> None:
+    """Logs and exec; with a real node also a ConfigMap that changes under a running pod."""
+    if not real:
+        title("Logs and exec, from a pod on a hollow node: there is no real one here")
+        tenant.run("kubectl", "logs", "gpu")
+        # Where KWOK may not run commands, the refusal is what there is to see.
+        tenant.run("kubectl", "exec", "gpu", "--", "id", may_fail=True)
+        return
+    title("Logs, exec and a change of settings, in a pod on the real node")
+    tenant.run("kubectl", "apply", "-f", "examples/settings.yaml", "-f", "examples/shell.yaml")
+    tenant.run("kubectl", "wait", "pod/shell", "--for=condition=Ready", "--timeout=120s")
+    tenant.run("kubectl", "logs", "shell")
+    tenant.run("kubectl", "exec", "shell", "--", "sh", "-c", "uname -sr; cat /settings/greeting; echo; ps")
+    greeting = f"changed-at-{time.strftime('%H:%M:%S')}"
+    change = json.dumps({"data": {"greeting": greeting}})
+    tenant.run("kubectl", "patch", "configmap", "settings", "--type=merge", "-p", change)
+    watch = f"until grep {greeting} /settings/greeting; do sleep 0.2; done"
+    tenant.run("kubectl", "exec", "shell", "--", "timeout", f"{SEEN_WITHIN:.0f}", "sh", "-c", watch)
+
+
+def say_how_to_go_on(tenants: Sequence[Shell], *, kubectl: Path, seconds: float) -> None:
+    """The lines with which to go on by hand, with this machine's paths."""
+    lines = [f"export PATH={VKGATEWAY.parent}:{kubectl.parent}:$PATH"]
+    if data_dir := os.environ.get("VKGATEWAY_DATA_DIR"):
+        lines.append(f"export VKGATEWAY_DATA_DIR={shlex.quote(data_dir)}")
+    title(f"That took {seconds:.0f} s. To go on by hand")
+    print("\n".join(lines))
+    for tenant in tenants:
+        print(f"\nexport KUBECONFIG={shlex.quote(tenant.env['KUBECONFIG'])}    # as admin of {tenant.who}")
+        print("kubectl get pods -o wide")
+    print("\nvkgateway status")
+    print("vkgateway tenant create gamma --pool a100")
+    print("\nTo take it down\n")
+    print("vkgateway down            # the data stays for the next `vkgateway up`")
+    print("vkgateway down --purge    # removes the data too")
+
+
+def title(text: str) -> None:
+    """A heading."""
+    print(bold(f"── {text} " + "─" * max(0, 100 - len(text))) + "\n", flush=True)
+
+
+def bold(text: str) -> str:
+    """Bold on a terminal."""
+    return f"\033[1m{text}\033[0m" if sys.stdout.isatty() else text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

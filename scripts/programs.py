@@ -1,0 +1,26 @@
+"""Fetches or builds what platform and tests run, in plain sight: the first time it takes minutes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from vkgateway.local.real import why_no_real_node
+from vkgateway.local.realnode.options import PROGRAMS as REAL_NODE
+from vkgateway.programs.binaries.catalogue import CORE_PROGRAMS
+
+
+def main() -> int:
+    """Fetch what is missing; the exit code."""
+    why_not = why_no_real_node("auto")
+    if why_not:
+        print(f"programs: none for a real node, which this machine cannot carry: {why_not}", file=sys.stderr)
+    names = [*CORE_PROGRAMS, *(() if why_not else REAL_NODE)]
+    vkgateway = Path(sys.executable).with_name("vkgateway")
+    fetch = [str(vkgateway), "binaries", "fetch", *names]
+    return subprocess.run(fetch, stdout=subprocess.DEVNULL, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

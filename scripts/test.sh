@@ -1,0 +1,35 @@
+#!/bin/sh
+# Runs checks and tests: any of `lint`, `unit`, `e2e`, in the order given; the first that fails ends it.
+set -eu
+cd "$(dirname "$0")/.."
+
+BIN=.venv/bin
+
+step() {
+    name=$1
+    shift
+    echo "── $name: $*" >&2
+    "$@"
+}
+
+lint() {
+    step lint "$BIN/ruff" check -q .
+    step lint "$BIN/ruff" format --check -q .
+    step lint "$BIN/mypy"
+    step lint "$BIN/lint-imports"
+}
+
+unit() { step unit "$BIN/python" -m pytest -q tests/unit tests/property; }
+
+e2e() {
+    step programs "$BIN/python" scripts/programs.py
+    step e2e "$BIN/python" -m pytest -v --tb=short --durations=5 tests/e2e
+}
+
+scripts/setup.sh
+for part in "$@"; do
+    case $part in
+        lint | unit | e2e) "$part" ;;
+        *) echo "test.sh: no part is called $part; there are lint, unit and e2e" >&2; exit 2 ;;
+    esac
+done
