@@ -119,13 +119,11 @@ def _holds(term: dict[str, Any], pod: dict[str, Any]) -> bool:
 
 def _value(key: str, pod: dict[str, Any]) -> Any:
     """Read a selector's key, in the few forms of jq that the stages use."""
-    path, _, condition = key.partition(" | ")
-    assert condition in {"", "select(. != 0)"}
-    before, _, annotation = path.partition('["')
+    before, _, annotation = key.partition('["')
     value: Any = pod
     for part in [*before.split(".")[1:], *([annotation.removesuffix('"]')] if annotation else [])]:
         value = (value or {}).get(part)
-    return None if condition and value == 0 else value
+    return value
 
 
 def pod(
@@ -149,7 +147,7 @@ def pod(
         (pod("Running", deleting=30), ["pod-remove"]),
         (pod("Running", deleting=30, finalizer=True), ["pod-end"]),
         (pod("Pending", deleting=30, finalizer=True), ["pod-end"]),
-        (pod("Failed", deleting=30, finalizer=True), ["pod-remove-ended"]),
+        (pod("Failed", deleting=30, finalizer=True), []),
         (pod("Failed", deleting=0, finalizer=True), []),
         (pod("Succeeded", deleting=0), ["pod-remove"]),
     ],

@@ -93,7 +93,8 @@ def _options(kubelet: HollowKubelet, *, parallelism: int) -> dict[str, Any]:
             "podPlayStageParallelism": parallelism,
             "podsOnNodeSyncParallelism": 8,
             "enablePodsOnNodeSyncListPager": True,
-            "enablePodsOnNodeSyncStreamWatch": True,
+            # Streaming lists are refused by our API servers: KWOK would learn of no pod on a node that it takes over.
+            "enablePodsOnNodeSyncStreamWatch": False,
             "enableDebuggingHandlers": True,
             "enableProfilingHandler": False,
         },
