@@ -87,7 +87,7 @@ async def through_gateway(platform: Platform, *, pods: int, tenants: int, token:
     places = platform.places(tenants)
     kind = PodKind(run="gateway", token=token)
     timeline = Timeline()
-    watches = [(place.client, _always(place.name)) for place in places]
+    watches = [(place.client, always(place.name)) for place in places]
     async with watching(watches, run=kind.run, timeline=timeline):
         await warm_up(places, kind, timeline=timeline)
         gateway = await platform.gateway_pid()
@@ -132,7 +132,8 @@ async def namespaces(platform: Platform, names: Sequence[str]) -> AsyncIterator[
                 await client.delete(NAMESPACES, name)
 
 
-def _always(name: str) -> Where:
+def always(name: str) -> Where:
+    """The place of every pod of a watch that sees one tenant only."""
     return lambda _pod: name
 
 

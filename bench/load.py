@@ -44,9 +44,7 @@ class Place:
     async def delete(self, name: str, *, grace: int | None = None) -> None:
         """Delete a pod as a user does; one that is gone is no error."""
         try:
-            await self.client.delete(
-                PODS, name, namespace=self.namespace, grace_period_seconds=grace, timeout=120
-            )
+            await self.client.delete(PODS, name, namespace=self.namespace, grace_period_seconds=grace, timeout=120)
         except errors.NotFound:
             return
 

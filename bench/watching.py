@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
-
 import msgspec
 
 from bench.pods import RUN_LABEL
@@ -57,9 +56,7 @@ Where = Callable[[SeenPod], str | None]
 
 
 @contextlib.asynccontextmanager
-async def watching(
-    clients: Sequence[tuple[Client, Where]], *, run: str, timeline: Timeline
-) -> AsyncIterator[None]:
+async def watching(clients: Sequence[tuple[Client, Where]], *, run: str, timeline: Timeline) -> AsyncIterator[None]:
     """Watch a run's pods at each client, and mark what is seen, for as long as the block lasts.
 
     A watch that ends before its time is an error: what it missed would be counted wrongly.
@@ -82,7 +79,7 @@ async def watching(
 async def _watch(client: Client, place: Where, *, run: str, timeline: Timeline, opened: asyncio.Event) -> None:
     selector = f"{RUN_LABEL}={run}"
     page = await client.list_all(PODS, label_selector=selector)
-    params = {
+    params: dict[str, str | int | bool] = {
         "watch": True,
         "labelSelector": selector,
         "resourceVersion": page.metadata.resource_version,

@@ -1,0 +1,118 @@
+"""`python -m bench NAME|all`: measures on this machine, and against this machine only."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+
+import click
+import uvloop
+from rich.console import Console
+
+from bench import burst, cost, light, memory, onboard, report, restart, surroundings
+from bench.outcome import Result
+from bench.platform import platform
+from bench.session import Session
+from bench.settings import LARGEST, Settings, hollow_nodes
+from bench.timeline import now
+from vkgateway.cli.progress import Progress
+from vkgateway.gateway import logs
+from vkgateway.gateway.config import Logging
+from vkgateway.model.errors import VkgatewayError
+
+BENCHMARKS: dict[str, ModuleType] = {
+    "onboard": onboard,
+    "light": light,
+    "burst": burst,
+    "cost": cost,
+    "restart": restart,
+    "memory": memory,
+}
+"""In the order of `all`: tenants are counted while there are none, and cost tells of the bursts before it."""
+
+
+@click.command()
+@click.argument("name", type=click.Choice([*BENCHMARKS, "all"]))
+@click.option("--pods", type=click.IntRange(1, LARGEST), help="Pods at once. [default: each benchmark's own sizes]")
+@click.option(
+    "--tenants", type=click.IntRange(1, 50), default=25, show_default=True, help="Tenants they are spread over."
+)
+@click.option("--seconds", type=click.FloatRange(1, 600), default=60.0, show_default=True, help="Length of light.")
+@click.option("--rounds", type=click.IntRange(1, 100), default=20, show_default=True, help="Rounds of memory.")
+@click.option(
+    "--data-dir", type=click.Path(path_type=Path), help="Use or make the platform there. [default: a new one]"
+)
+@click.option(
+    "--program-dir",
+    "program_dirs",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    envvar="VKGATEWAY_PROGRAM_DIR",
+    help="Look for programs here first; again for more.",
+)
+@click.option("--keep", is_flag=True, help="Leave the platform up afterwards.")
+@click.option("--write/--no-write", default=True, show_default=True, help="Write docs/benchmarks.json and .md.")
+def main(name: str, **options: object) -> None:
+    """Run benchmark NAME, or all of them, on a platform of its own that is removed afterwards."""
+    settings = Settings(**options)  # type: ignore[arg-type] # click has checked every one of them
+    logs.configure(Logging(level="warning"))
+    names = list(BENCHMARKS) if name == "all" else [name]
+    try:
+        uvloop.run(_run(names, settings))
+    except VkgatewayError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        click.echo("Interrupted.", err=True)
+        sys.exit(130)
+
+
+async def _run(names: list[str], settings: Settings) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    nodes = hollow_nodes(max(settings.sizes(2500)) + 100)
+    with Progress() as progress:
+        try:
+            async with platform(settings, nodes=nodes, report=progress) as ready:
+                session = Session(ready, settings, report=progress)
+                for name in names:
+                    await _measure(name, session)
+        except* VkgatewayError as group:
+            raise _first(group) from group
+
+
+async def _measure(name: str, session: Session) -> None:
+    module = BENCHMARKS[name]
+    machine = await surroundings.machine()
+    started = now()
+    outcome = await module.run(session)
+    result = Result(
+        name=name,
+        title=module.TITLE,
+        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        machine=machine,
+        versions=surroundings.versions(session.platform.record),
+        outcome=outcome,
+        seconds=round(now() - started, 1),
+    )
+    report.show(result, console=Console(width=160))
+    if session.settings.write:
+        report.save(result)
+
+
+def _first(group: BaseExceptionGroup[VkgatewayError]) -> VkgatewayError:
+    """Of failures side by side the first tells the story."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, VkgatewayError)
+    return error
+
+
+if __name__ == "__main__":
+    main()

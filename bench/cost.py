@@ -1,0 +1,46 @@
+"""cost: CPU of each kind of process for a pod's life, and the gateway's memory."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bench.flows import Flow
+from bench.outcome import Cell, Outcome, Target
+from bench.session import Session
+
+TITLE: Final = "CPU for a pod, and memory of the gateway, in a burst through it"
+COLUMNS: Final = ["pods", "token", "process", "CPU to Ready, ms a pod", "CPU for the whole life, ms a pod"]
+_LIFE_MS: Final = 4.0
+_PEAK_MIB: Final = 250.0
+
+
+async def run(session: Session) -> Outcome:
+    """Run the gateway's bursts and read the meters."""
+    await session.tenants()
+    rows: list[list[Cell]] = []
+    targets: list[Target] = []
+    notes: list[str] = []
+    for pods in session.settings.sizes(2500):
+        for token in (False, True):
+            flow = await session.flow("gateway", pods=pods, token=token)
+            words = f"{pods} pods {'with' if token else 'without'} token"
+            rows += _rows(flow, pods=pods, token=token)
+            life = round(flow.cpu_ms("gateway")[1], 2)
+            targets += [
+                Target(what=f"gateway CPU for a pod's life, {words}", seen=life, limit=_LIFE_MS, unit="ms"),
+                Target(what=f"peak memory (RSS), {words}", seen=round(flow.memory_peak), limit=_PEAK_MIB, unit="MiB"),
+            ]
+            grown = 1024 * (flow.memory_peak - flow.memory_before) / pods
+            notes.append(
+                f"{words}: the gateway held {flow.memory_before:.0f} MiB before, {flow.memory_peak:.0f} MiB at its peak "
+                f"({grown:.1f} KiB a pod), {flow.pss:.0f} MiB of proportional set size after."
+            )
+    return Outcome(columns=COLUMNS, rows=rows, targets=targets, notes=notes)
+
+
+def _rows(flow: Flow, *, pods: int, token: bool) -> list[list[Cell]]:
+    processes = sorted(flow.cpu_ready, key=lambda name: -flow.cpu_ms(name)[1])
+    return [
+        [pods, "yes" if token else "no", name, round(flow.cpu_ms(name)[0], 2), round(flow.cpu_ms(name)[1], 2)]
+        for name in processes
+    ]

@@ -1,0 +1,203 @@
+"""The floor: bare raw clients that do nothing but the writes a pod's life cannot do without, and know of nothing else.
+
+To Ready: create and bind above, create below (bound already), status below, status above. With a token also the request
+above and the Secret below. Afterwards: deleted above (by the load), deleted below, last status below, finalizer off,
+removed above, and the Secret. No watches, no reads, no decisions; requests go to the same API servers, as many under
+way at once as the gateway has workers. What the machine does in this time is the most that it can do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from bench import load
+from bench.flows import Flow, namespaces
+from bench.platform import Platform
+from bench.pods import PodKind, running_status, spread
+from bench.settings import IN_FLIGHT
+from bench.timeline import Key, Timeline, now, summary
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.leases import renew_node_lease, utc_now
+from vkgateway.kube.resources import NODES, PODS, SECRETS, SERVICE_ACCOUNTS
+from vkgateway.model import times
+
+NODE: Final = "floor"
+FINALIZER: Final = "bench.vkgateway.io/floor"
+_RENEW: Final = 10.0
+
+
+class Pair:
+    """A place above and the place below that stands for it."""
+
+    def __init__(self, above: load.Place, below: load.Place, *, token: bool) -> None:
+        self.above = above
+        self.below = below
+        self.token = token
+
+    async def start(self, name: str) -> None:
+        """Bind, create below, run, tell above."""
+        await self.above.client.create(
+            PODS,
+            {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {"name": name},
+                "target": {"kind": "Node", "name": NODE},
+            },
+            namespace=self.above.namespace,
+            name=name,
+            subresource="binding",
+            timeout=120,
+        )
+        if self.token:
+            await self._hand_down_token(name)
+        await self.below.create(name, PodKind(run="floor", node=NODE, finalizer=FINALIZER))
+        await self._write_status(self.below, name, ready=True)
+        await self._write_status(self.above, name, ready=True)
+
+    async def _hand_down_token(self, name: str) -> None:
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 3607},
+        }
+        where = self.above
+        await where.client.create(
+            SERVICE_ACCOUNTS, request, namespace=where.namespace, name="default", subresource="token", timeout=120
+        )
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": {"token": "dG9rZW4=" * 150}}
+        await self.below.client.create(SECRETS, secret, namespace=self.below.namespace, timeout=120)
+
+    async def end(self, name: str) -> None:
+        """Delete below, end, finalizer off, remove above."""
+        await self.below.delete(name, grace=0)
+        await self._write_status(self.below, name, ready=False)
+        await self._patch(self.below, name, {"metadata": {"finalizers": None}})
+        await self.above.delete(name, grace=0)
+        if self.token:
+            await self.below.client.delete(SECRETS, name, namespace=self.below.namespace, timeout=120)
+
+    async def _write_status(self, place: load.Place, name: str, *, ready: bool) -> None:
+        status = running_status(times.render(datetime.now(UTC)), ready=ready)
+        await self._patch(place, name, {"status": status}, subresource="status")
+
+    async def _patch(self, place: load.Place, name: str, body: dict[str, Any], *, subresource: str = "") -> None:
+        await place.client.patch(
+            PODS, name, body, namespace=place.namespace, subresource=subresource or None, timeout=120
+        )
+
+
+async def floor(platform: Platform, *, pods: int, tenants: int, token: bool) -> Flow:
+    """Do the unavoidable for so many pods; the gateway must not run meanwhile, for the pods are on no node of its."""
+    above = platform.places(tenants)
+    async with (
+        namespaces(platform, [f"floor-{number:02d}" for number in range(tenants)]) as below,
+        nodes([platform.compute, *(place.client for place in above)]),
+    ):
+        pairs = [Pair(up, down, token=token) for up, down in zip(above, below, strict=True)]
+        await _run(pairs, len(pairs), platform=platform)
+        return await _run(pairs, pods, platform=platform)
+
+
+async def _run(pairs: Sequence[Pair], count: int, *, platform: Platform) -> Flow:
+    kind = PodKind(run="floor", scheduler=NODE)
+    timeline = Timeline()
+    wanted = spread(count, len(pairs))
+    meter = await platform.meter()
+
+    async def create(item: tuple[int, str]) -> None:
+        key = _key(pairs, item)
+        timeline.mark("sent", key)
+        await pairs[item[0]].above.create(item[1], kind)
+
+    async def start(item: tuple[int, str]) -> None:
+        await pairs[item[0]].start(item[1])
+        timeline.mark("ready", _key(pairs, item))
+
+    await relay(wanted, create, start)
+    cpu_ready = meter.read()
+    meter, started = await platform.meter(), now()
+
+    async def delete(item: tuple[int, str]) -> None:
+        await pairs[item[0]].above.delete(item[1])
+
+    async def end(item: tuple[int, str]) -> None:
+        await pairs[item[0]].end(item[1])
+        timeline.mark("gone", _key(pairs, item))
+
+    await relay(wanted, delete, end)
+    p50, p99 = summary(timeline.delays("sent", "ready"))
+    return Flow(
+        pods=count,
+        ready_p50=p50,
+        ready_p99=p99,
+        ready_span=timeline.span("sent", "ready"),
+        gone_span=max(timeline.of("gone").values()) - started,
+        cpu_ready=cpu_ready,
+        cpu_gone=meter.read(),
+    )
+
+
+def _key(pairs: Sequence[Pair], item: tuple[int, str]) -> Key:
+    return pairs[item[0]].above.name, item[1]
+
+
+async def relay(
+    items: Sequence[tuple[int, str]],
+    first: Callable[[tuple[int, str]], Awaitable[None]],
+    second: Callable[[tuple[int, str]], Awaitable[None]],
+) -> None:
+    """Do `first` for all items and, as each is done, `second`: two groups of workers, each of `IN_FLIGHT`."""
+    ready: asyncio.Queue[tuple[int, str] | None] = asyncio.Queue()
+
+    async def one(item: tuple[int, str]) -> None:
+        await first(item)
+        ready.put_nowait(item)
+
+    async def work() -> None:
+        while (item := await ready.get()) is not None:
+            await second(item)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(IN_FLIGHT):
+            group.create_task(work())
+        await load.each(items, one)
+        for _ in range(IN_FLIGHT):
+            ready.put_nowait(None)
+
+
+@contextlib.asynccontextmanager
+async def nodes(clients: Sequence[Client]) -> AsyncIterator[None]:
+    """A node for the floor's pods at each server, closed to schedulers and alive for as long as the block lasts."""
+    document = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": NODE},
+        "spec": {"unschedulable": True},
+        "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Floor", "message": "for the floor"}]},
+    }
+
+    async def renew() -> None:
+        while True:
+            for client in clients:
+                await renew_node_lease(client, NODE, now=utc_now())
+            await asyncio.sleep(_RENEW)
+
+    task: asyncio.Task[None] | None = None
+    try:
+        for client in clients:
+            with contextlib.suppress(errors.AlreadyExists):
+                await client.create(NODES, document)
+        task = asyncio.create_task(renew())
+        yield
+    finally:
+        if task is not None:
+            task.cancel()
+        for client in clients:
+            with contextlib.suppress(errors.ApiError):
+                await client.delete(NODES, NODE)

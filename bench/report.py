@@ -1,0 +1,112 @@
+"""Results on the terminal, in `docs/benchmarks.json`, and from there in `docs/benchmarks.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from bench.outcome import Cell, Result, Target
+
+DOCS: Final = Path(__file__).parent.parent / "docs"
+_HEAD: Final = """# Benchmarks
+
+Everything runs on one machine: load, tenants' control planes, compute cluster, etcd (without fsync) and gateway share its
+cores. So figures are to be read beside the baselines of the same run, not beside those of other machines. `make bench`
+takes them all anew, `make bench-NAME` one of them; `benchmarks.json` beside this page holds the same figures. This page
+is written by `python -m bench`: nothing in it is entered by hand.
+"""
+
+
+def show(result: Result, *, console: Console) -> None:
+    """Print a result."""
+    table = Table(title=f"{result.name}: {result.title}", title_justify="left")
+    for index, column in enumerate(result.outcome.columns):
+        table.add_column(column, justify="right" if _numeric(result, index) else "left")
+    for row in result.outcome.rows:
+        table.add_row(*map(_text, row))
+    console.print(table)
+    for target in result.outcome.targets:
+        console.print(f"{'met   ' if target.met else 'MISSED'} {_sentence(target)}", highlight=False)
+    for note in result.outcome.notes:
+        console.print(note, style="dim", highlight=False)
+
+
+def save(result: Result, *, docs: Path = DOCS) -> None:
+    """Put a result in the place of the last one of its name, and write the page anew."""
+    file = docs / "benchmarks.json"
+    results = load(file)
+    results[result.name] = result
+    docs.mkdir(exist_ok=True)
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+    (docs / "benchmarks.md").write_text(page(results))
+
+
+def load(file: Path) -> dict[str, Result]:
+    """Results by name; none where there is no file yet."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, Result])
+    except FileNotFoundError:
+        return {}
+
+
+def page(results: dict[str, Result]) -> str:
+    """The page, as Markdown."""
+    return "\n".join([_HEAD, *(_section(results[name]) for name in sorted(results))])
+
+
+def _section(result: Result) -> str:
+    machine, outcome = result.machine, result.outcome
+    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
+    lines = [
+        f"## {result.name}",
+        "",
+        f"{result.title}.",
+        "",
+        f"Taken {result.date} in {result.seconds:.0f} s on {machine.cores} cores, {machine.memory_gib:.0f} GiB, Linux "
+        f"{machine.kernel}, {100 * machine.busy:.0f} % of the cores busy before it began. {versions}.",
+        "",
+        _line(outcome.columns),
+        "|" + "|".join("---:" if _numeric(result, index) else "---" for index in range(len(outcome.columns))) + "|",
+        *(_line(map(_text, row)) for row in outcome.rows),
+        "",
+    ]
+    if outcome.targets:
+        lines += ["| target | to reach | seen | |", "|---|---:|---:|---|"]
+        lines += [
+            _line([target.what, _limit(target), _value(target, target.seen), "met" if target.met else "**missed**"])
+            for target in outcome.targets
+        ]
+        lines.append("")
+    lines += [f"- {note}" for note in outcome.notes]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _sentence(target: Target) -> str:
+    return f"{target.what}: {_value(target, target.seen)} (to reach: {_limit(target)})"
+
+
+def _limit(target: Target) -> str:
+    return f"{'at least' if target.at_least else 'at most'} {_value(target, target.limit)}"
+
+
+def _value(target: Target, value: float) -> str:
+    return f"{value:g} {target.unit}".rstrip()
+
+
+def _text(cell: Cell) -> str:
+    if cell is None:
+        return "-"
+    return cell if isinstance(cell, str) else f"{cell:g}"
+
+
+def _numeric(result: Result, index: int) -> bool:
+    return all(not isinstance(row[index], str) for row in result.outcome.rows)

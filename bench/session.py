@@ -1,0 +1,58 @@
+"""One run of benchmarks: the platform they share, and the bursts that more than one of them tells of."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Literal
+
+from bench import flows
+from bench.floor import floor
+from bench.flows import Flow
+from bench.platform import Platform
+from bench.settings import Settings
+from vkgateway.local.steps import Report
+
+System = Literal["gateway", "direct", "floor"]
+
+_RUNS: dict[System, Callable[..., Awaitable[Flow]]] = {
+    "gateway": flows.through_gateway,
+    "direct": flows.direct,
+    "floor": floor,
+}
+
+
+class Session:
+    """What benchmarks get."""
+
+    def __init__(self, platform: Platform, settings: Settings, *, report: Report) -> None:
+        self.platform = platform
+        self.settings = settings
+        self.report = report
+        self._flows: dict[tuple[System, int, bool], Flow] = {}
+
+    async def flow(self, system: System, *, pods: int, token: bool) -> Flow:
+        """A burst through one of the systems; the same one is run only once a session."""
+        key = system, pods, token
+        if key not in self._flows:
+            words = f"{pods} pods {'with' if token else 'without'} token, {system}"
+            self.report(words)
+            flow = await _RUNS[system](self.platform, pods=pods, tenants=self.settings.tenants, token=token)
+            self._flows[key] = flow
+            self.report.done(f"{words}: {flow.throughput:.0f} pods/s, p99 {flow.ready_p99:.2f} s")
+        return self._flows[key]
+
+    async def tenants(self) -> None:
+        """Have all tenants ready for pods."""
+        await self.platform.onboard(self.settings.tenants)
+        await self.platform.until_schedulable(self.settings.tenants)
+
+    @contextlib.asynccontextmanager
+    async def without_gateway(self) -> AsyncIterator[None]:
+        """The gateway is stopped for as long as the block lasts; afterwards all virtual nodes are ready again."""
+        await self.platform.stop_gateway()
+        try:
+            yield
+        finally:
+            await self.platform.start_gateway()
+        await self.platform.until_schedulable(self.settings.tenants)
