@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -31,6 +32,11 @@ def all_running(platform: Platform) -> bool:
     return all(process["state"] == "running" for process in platform.processes().values())
 
 
+def runs_again(platform: Platform, name: str, killed: int) -> bool:
+    process = platform.processes()[name]
+    return process["state"] == "running" and process["pid"] != killed and "SIGKILL" in process["reason"]
+
+
 def test_status_shows_every_part_running(platform: Platform, alpha: Cluster) -> None:
     assert alpha
     names = set(platform.processes())
@@ -52,15 +58,11 @@ def test_whatever_is_killed_is_started_again_and_pods_live_on(platform: Platform
     alpha.apply(pod("lasting"))
     alpha.wait_pod("lasting")
     uid = alpha.get("pod", "lasting")["metadata"]["uid"]
-    for name, process in platform.processes().items():
-        os.kill(process["pid"], signal.SIGKILL)
-        eventually(
-            lambda name=name, old=process["pid"]: (  # type: ignore[misc]
-                platform.processes()[name]["state"] == "running" and platform.processes()[name]["pid"] != old
-            ),
-            what=f"{name} running again",
-        )
-        assert "SIGKILL" in platform.processes()[name]["reason"]
+    for name in platform.processes():
+        eventually(lambda: all_running(platform), what="everything running")
+        killed = platform.processes()[name]["pid"]
+        os.kill(killed, signal.SIGKILL)
+        eventually(functools.partial(runs_again, platform, name, killed), what=f"{name} running again")
     eventually(lambda: all_running(platform), what="everything running")
     eventually(lambda: alpha.try_kubectl("get", "pod", "lasting").code == 0, what="the tenant's API server")
     alpha.kubectl("wait", "nodes", "--all", "--for=condition=Ready", "--timeout=60s", timeout=70)

@@ -184,7 +184,7 @@ def test_the_pods_token_speaks_to_the_tenants_api_and_to_no_other(
     assert alpha.with_token(token, tmp_path).kubectl("auth", "whoami", "-o", "json").count("default:default") == 1
     assert "Unauthorized" in beta.with_token(token, tmp_path).try_kubectl("auth", "whoami").err
     # Debian's busybox speaks no TLS that API servers accept today; that they can be reached is seen by connecting.
-    reach = "nc -z -w 3 $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT && echo reached"
+    reach = "nc -w 3 $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT </dev/null >/dev/null && echo reached"
     assert alpha.kubectl("exec", "caller", "--", "sh", "-c", reach).strip() == "reached"
     alpha.kubectl("delete", "pod", "caller", "--wait")
 

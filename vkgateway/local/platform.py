@@ -53,7 +53,7 @@ async def up(data_dir: Path, options: UpOptions, *, report: Report) -> PlatformR
         wanted = msgspec.structs.replace(wanted, real_node_why_not=real.why_no_real_node(wanted.real_node))
         # Before anything is made or written down: this is what takes minutes, and what fails on a wrong version.
         programs = await _programs(wanted, options, report=report)
-        record = await _settle(paths, wanted, options, new=existing is None)
+        record = _settle(paths, wanted, options, new=existing is None)
         supervisor = await start_supervisor(data_dir)
         await Startup(paths, record, options, programs=programs, supervisor=supervisor, report=report).run()
         return record
@@ -72,10 +72,9 @@ async def _programs(record: PlatformRecord, options: UpOptions, *, report: Repor
     return found
 
 
-async def _settle(paths: Paths, wanted: PlatformRecord, options: UpOptions, *, new: bool) -> PlatformRecord:
+def _settle(paths: Paths, wanted: PlatformRecord, options: UpOptions, *, new: bool) -> PlatformRecord:
     """Settle address and ports, and write all choices down; a new platform that is refused leaves nothing."""
-    states = await processes.running(SupervisorClient.for_data_dir(paths.data_dir))
-    surroundings = choices.look(ports_held=processes.listening(states))
+    surroundings = choices.look(ports_held=processes.listening(paths.data_dir))
     placed = choices.place(wanted, surroundings=surroundings)
     owner = network.alias(paths.data_dir)
     try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -13,6 +14,7 @@ from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.supervisor.client import SupervisorClient, SupervisorUnavailable
+from vkgateway.programs.supervisor.procfs import marked
 from vkgateway.programs.supervisor.spec import ProcessState
 
 _POLL: Final = 0.1
@@ -28,14 +30,12 @@ async def running(client: SupervisorClient) -> list[ProcessState]:
         return []
 
 
-def listening(states: Iterable[ProcessState]) -> set[int]:
-    """Return the TCP ports that these processes listen at."""
+def listening(data_dir: Path) -> set[int]:
+    """Return the TCP ports that the platform's own processes listen at, whether or not a supervisor lives."""
     held: set[int] = set()
-    for state in states:
-        if state.pid is None:
-            continue
+    for process in marked(data_dir):
         try:
-            connections = psutil.Process(state.pid).net_connections("tcp")
+            connections = psutil.Process(process.pid).net_connections("tcp")
         except psutil.Error:
             continue
         held.update(c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN)

@@ -21,7 +21,9 @@ HOST = "127.0.0.1"
 
 API servers refuse to proxy to nodes on loopback, but fetch logs and run commands there.
 """
-LEASE_SECONDS = 40
+LEASE_SECONDS = 20
+"""KWOK calls itself by a new name at each start, and waits for the leases of its former self to run out before it does
+anything for their nodes; so a node's lease is short, and is renewed every quarter of it."""
 # Pods of hollow nodes have addresses that lead nowhere; this range is set aside for them.
 _POD_ADDRESSES = "10.232.0.0/14"
 _NOBODY = 65534
