@@ -38,14 +38,10 @@ BENCHMARKS: dict[str, ModuleType] = {
 @click.command()
 @click.argument("name", type=click.Choice([*BENCHMARKS, "all"]))
 @click.option("--pods", type=click.IntRange(1, LARGEST), help="Pods at once. [default: each benchmark's own sizes]")
-@click.option(
-    "--tenants", type=click.IntRange(1, 50), default=25, show_default=True, help="Tenants they are spread over."
-)
+@click.option("--tenants", type=click.IntRange(1, 50), default=25, show_default=True, help="Spread over so many.")
 @click.option("--seconds", type=click.FloatRange(1, 600), default=60.0, show_default=True, help="Length of light.")
 @click.option("--rounds", type=click.IntRange(1, 100), default=20, show_default=True, help="Rounds of memory.")
-@click.option(
-    "--data-dir", type=click.Path(path_type=Path), help="Use or make the platform there. [default: a new one]"
-)
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Where the platform is or is made. [default: new]")
 @click.option(
     "--program-dir",
     "program_dirs",

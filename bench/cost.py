@@ -32,8 +32,8 @@ async def run(session: Session) -> Outcome:
             ]
             grown = 1024 * (flow.memory_peak - flow.memory_before) / pods
             notes.append(
-                f"{words}: the gateway held {flow.memory_before:.0f} MiB before, {flow.memory_peak:.0f} MiB at its peak "
-                f"({grown:.1f} KiB a pod), {flow.pss:.0f} MiB of proportional set size after."
+                f"{words}: the gateway held {flow.memory_before:.0f} MiB before, {flow.memory_peak:.0f} MiB at its "
+                f"peak ({grown:.1f} KiB a pod), {flow.pss:.0f} MiB of proportional set size after."
             )
     return Outcome(columns=COLUMNS, rows=rows, targets=targets, notes=notes)
 

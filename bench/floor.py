@@ -29,6 +29,12 @@ from vkgateway.model import times
 NODE: Final = "floor"
 FINALIZER: Final = "bench.vkgateway.io/floor"
 _RENEW: Final = 10.0
+_ABOUT_BINDING: Final = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": NODE}}
+_ABOUT_TOKEN: Final = {
+    "apiVersion": "authentication.k8s.io/v1",
+    "kind": "TokenRequest",
+    "spec": {"expirationSeconds": 3607},
+}
 
 
 class Pair:
@@ -68,7 +74,7 @@ class Pair:
         }
         where = self.above
         await where.client.create(
-            SERVICE_ACCOUNTS, request, namespace=where.namespace, name="default", subresource="token", timeout=120
+            SERVICE_ACCOUNTS, _ABOUT_TOKEN, namespace=where.namespace, name="default", subresource="token", timeout=120
         )
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": {"token": "dG9rZW4=" * 150}}
         await self.below.client.create(SECRETS, secret, namespace=self.below.namespace, timeout=120)
@@ -95,11 +101,9 @@ class Pair:
 async def floor(platform: Platform, *, pods: int, tenants: int, token: bool) -> Flow:
     """Do the unavoidable for so many pods; the gateway must not run meanwhile, for the pods are on no node of its."""
     above = platform.places(tenants)
-    async with (
-        namespaces(platform, [f"floor-{number:02d}" for number in range(tenants)]) as below,
-        nodes([platform.compute, *(place.client for place in above)]),
-    ):
-        pairs = [Pair(up, down, token=token) for up, down in zip(above, below, strict=True)]
+    below = await namespaces(platform, [f"floor-{number:02d}" for number in range(tenants)])
+    pairs = [Pair(up, down, token=token) for up, down in zip(above, below, strict=True)]
+    async with nodes([platform.compute, *(place.client for place in above)]):
         await _run(pairs, len(pairs), platform=platform)
         return await _run(pairs, pods, platform=platform)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench import load, procfs
@@ -104,32 +104,23 @@ async def direct(platform: Platform, *, pods: int, tenants: int, token: bool) ->
     """The same pods straight into namespaces of the compute cluster."""
     kind = PodKind(run="direct", token=token, selector={POOL_LABEL: POOL})
     timeline = Timeline()
-    async with (
-        namespaces(platform, [f"direct-{number:02d}" for number in range(tenants)]) as places,
-        watching([(platform.compute, _namespace)], run=kind.run, timeline=timeline),
-    ):
+    places = await namespaces(platform, [f"direct-{number:02d}" for number in range(tenants)])
+    async with watching([(platform.compute, _namespace)], run=kind.run, timeline=timeline):
         await warm_up(places, kind, timeline=timeline)
         return await burst(places, pods, kind, timeline=timeline, platform=platform)
 
 
-@contextlib.asynccontextmanager
-async def namespaces(platform: Platform, names: Sequence[str]) -> AsyncIterator[list[load.Place]]:
-    """Namespaces of the compute cluster, with their service accounts, for as long as the block lasts."""
+async def namespaces(platform: Platform, names: Sequence[str]) -> list[load.Place]:
+    """Have namespaces in the compute cluster, with their service accounts; they go with the platform."""
     client = platform.compute
-    places = [load.Place(name, client, name) for name in names]
-    try:
-        for name in names:
-            with contextlib.suppress(errors.AlreadyExists):
-                await client.create(NAMESPACES, {"metadata": {"name": name}, "apiVersion": "v1", "kind": "Namespace"})
-        for name in names:
-            with contextlib.suppress(errors.AlreadyExists):
-                account = {"metadata": {"name": "default"}, "apiVersion": "v1", "kind": "ServiceAccount"}
-                await client.create(SERVICE_ACCOUNTS, account, namespace=name)
-        yield places
-    finally:
-        for name in names:
-            with contextlib.suppress(errors.ApiError):
-                await client.delete(NAMESPACES, name)
+    for name in names:
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        with contextlib.suppress(errors.AlreadyExists):
+            await client.create(NAMESPACES, namespace)
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+        with contextlib.suppress(errors.AlreadyExists):
+            await client.create(SERVICE_ACCOUNTS, account, namespace=name)
+    return [load.Place(name, client, name) for name in names]
 
 
 def always(name: str) -> Where:
