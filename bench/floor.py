@@ -67,11 +67,6 @@ class Pair:
         await self._write_status(self.above, name, ready=True)
 
     async def _hand_down_token(self, name: str) -> None:
-        request = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {"expirationSeconds": 3607},
-        }
         where = self.above
         await where.client.create(
             SERVICE_ACCOUNTS, _ABOUT_TOKEN, namespace=where.namespace, name="default", subresource="token", timeout=120

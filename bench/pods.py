@@ -44,13 +44,8 @@ def manifest(name: str, kind: PodKind) -> dict[str, Any]:
     }
     if not kind.token:
         spec["automountServiceAccountToken"] = False
-    for field, value in (
-        ("nodeSelector", kind.selector),
-        ("schedulerName", kind.scheduler),
-        ("nodeName", kind.node),
-    ):
-        if value:
-            spec[field] = value
+    placement = {"nodeSelector": kind.selector, "schedulerName": kind.scheduler, "nodeName": kind.node}
+    spec |= {field: value for field, value in placement.items() if value}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 

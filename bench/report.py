@@ -15,10 +15,10 @@ from bench.outcome import Cell, Result, Target
 DOCS: Final = Path(__file__).parent.parent / "docs"
 _HEAD: Final = """# Benchmarks
 
-Everything runs on one machine: load, tenants' control planes, compute cluster, etcd (without fsync) and gateway share its
-cores. So figures are to be read beside the baselines of the same run, not beside those of other machines. `make bench`
-takes them all anew, `make bench-NAME` one of them; `benchmarks.json` beside this page holds the same figures. This page
-is written by `python -m bench`: nothing in it is entered by hand.
+Everything runs on one machine: load, tenants' control planes, compute cluster, etcd (without fsync) and gateway share
+its cores. So figures are to be read beside the baselines of the same run, not beside those of other machines. `make
+bench` takes them all anew, `make bench-NAME` one of them; `benchmarks.json` beside this page holds the same figures.
+This page is written by `python -m bench`: nothing in it is entered by hand.
 """
 
 
