@@ -71,7 +71,7 @@ class Pair:
         await where.client.create(
             SERVICE_ACCOUNTS, _ABOUT_TOKEN, namespace=where.namespace, name="default", subresource="token", timeout=120
         )
-        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": {"token": "dG9rZW4=" * 150}}
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": {"token": "dG9rZW5z" * 150}}
         await self.below.client.create(SECRETS, secret, namespace=self.below.namespace, timeout=120)
 
     async def end(self, name: str) -> None:
