@@ -122,7 +122,7 @@ def _controller_manager(plane: Plane, files: PlaneFiles) -> _Flags:
     return {
         **_client(files, "controller-manager"),
         "cluster-name": plane.cluster,
-        "controllers": ",".join(["*", *(f"-{name}" for name in NEEDLESS_CONTROLLERS)]),
+        "controllers": ",".join(["*", *(f"-{name}" for name in (*NEEDLESS_CONTROLLERS, *plane.controllers_off))]),
         "use-service-account-credentials": "true",
         "service-account-private-key-file": str(files.key("sa")),
         "root-ca-file": str(files.cert("ca")),

@@ -17,6 +17,9 @@ CLUSTER_DOMAIN = "cluster.local"
 SERVICE_CIDR = "10.96.0.0/16"
 # The common name of a tenant's API server at the gateway's kubelet endpoint starts so; the tenant's name follows.
 TENANT_KUBELET_USER = "vkgateway:tenant:"
+# A compute cluster that is away makes virtual nodes NotReady. Its pods may well go on, so nothing may delete them
+# above. On its own since 1.29 (KEP-3902); before, it was part of node-lifecycle-controller.
+TENANT_CONTROLLERS_OFF = ("taint-eviction-controller",)
 
 Flags = Mapping[str, str | None]
 
@@ -34,7 +37,8 @@ class Plane:
     """One control plane: what its processes, certificates and kubeconfigs are made from.
 
     `group` starts its processes' names (`compute`, `tenant/alpha`); `cluster` names it in kubeconfigs;
-    `kubelet_user` and `kubelet_groups` are who its API server is at the kubelets.
+    `kubelet_user` and `kubelet_groups` are who its API server is at the kubelets; `controllers_off` are controllers
+    that must not run, beside those that have nothing to do.
     """
 
     group: str
@@ -49,6 +53,7 @@ class Plane:
     subject_alt_names: tuple[str, ...] = ()
     service_cidr: str = SERVICE_CIDR
     cluster_domain: str = CLUSTER_DOMAIN
+    controllers_off: tuple[str, ...] = ()
     tuning: Mapping[ComponentName, Tuning] = field(default_factory=dict)
 
     @property
@@ -99,6 +104,7 @@ def tenant_plane(
         kubelet_user=f"{TENANT_KUBELET_USER}{tenant}",
         subject_alt_names=subject_alt_names,
         service_cidr=service_cidr,
+        controllers_off=TENANT_CONTROLLERS_OFF,
         tuning=tuning or {},
     )
 

@@ -21,6 +21,7 @@ from vkgateway.model.names import (
     compute_namespace,
 )
 from vkgateway.model.objects import Meta, NamespaceView, NodeView, ObjectView
+from vkgateway.sync.heartbeat import Heartbeat
 from vkgateway.sync.marks import TOKEN_OF
 from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod
 
@@ -71,6 +72,9 @@ class ComputeLink:
         self.on_reachable_changed: list[Callable[[], None]] = []
         self._listeners: dict[str, Listener] = {}
         self._pods: dict[str, dict[Key, ComputePodView]] = defaultdict(dict)
+        self._watching = False, self.why_unreachable
+        self._answering = True, ""
+        self._heartbeat = Heartbeat(client, on_change=self._beats)
         ours = TENANT_LABEL
         self.pods: Reflector[ComputePodView] = Reflector(
             client,
@@ -78,7 +82,7 @@ class ComputeLink:
             decode=decode_compute_pod,
             on_change=self._pod_changed,
             label_selector=ours,
-            on_reachable=self._reachable,
+            on_reachable=self._watches,
             on_complete=self._completed,
         )
         self.nodes: Reflector[NodeView] = Reflector(
@@ -150,6 +154,7 @@ class ComputeLink:
         async with asyncio.TaskGroup() as group:
             for kind, reflector in self._reflectors():
                 group.create_task(reflector.run(), name=f"compute/{self.name}/watch-{kind}")
+            group.create_task(self._heartbeat.run(), name=f"compute/{self.name}/heartbeat")
 
     def _reflectors(self) -> Iterator[tuple[str, AnyReflector]]:
         yield "pods", self.pods
@@ -161,7 +166,17 @@ class ComputeLink:
         if self.trusted:
             self._tell_everybody()
 
-    def _reachable(self, reachable: bool, why: str) -> None:
+    def _watches(self, reachable: bool, why: str) -> None:
+        self._watching = reachable, why
+        self._judge()
+
+    def _beats(self, answers: bool, why: str) -> None:
+        self._answering = answers, why
+        self._judge()
+
+    def _judge(self) -> None:
+        """Reachable is a cluster that can be watched and that answers."""
+        reachable, why = self._watching if not self._watching[0] else self._answering
         changed, self.why_unreachable = reachable != self.reachable, why
         if not changed:
             return

@@ -1,5 +1,6 @@
 """Hollow nodes and what KWOK is told about them."""
 
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,13 @@ def test_exec_is_not_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert rule["spec"]["execs"][0]["local"]["securityContext"] == {"runAsUser": 65534, "runAsGroup": 65534}
 
 
+def test_exec_is_refused_where_it_would_run_as_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    local = by_kind(kwok.write_config(tmp_path, kubelet=KUBELET))["ClusterExec"][0]["spec"]["execs"][0]["local"]
+    with pytest.raises(NotADirectoryError, match="need a platform that runs as root"):
+        subprocess.run(["true"], cwd=local["workDir"], check=True)
+
+
 def test_logs_come_from_a_file_in_the_kubelets_format(config: dict[str, list[dict[str, Any]]]) -> None:
     file = Path(config["ClusterLogs"][0]["spec"]["logs"][0]["logsFile"])
     assert all(line.split(" ")[1:3] == ["stdout", "F"] for line in file.read_text().splitlines())
@@ -119,6 +127,9 @@ def _holds(term: dict[str, Any], pod: dict[str, Any]) -> bool:
 
 def _value(key: str, pod: dict[str, Any]) -> Any:
     """Read a selector's key, in the few forms of jq that the stages use."""
+    if key.startswith(".status.conditions"):
+        conditions = pod["status"].get("conditions", [])
+        return next((one["status"] for one in conditions if f'"{one["type"]}"' in key), None)
     before, _, annotation = key.partition('["')
     value: Any = pod
     for part in [*before.split(".")[1:], *([annotation.removesuffix('"]')] if annotation else [])]:
@@ -127,14 +138,21 @@ def _value(key: str, pod: dict[str, Any]) -> Any:
 
 
 def pod(
-    phase: str, *, deleting: int | None = None, finalizer: bool = False, run_seconds: bool = False
+    phase: str,
+    *,
+    deleting: int | None = None,
+    finalizer: bool = False,
+    run_seconds: bool = False,
+    ready: str = "True",
 ) -> dict[str, Any]:
     metadata: dict[str, Any] = {"annotations": {"kwok.vkgateway.io/run-seconds": "1"} if run_seconds else {}}
     if deleting is not None:
         metadata |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": deleting}
     if finalizer:
         metadata["finalizers"] = [MIRROR_FINALIZER]
-    return {"metadata": metadata, "spec": {"restartPolicy": "Never"}, "status": {"phase": phase}}
+    conditions = [{"type": "ContainersReady", "status": "True"}, {"type": "Ready", "status": ready}]
+    status = {"phase": phase, "conditions": conditions}
+    return {"metadata": metadata, "spec": {"restartPolicy": "Never"}, "status": status}
 
 
 @pytest.mark.parametrize(
@@ -142,6 +160,9 @@ def pod(
     [
         (pod("Pending"), ["pod-start"]),
         (pod("Running"), []),
+        (pod("Running", ready="False"), ["pod-ready-again"]),
+        (pod("Succeeded", ready="False"), []),
+        (pod("Running", ready="False", deleting=30, finalizer=True), ["pod-end"]),
         (pod("Running", run_seconds=True), ["pod-complete"]),
         (pod("Succeeded", run_seconds=True), []),
         (pod("Running", deleting=30), ["pod-remove"]),
