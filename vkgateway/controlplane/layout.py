@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 from collections.abc import Sequence
@@ -20,12 +21,15 @@ from vkgateway.controlplane.pki import (
     KeyPair,
     alternative_names,
     common_name,
+    fingerprint,
     needs_renewal,
 )
 from vkgateway.controlplane.plane import Plane
 from vkgateway.kube import kubeconfig
 
 FRONT_PROXY_USER = "front-proxy-client"
+_KUBELET_CLIENT = "kubelet-client"
+_BEFORE = "before"
 _USERS = {
     "controller-manager": "system:kube-controller-manager",
     "scheduler": "system:kube-scheduler",
@@ -59,6 +63,14 @@ class PlaneFiles:
         names = ("ca.crt", "front-proxy-ca.crt", "etcd-ca.crt", "kubelet-ca.crt", "sa.pub")
         content = b"".join((self.directory / name).read_bytes() for name in names)
         return hashlib.sha256(content).hexdigest()[:16]
+
+    def kubelet_clients(self) -> frozenset[str]:
+        """Return the fingerprints of the certificates by which the API server may call kubelets.
+
+        The one before counts as well: a server that runs reads a new one only after some minutes.
+        """
+        both = (self.cert(_KUBELET_CLIENT), self.cert(f"{_KUBELET_CLIENT}-{_BEFORE}"))
+        return frozenset(fingerprint(file.read_bytes()) for file in both if file.exists())
 
     def kubeconfig(self, name: str) -> Path:
         """Return the kubeconfig of `admin`, `controller-manager` or `scheduler`."""
@@ -119,10 +131,22 @@ class _Wanted:
     dns: Sequence[str] = ()
     ips: Sequence[str] = ()
     server: bool = False
+    keep_before: bool = False
+    """Whether the certificate that is renewed is kept beside the new one (without its key, which nobody needs)."""
 
     def ensure(self, files: PlaneFiles, *, now: datetime.datetime) -> None:
-        if not self._fits(files, now=now):
-            self._issue().write(files.directory, self.name)
+        if self._fits(files, now=now):
+            return
+        if self.keep_before:
+            self._keep(files)
+        self._issue().write(files.directory, self.name)
+
+    def _keep(self, files: PlaneFiles) -> None:
+        """Keep what is there if it is of the same authority for the same user; anything else was never ours."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            cert = files.cert(self.name).read_bytes()
+            if self.authority.signed(cert) and common_name(cert) == self.cn:
+                write_file(files.cert(f"{self.name}-{_BEFORE}"), cert)
 
     def _issue(self) -> KeyPair:
         return self.authority.issue(
@@ -161,10 +185,11 @@ def _certificates(plane: Plane, *, credentials: Credentials, authorities: Author
         ),
         _Wanted(name="etcd", authority=authorities.etcd, cn=plane.etcd_user),
         _Wanted(
-            name="kubelet-client",
+            name=_KUBELET_CLIENT,
             authority=authorities.kubelet,
             cn=plane.kubelet_user,
             organizations=plane.kubelet_groups,
+            keep_before=True,
         ),
         _Wanted(name="front-proxy", authority=credentials.front_proxy_ca, cn=FRONT_PROXY_USER),
         *(_Wanted(name=name, authority=credentials.ca, cn=user) for name, user in _USERS.items()),

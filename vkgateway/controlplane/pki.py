@@ -184,6 +184,11 @@ def common_name(cert_pem: bytes) -> str:
     return str(names[0].value) if names else ""
 
 
+def fingerprint(cert_pem: bytes) -> str:
+    """Return the SHA-256 of the certificate (of its DER form), 64 hexadecimal digits."""
+    return x509.load_pem_x509_certificate(cert_pem).fingerprint(hashes.SHA256()).hex()
+
+
 def alternative_names(cert_pem: bytes) -> frozenset[str]:
     """Return the certificate's DNS names and IP addresses, as text."""
     certificate = x509.load_pem_x509_certificate(cert_pem)

@@ -76,6 +76,8 @@ class ControlPlane:
     port: int
     ca: bytes
     identity: KeyPair
+    kubelet_clients: frozenset[str]
+    """Fingerprints of the certificates by which its API server calls the kubelet endpoint."""
 
     def client(self, *, max_connections: int = 64) -> Client:
         """Make a client with the gateway's own certificate; the caller closes it."""
@@ -149,7 +151,7 @@ class Provisioner:
         await self._datastore.ensure_tenant(name)
         await on_step(Step.PROCESSES)
         version = tenant.spec.kubernetes_version
-        await self._driver.start(plane, credentials=record.credentials, version=version)
+        kubelet_clients = await self._driver.start(plane, credentials=record.credentials, version=version)
         control_plane = ControlPlane(
             tenant=name,
             url=plane.url,
@@ -157,6 +159,7 @@ class Provisioner:
             port=plane.port,
             ca=record.credentials.ca.cert_pem,
             identity=record.credentials.gateway(),
+            kubelet_clients=kubelet_clients,
         )
         async with self._connect(control_plane) as client:
             await self._serving(client, plane, exclude=_ROLES_HOOK)

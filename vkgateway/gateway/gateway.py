@@ -55,6 +55,7 @@ class Gateway:
             port=settings.kubelet.port,
             tls=tls,
             backends=self._find,
+            pods=self._pods,
             streams_per_tenant=settings.kubelet.streams_per_tenant,
             idle_timeout=settings.kubelet.idle_seconds,
         )
@@ -117,6 +118,9 @@ class Gateway:
     def _find(self, tenant: str, namespace: str, pod: str) -> PodTarget:
         return self.runtimes.find(tenant, namespace, pod)
 
+    async def _pods(self, tenant: str, phase: str) -> list[bytes]:
+        return await self.runtimes.pods(tenant, phase)
+
     def _compute_changed(self) -> None:
         """Nodes change by the dozen: every tenant looks once at all of it."""
         if self._waking is None:
@@ -132,7 +136,7 @@ class Gateway:
     def _measure(self) -> None:
         metrics.count_tenants(self.tenants.phases())
         metrics.count_compute_clusters(link.reachable for link in self.computes.links.values())
-        metrics.QUEUE_DEPTH.set(len(self.engine.queue))
+        metrics.measure_queue(self.engine.queue, tenants=self.tenants.names())
 
 
 def _known(reflector: _Completable) -> str:

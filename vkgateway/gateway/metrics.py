@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter as Count
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client import Gauge, Histogram
 
@@ -13,7 +13,7 @@ PHASES: Final = ("Pending", "Provisioning", "Ready", "Degraded", "Deleting")
 
 TENANTS: Final = Gauge("vkgateway_tenants", "Tenants by phase.", ["phase"])
 COMPUTE_CLUSTERS: Final = Gauge("vkgateway_compute_clusters", "Compute clusters by whether they answer.", ["reachable"])
-QUEUE_DEPTH: Final = Gauge("vkgateway_queue_depth", "Objects that wait to be worked on, over all tenants.")
+QUEUE_DEPTH: Final = Gauge("vkgateway_queue_depth", "Objects that wait to be worked on now, by tenant.", ["tenant"])
 LOOP_LAG: Final = Gauge("vkgateway_event_loop_lag_seconds", "How late the event loop is, at the last look.")
 ONBOARDING: Final = Histogram(
     "vkgateway_tenant_ready_seconds",
@@ -24,11 +24,22 @@ ONBOARDING: Final = Histogram(
 LAG_SECONDS: Final = 1.0
 
 
+class _Queue(Protocol):
+    def depth(self, tenant: str) -> int: ...
+
+
 def count_tenants(phases: Iterable[str]) -> None:
     """Set how many tenants are in each phase."""
     counts = Count(phases)
     for phase in PHASES:
         TENANTS.labels(phase).set(counts[phase])
+
+
+def measure_queue(queue: _Queue, *, tenants: Iterable[str]) -> None:
+    """Set how much waits for each tenant; tenants that are gone are not told of any more."""
+    QUEUE_DEPTH.clear()
+    for tenant in tenants:
+        QUEUE_DEPTH.labels(tenant).set(queue.depth(tenant))
 
 
 def count_compute_clusters(reachable: Iterable[bool]) -> None:

@@ -23,6 +23,10 @@ class Access:
     host: str
     port: int
     ca: bytes = b""
+    kubelet_clients: frozenset[str] = frozenset()
+    """Fingerprints of the certificates by which it may call the kubelet endpoint; without any, by every one of its
+    name.
+    """
 
     def same_server(self, other: Access) -> bool:
         """Whether both lead to the same server under the same authority, so that either client will do."""

@@ -58,7 +58,14 @@ class ProvisionedPlanes:
         """See `planes.ControlPlanes`."""
         plane = await self._provisioner.provision(tenant, on_step=lambda step: on_step(step.value, SENTENCES[step]))
         client = plane.client(max_connections=self._connections)
-        return Access(client=client, url=plane.url, host=plane.address, port=plane.port, ca=plane.ca)
+        return Access(
+            client=client,
+            url=plane.url,
+            host=plane.address,
+            port=plane.port,
+            ca=plane.ca,
+            kubelet_clients=plane.kubelet_clients,
+        )
 
     async def remove(self, name: str, *, on_step: OnStep) -> None:
         """See `planes.ControlPlanes`."""

@@ -15,7 +15,7 @@ from vkgateway.gateway.planes import Access, NodesSeen
 from vkgateway.gateway.status import Verdict, failing, passed, waiting
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import Backoff
-from vkgateway.kube.resources import NODES
+from vkgateway.kube.resources import NODES, PODS
 from vkgateway.kubelet.target import PodTarget
 from vkgateway.kubelet.virtualnode import VirtualNode
 from vkgateway.model.api import TenantPool, TenantPoolStatus
@@ -29,6 +29,7 @@ from vkgateway.model.requests import milli
 from vkgateway.sync.compute import ComputeLink, decode_object
 from vkgateway.sync.engine import Engine
 from vkgateway.sync.pods.case import Binding
+from vkgateway.sync.pods.views import decode_tenant_pod
 from vkgateway.sync.tenant import TenantSync
 from vkgateway.translate.context import TenantContext
 
@@ -124,6 +125,16 @@ class TenantRuntime:
                 target = below.metadata
                 return PodTarget(source.link.client, target.namespace, target.name, target.uid)
         raise NotFoundError(f"pod {namespace}/{pod} has not been started yet")
+
+    async def pods_on_nodes(self, phase: str) -> list[bytes]:
+        """Return the tenant's pods on its virtual nodes as they are now, those in `phase` only if it is given.
+
+        Asked of its API server, for whole pods are not kept. Raises ApiError.
+        """
+        selector = "spec.nodeName!=" + (f",status.phase={phase}" if phase else "")
+        pages = self.client.pages(PODS, field_selector=selector)
+        found = [bytes(item) async for page in pages for item in page.items]
+        return [item for item in found if decode_tenant_pod(item).spec.node_name in self._wiring.sources]
 
     def _add_node(self, name: str) -> None:
         def build() -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from vkgateway.gateway.compute import ComputeController
@@ -30,8 +30,8 @@ class Endpoint(Protocol):
     def port(self) -> int:
         """The port that it listens on."""
 
-    def admit(self, tenant: str) -> None:
-        """Serve a tenant from now on."""
+    def admit(self, tenant: str, *, fingerprints: Collection[str] = ()) -> None:
+        """Serve a tenant from now on, by these certificates."""
 
     def revoke(self, tenant: str) -> None:
         """Serve it no longer."""
@@ -59,6 +59,7 @@ class TenantRuntimes:
         self._on_change = on_change
         self._monotonic = monotonic
         self._running: dict[str, TenantRuntime] = {}
+        self._admitted: dict[str, frozenset[str]] = {}
         self._asked: dict[str, float] = {}
 
     async def serve(self, tenant: Tenant, access: Access) -> NodesSeen:
@@ -76,6 +77,7 @@ class TenantRuntimes:
                 )
             running = self._start(name, access, wiring)
         else:
+            self._admit(name, access)
             await running.rewire(wiring)
         return running.seen()
 
@@ -84,8 +86,17 @@ class TenantRuntimes:
         self._asked.pop(name, None)
         running = self._running.pop(name, None)
         if running is not None:
+            self._admitted.pop(name, None)
             self._kubelet.revoke(name)
             await running.stop()
+            await self._engine.drain(name)
+
+    async def pods(self, tenant: str, phase: str) -> list[bytes]:
+        """Tell a tenant's pods on its virtual nodes, for the kubelet endpoint; see `kubelet.target.Pods`."""
+        running = self._running.get(tenant)
+        if running is None:
+            raise NotFoundError(f"tenant {tenant} is not served now")
+        return await running.pods_on_nodes(phase)
 
     def find(self, tenant: str, namespace: str, pod: str) -> PodTarget:
         """Find the compute pod that stands for a tenant's pod, for the kubelet endpoint. Raises NotFoundError."""
@@ -111,9 +122,15 @@ class TenantRuntimes:
             on_change=lambda: self._on_change(name),
         )
         self._running[name] = running
-        self._kubelet.admit(name)
+        self._admit(name, access)
         running.start()
         return running
+
+    def _admit(self, name: str, access: Access) -> None:
+        """Let its API server call the kubelet endpoint, by the certificates that it has now."""
+        if self._admitted.get(name) != access.kubelet_clients:
+            self._admitted[name] = access.kubelet_clients
+            self._kubelet.admit(name, fingerprints=access.kubelet_clients)
 
     def _wire(self, tenant: Tenant, access: Access) -> Wiring:
         policy = tenant.spec.policy

@@ -52,6 +52,8 @@ class TenantRecord:
     access: Access | None = None
     built_from: TenantSpec | None = None
     probe_due: float = 0.0
+    renewal_due: float = 0.0
+    """When the control plane's certificates are looked at again (monotonic seconds)."""
     recorded: TenantSpec | None = None
     """The accepted spec that the object is known to carry, beside our finalizer."""
     released: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import msgspec
@@ -14,7 +15,7 @@ from vkgateway.gateway.clearing import clear, clusters_of
 from vkgateway.gateway.compute import ComputeController
 from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.ledger import ACCEPTED_SPEC, Ledger, written
-from vkgateway.gateway.planes import Access, ControlPlanes, Runtimes
+from vkgateway.gateway.planes import Access, ControlPlanes, OnStep, Runtimes
 from vkgateway.gateway.status import Verdict, failing, passed, waiting
 from vkgateway.gateway.tenant_record import NotTold, Teller, TenantRecord, api_server
 from vkgateway.gateway.worker import DONE, Fleet, Outcome
@@ -23,8 +24,9 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import TENANTS
 from vkgateway.model.api import Tenant, TenantPolicy, TenantSpec
-from vkgateway.model.errors import UnavailableError
+from vkgateway.model.errors import UnavailableError, VkgatewayError
 from vkgateway.model.names import TENANT_FINALIZER
+from vkgateway.sync.metrics import forget as forget_metrics
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +36,9 @@ LOOK_SECONDS = 0.25
 """How soon to look again at what is on its way and may not tell when it has come."""
 RETRY_SECONDS = 15.0
 RETELL_SECONDS = 3.0
+RENEW_SECONDS = 24 * 3600.0
+"""How often certificates that near their end are looked for; they have months left then."""
+RENEW_AGAIN_SECONDS = 600.0
 PROVISION_TIMEOUT = 180.0
 """One attempt at a control plane; the steps it has done stay done."""
 
@@ -75,6 +80,10 @@ class TenantController:
     def wake_all(self) -> None:
         """Have all tenants looked at: a compute cluster changed."""
         self._fleet.wake_all()
+
+    def names(self) -> list[str]:
+        """Return the names of the tenants that were looked at."""
+        return list(self._records)
 
     def phases(self) -> list[str]:
         """Return the phase of every tenant that was looked at."""
@@ -169,6 +178,8 @@ class TenantController:
         access = await self._healthy(tenant, record)
         if access is None:
             access = await self._provision(tenant, record)
+        elif self._monotonic() >= record.renewal_due:
+            access = await self._renew(tenant, record, access)
         record.learn(control_plane=passed("Serving", f"serves at {access.url}"), api_server=api_server(access))
         return access
 
@@ -199,6 +210,21 @@ class TenantController:
                 record.learn(control_plane=waiting(reason, message))
                 await self._teller.try_to_tell(tenant, record)
 
+        return await self._build(tenant, record, on_step=on_step)
+
+    async def _renew(self, tenant: Tenant, record: TenantRecord, access: Access) -> Access:
+        """Go through the steps for what only time changes: certificates that near their end.
+
+        Nobody hears of it, and a failure is no trouble of the tenant's: there is time to try again.
+        """
+        try:
+            return await self._build(tenant, record, on_step=_nobody)
+        except VkgatewayError as error:
+            log.warning("certificates were not looked at", tenant=tenant.metadata.name, error=str(error))
+            record.renewal_due = self._monotonic() + RENEW_AGAIN_SECONDS
+            return access
+
+    async def _build(self, tenant: Tenant, record: TenantRecord, *, on_step: OnStep) -> Access:
         if self._slots.locked():
             await on_step("Queued", "waits for its turn: other control planes are being made")
         async with self._slots:
@@ -212,6 +238,7 @@ class TenantController:
                 ) from error
         record.access = await self._keep_or_replace(tenant.metadata.name, record.access, access)
         record.built_from = _shape(tenant.spec)
+        record.renewal_due = self._monotonic() + RENEW_SECONDS
         record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
         return record.access
 
@@ -221,7 +248,7 @@ class TenantController:
             return new
         if old.same_server(new):
             await new.client.close()
-            return old
+            return replace(new, client=old.client)
         await self._runtimes.stop(name)
         await old.client.close()
         return new
@@ -252,6 +279,7 @@ class TenantController:
         await self._release(tenant)
         record.released = True
         self.ledger.forget(name)
+        forget_metrics(name)
         self._computes.tenants_changed()
         return None
 
@@ -277,6 +305,7 @@ class TenantController:
             await clear(self._computes, name, needed=self._computes.links)
             await self._planes.remove(name, on_step=_nobody)
             self.ledger.forget(name)
+            forget_metrics(name)
             self._computes.tenants_changed()
         self._records.pop(name, None)
         return DONE if successor is None else 0.0

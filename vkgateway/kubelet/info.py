@@ -6,6 +6,7 @@ import msgspec
 
 from vkgateway.kubelet.call import Call
 from vkgateway.kubelet.http import Reply
+from vkgateway.model.errors import VkgatewayError
 
 _JSON = "application/json"
 _encode = msgspec.json.Encoder().encode
@@ -25,13 +26,17 @@ async def configz(call: Call) -> Reply:
 
 async def pods(call: Call) -> Reply:
     """The caller's pods on all its virtual nodes, which share this endpoint."""
-    return Reply(200, _encode({**_POD_LIST, "items": list(call.pods(call.tenant))}), _JSON)
+    return await _pod_list(call, phase="")
 
 
 async def running_pods(call: Call) -> Reply:
     """Those of the caller's pods that are running."""
-    running = [pod for pod in call.pods(call.tenant) if pod.get("status", {}).get("phase") == "Running"]
-    return Reply(200, _encode({**_POD_LIST, "items": running}), _JSON)
+    return await _pod_list(call, phase="Running")
 
 
-_POD_LIST = {"apiVersion": "v1", "kind": "PodList", "metadata": {}}
+async def _pod_list(call: Call, *, phase: str) -> Reply:
+    try:
+        found = await call.pods(call.tenant, phase)
+    except VkgatewayError as error:
+        return Reply.text(503, f"the pods cannot be told now: {error}")
+    return Reply(200, b'{"apiVersion":"v1","kind":"PodList","metadata":{},"items":[' + b",".join(found) + b"]}", _JSON)

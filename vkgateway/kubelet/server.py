@@ -18,7 +18,7 @@ from vkgateway.kubelet.call import Call, Rejected
 from vkgateway.kubelet.http import Malformed, Reply, Request, Session
 from vkgateway.kubelet.identity import Admission, Stranger, tenant_of
 from vkgateway.kubelet.streams import Streams, TooManyStreamsError
-from vkgateway.kubelet.target import Backends, Pods
+from vkgateway.kubelet.target import Backends, Pods, no_pods
 from vkgateway.model.errors import UnavailableError
 
 HANDSHAKE_SECONDS: Final = 10.0
@@ -48,7 +48,7 @@ class KubeletServer:
         port: int,
         tls: ssl.SSLContext,
         backends: Backends,
-        pods: Pods = lambda _: (),
+        pods: Pods = no_pods,
         streams_per_tenant: int = 256,
         idle_timeout: float = 4 * 3600.0,
     ) -> None:
@@ -70,7 +70,10 @@ class KubeletServer:
         return self._port
 
     def admit(self, tenant: str, *, fingerprints: Collection[str] = ()) -> None:
-        """Serve a tenant from now on; with fingerprints (`identity.fingerprint`) only by those certificates."""
+        """Serve a tenant from now on; with fingerprints (`identity.fingerprint`) only by those certificates.
+
+        Called again it replaces the fingerprints; requests that are under way go on.
+        """
         self._admission.admit(tenant, fingerprints=fingerprints)
 
     def revoke(self, tenant: str) -> None:

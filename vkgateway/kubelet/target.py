@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from vkgateway.kube.upgrade import Dialable
 
@@ -26,5 +25,13 @@ Raises vkgateway.model.errors.NotFoundError with a message for the tenant where 
 yet any below (`pod "x" is waiting to be admitted`). It must look among that tenant's pods only.
 """
 
-Pods = Callable[[str], Iterable[Mapping[str, Any]]]
-"""(tenant) to its own pods on virtual nodes, as the tenant's API server holds them."""
+Pods = Callable[[str, str], Awaitable[Iterable[bytes]]]
+"""(tenant, phase) to its own pods on virtual nodes, as the tenant's API server holds them: JSON objects.
+
+Without a phase all of them. Raises vkgateway.model.errors.VkgatewayError where they cannot be told now.
+"""
+
+
+async def no_pods(_tenant: str, _phase: str) -> Iterable[bytes]:
+    """Tell of no pods."""
+    return ()

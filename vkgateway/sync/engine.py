@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+import asyncio
+import time
+from typing import Literal, Protocol, get_args
 
 import structlog
 
+from vkgateway.kube.errors import ApiError
 from vkgateway.kube.queue import FairQueue, run_workers
 from vkgateway.model.errors import ConflictError, UnavailableError
+from vkgateway.sync.metrics import RETRIES, WORK_SECONDS
 
 log = structlog.get_logger(__name__)
 
-Item = tuple[Literal["pod", "copy", "namespace", "sweep"], str, str, str]
+Sort = Literal["pod", "copy", "namespace", "sweep"]
+Item = tuple[Sort, str, str, str]
 """What to look at: its sort, the kind (of copies), the tenant namespace and the name."""
 
 Queue = FairQueue[Item]
+
+# Looked up once: labels are dear, and this is done for every look at every object.
+_WORK_SECONDS = {sort: WORK_SECONDS.labels(sort) for sort in get_args(Sort)}
 
 
 class Worked(Protocol):
@@ -34,15 +42,25 @@ class Engine:
         self.queue: Queue = FairQueue(per_tenant=max(1, workers // 2))
         self._workers = workers
         self._tenants: dict[str, Worked] = {}
+        self._at_work: dict[str, int] = {}
+        self._drained: dict[str, asyncio.Event] = {}
 
     def add(self, name: str, tenant: Worked) -> None:
         """Work for a tenant from now on."""
         self._tenants[name] = tenant
 
     def remove(self, name: str) -> None:
-        """Forget a tenant and all that waits for it."""
+        """Forget a tenant and all that waits for it; what is at work for it goes on, see `drain`."""
         self._tenants.pop(name, None)
         self.queue.drop(name)
+
+    async def drain(self, name: str) -> None:
+        """Wait until nothing is at work any more for a tenant that was removed.
+
+        So long may something of it still come into being below. It lasts no longer than the time-out of a request.
+        """
+        if name in self._at_work:
+            await self._drained.setdefault(name, asyncio.Event()).wait()
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -55,9 +73,34 @@ class Engine:
         reconcilers = self._tenants.get(tenant)
         if reconcilers is None:
             return
+        self._at_work[tenant] = self._at_work.get(tenant, 0) + 1
+        started = time.perf_counter()
         try:
             await reconcilers.handle(item)
         except (ConflictError, UnavailableError) as error:
             # Not a defect: something else must happen first, and the next tries will find it done.
             log.info("waiting", tenant=tenant, item=item, why=str(error))
+            RETRIES.labels(type(error).__name__).inc()
+            self._retry(tenant, item)
+        except Exception as error:
+            RETRIES.labels(type(error).__name__ if isinstance(error, ApiError) else "defect").inc()
+            if tenant not in self._tenants:
+                log.info("ended with its tenant", tenant=tenant, item=item, error=str(error))
+                return
+            raise
+        finally:
+            _WORK_SECONDS[item[0]].observe(time.perf_counter() - started)
+            self._ended(tenant)
+
+    def _retry(self, tenant: str, item: Item) -> None:
+        if tenant in self._tenants:
             self.queue.retry(tenant, item)
+
+    def _ended(self, tenant: str) -> None:
+        left = self._at_work[tenant] - 1
+        if left:
+            self._at_work[tenant] = left
+            return
+        del self._at_work[tenant]
+        if (drained := self._drained.pop(tenant, None)) is not None:
+            drained.set()

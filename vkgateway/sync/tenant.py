@@ -21,6 +21,7 @@ from vkgateway.sync.compute import COPY_RESOURCES, ComputeLink, CopyKind, Key, d
 from vkgateway.sync.copies import Copies, Reference
 from vkgateway.sync.engine import Engine, Item
 from vkgateway.sync.events import EventRecorder
+from vkgateway.sync.metrics import pod_meter
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.pods.downward import Downward
@@ -90,7 +91,8 @@ class TenantSync:
         self._namespaces = Namespaces(tenant)
         self.copies = Copies(tenant, client, self.sources)
         self._tokens = Tokens(tenant.name, client, clock=clock)
-        upward = Upward(client, events=self.events, clock=clock)
+        meter = pod_meter(tenant.name)
+        upward = Upward(client, events=self.events, meter=meter, clock=clock)
         self._downward = Downward(
             tenant,
             upward=upward,
@@ -99,6 +101,7 @@ class TenantSync:
             tokens=self._tokens,
             namespace_uid=self._namespace_uid,
             later=self._look_later,
+            meter=meter,
             clock=clock,
         )
         self._pods = PodReconciler(

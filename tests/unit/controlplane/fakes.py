@@ -200,11 +200,12 @@ class FakeDriver:
     async def prepare(self, version: str) -> None:
         """Everything is there."""
 
-    async def start(self, plane: Plane, *, credentials: Credentials, version: str) -> None:
+    async def start(self, plane: Plane, *, credentials: Credentials, version: str) -> frozenset[str]:
         assert credentials.ca.signed(credentials.admin.cert_pem)
         if self.running.get(plane.cluster) != (plane, version):
             self.starts += 1
         self.running[plane.cluster] = (plane, version)
+        return frozenset({f"fingerprint of {plane.kubelet_user}"})
 
     async def trouble(self, plane: Plane) -> str:
         return self.said

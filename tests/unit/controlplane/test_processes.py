@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import socket
+import ssl
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from vkgateway.controlplane.layout import Authorities, PlaneFiles, write_files
 from vkgateway.controlplane.pki import Authority, alternative_names, common_name
 from vkgateway.controlplane.plane import COMPONENTS, Plane, Tuning, compute_plane, tenant_plane
 from vkgateway.controlplane.ports import bindable, choose_port
+from vkgateway.kubelet import identity
 from vkgateway.model.errors import ConflictError, InputError, UnavailableError
 
 NOW = datetime.datetime.now(datetime.UTC)
@@ -113,6 +115,39 @@ def test_certificates_near_their_end_are_renewed_and_authorities_are_not(tmp_pat
     assert {name: after[name] for name in ("ca.crt", "sa.key", "etcd-ca.crt")} == {
         name: before[name] for name in ("ca.crt", "sa.key", "etcd-ca.crt")
     }
+
+
+def test_a_renewed_kubelet_client_may_be_the_old_one_for_a_while(tmp_path: Path) -> None:
+    files = write(tmp_path, plane())
+    old = files.cert("kubelet-client").read_text()
+    assert files.kubelet_clients() == {identity.fingerprint(ssl.PEM_cert_to_DER_cert(old))}
+    write(tmp_path, plane(), now=NOW + datetime.timedelta(days=300))
+    new = files.cert("kubelet-client").read_text()
+    assert new != old
+    assert files.kubelet_clients() == {identity.fingerprint(ssl.PEM_cert_to_DER_cert(pem)) for pem in (old, new)}
+    assert not (tmp_path / "kubelet-client-before.key").exists()
+
+
+def test_a_strangers_kubelet_client_is_not_kept(tmp_path: Path) -> None:
+    files = write(tmp_path, plane())
+    files.cert("kubelet-client").write_bytes(ALPHA.ca.issue("vkgateway:tenant:alpha", client=True).cert_pem)
+    write(tmp_path, plane())
+    assert len(files.kubelet_clients()) == 1
+
+
+def test_only_the_compute_cluster_evicts_by_taints(tmp_path: Path) -> None:
+    """A compute cluster that is away makes virtual nodes NotReady, and must delete nothing."""
+    shapes = {
+        "tenant": plane(),
+        "compute": compute_plane(address="10.0.0.1", port=6443, etcd_endpoints=("https://127.0.0.1:2379",)),
+    }
+    off = {}
+    for name, shape in shapes.items():
+        files = write(tmp_path / name, shape)
+        argv = component("controller-manager", plane=shape, files=files, programs=BIN).argv
+        (controllers,) = [flag for flag in argv if flag.startswith("--controllers=")]
+        off[name] = "-taint-eviction-controller" in controllers.split(",")
+    assert off == {"tenant": True, "compute": False}
 
 
 def test_kubeconfigs_lead_to_files_that_exist(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from vkgateway.model.errors import NotFoundError
 from vkgateway.model.objects import Meta
 from vkgateway.sync.compute import ComputeLink
 from vkgateway.sync.engine import Engine
+from vkgateway.sync.pods.views import decode_tenant_pod
 
 GPU = "nvidia.com/gpu"
 
@@ -33,13 +34,13 @@ class Endpoint:
     """Stands for the kubelet endpoint: who may call it."""
 
     port: int = 10250
-    admitted: set[str] = field(default_factory=set)
+    admitted: dict[str, set[str]] = field(default_factory=dict)
 
-    def admit(self, tenant: str) -> None:
-        self.admitted.add(tenant)
+    def admit(self, tenant: str, *, fingerprints: Collection[str] = ()) -> None:
+        self.admitted[tenant] = set(fingerprints)
 
     def revoke(self, tenant: str) -> None:
-        self.admitted.discard(tenant)
+        self.admitted.pop(tenant, None)
 
 
 class Setting:
@@ -61,7 +62,9 @@ class Setting:
             on_change=self.woken.append,
         )
         client = tenant.client("alpha")
-        self.access = Access(client=client, url=tenant.url, host="10.0.0.1", port=6443)
+        self.access = Access(
+            client=client, url=tenant.url, host="10.0.0.1", port=6443, kubelet_clients=frozenset({"first"})
+        )
 
     async def serve(self, *pools: TenantPool) -> NodesSeen:
         spec = TenantSpec(pools=pools)
@@ -122,7 +125,7 @@ async def test_a_pool_becomes_a_node_of_the_limits_size(world: Setting) -> None:
     assert {"type": "InternalIP", "address": "10.0.0.1"} in node["status"]["addresses"]
     assert node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == 10250
     assert (seen.pools[0].node_name, seen.pools[0].ready, seen.pools[0].capacity[GPU]) == ("a100.local", True, "4")
-    assert world.endpoint.admitted == {"alpha"}
+    assert world.endpoint.admitted == {"alpha": {"first"}}
     assert "alpha" in world.woken
 
 
@@ -196,8 +199,48 @@ async def test_only_a_pod_of_the_tenant_that_runs_below_is_found(world: Setting)
     assert (target.namespace, target.name, target.uid) == ("alpha--default", "web", below["metadata"]["uid"])
 
 
+async def test_a_renewed_certificate_is_admitted_beside_the_old_one(world: Setting) -> None:
+    await world.ready(A100)
+    world.access = replace(world.access, kubelet_clients=frozenset({"first", "second"}))
+    await world.serve(A100)
+    assert world.endpoint.admitted == {"alpha": {"first", "second"}}
+
+
+async def test_the_endpoint_tells_the_pods_on_virtual_nodes_and_no_others(world: Setting) -> None:
+    await world.ready(A100)
+    for name, node, phase in (("web", "a100.local", "Running"), ("new", "a100.local", "Pending"), ("other", "x", "")):
+        spec = {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}
+        document = {"kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        stored = world.tenant.store.create(PODS, document, "default")
+        stored = {**stored, "status": {"phase": phase}}
+        world.tenant.store.update(PODS, stored, name=name, namespace="default", status=True)
+
+    async def names(phase: str) -> set[str]:
+        return {decode_tenant_pod(item).metadata.name for item in await world.runtimes.pods("alpha", phase)}
+
+    assert await names("") == {"web", "new"}
+    assert await names("Running") == {"web"}
+    with pytest.raises(NotFoundError):
+        await world.runtimes.pods("beta", "")
+
+
+async def test_stopping_waits_for_the_work_that_is_under_way(world: Setting) -> None:
+    await world.ready(A100)
+    going = asyncio.Event()
+    drained = world.engine.drain
+
+    async def drain(name: str) -> None:
+        assert world.endpoint.admitted == {}
+        going.set()
+        await drained(name)
+
+    world.engine.drain = drain  # type: ignore[method-assign]
+    await world.runtimes.stop("alpha")
+    assert going.is_set()
+
+
 async def test_stopping_ends_the_work_and_removes_nothing(world: Setting) -> None:
     await world.ready(A100)
     await world.runtimes.stop("alpha")
-    assert world.endpoint.admitted == set()
+    assert world.endpoint.admitted == {}
     assert world.node("a100.local") is not None

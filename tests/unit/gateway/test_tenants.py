@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,7 +19,7 @@ from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.ledger import ACCEPTED_SPEC
 from vkgateway.gateway.planes import Access, NodesSeen, OnStep
 from vkgateway.gateway.status import passed
-from vkgateway.gateway.tenants import TenantController
+from vkgateway.gateway.tenants import RENEW_AGAIN_SECONDS, RENEW_SECONDS, TenantController
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import EVENTS, NAMESPACES, PODS, TENANTS
 from vkgateway.model.api import Tenant
@@ -69,9 +70,11 @@ class Runtimes:
 
     def __init__(self) -> None:
         self.serving: dict[str, Tenant] = {}
+        self.served: Counter[str] = Counter()
 
     async def serve(self, tenant: Tenant, access: Access) -> NodesSeen:
         self.serving[tenant.metadata.name] = tenant
+        self.served[tenant.metadata.name] += 1
         return NodesSeen(passed("Ready", f"{len(tenant.spec.pools)} virtual nodes are ready"))
 
     async def stop(self, name: str) -> None:
@@ -88,7 +91,7 @@ class World:
         self.runtimes = Runtimes()
 
     @asynccontextmanager
-    async def gateway(self) -> AsyncIterator[TenantController]:
+    async def gateway(self, *, monotonic: Callable[[], float] = time.monotonic) -> AsyncIterator[TenantController]:
         recorder = Recorder(self.client)
         computes = ComputeController(
             self.client,
@@ -97,7 +100,12 @@ class World:
             on_change=lambda: tenants.wake_all(),  # noqa: PLW0108 - there is no `tenants` yet
         )
         tenants = TenantController(
-            self.client, recorder=recorder, computes=computes, planes=self.planes, runtimes=self.runtimes
+            self.client,
+            recorder=recorder,
+            computes=computes,
+            planes=self.planes,
+            runtimes=self.runtimes,
+            monotonic=monotonic,
         )
         computes.guaranteed, computes.users = tenants.ledger.guaranteed, tenants.ledger.users
         tasks = [asyncio.create_task(computes.run()), asyncio.create_task(tenants.run())]
@@ -222,6 +230,49 @@ async def test_trouble_of_the_management_cluster_is_not_told_as_the_tenants(worl
         assert world.phase("alpha") == "Ready"
     assert "False" not in seen
     assert not any(event["type"] == "Warning" for event in world.server.store.all(EVENTS))
+
+
+async def test_certificates_are_looked_at_daily_and_in_silence(world: World) -> None:
+    now = time.monotonic()
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway(monotonic=lambda: now) as tenants:
+        await until(lambda: world.phase("alpha") == "Ready")
+        version = world.get("alpha")["metadata"]["resourceVersion"]
+        now += RENEW_SECONDS - 60
+        await looked_at(world, tenants)
+        assert world.planes.made["alpha"] == 1
+        now += 120
+        await looked_at(world, tenants)
+        assert world.planes.made["alpha"] == 2
+        await looked_at(world, tenants)
+        assert world.planes.made["alpha"] == 2
+        assert world.get("alpha")["metadata"]["resourceVersion"] == version
+
+
+async def test_certificates_that_cannot_be_renewed_now_are_tried_again_and_are_no_trouble(world: World) -> None:
+    now = time.monotonic()
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway(monotonic=lambda: now) as tenants:
+        await until(lambda: world.phase("alpha") == "Ready")
+        version = world.get("alpha")["metadata"]["resourceVersion"]
+        world.planes.broken["alpha"] = "etcd does not answer"
+        now += RENEW_SECONDS
+        await looked_at(world, tenants)
+        del world.planes.broken["alpha"]
+        await looked_at(world, tenants)
+        assert world.planes.made["alpha"] == 1
+        now += RENEW_AGAIN_SECONDS
+        await looked_at(world, tenants)
+        assert world.planes.made["alpha"] == 2
+        assert world.get("alpha")["metadata"]["resourceVersion"] == version
+
+
+async def looked_at(world: World, tenants: TenantController) -> None:
+    """Have alpha looked at, from beginning to end."""
+    before = world.runtimes.served["alpha"]
+    tenants.wake("alpha")
+    await until(lambda: world.runtimes.served["alpha"] > before)
+    await asyncio.sleep(0)
 
 
 async def test_a_refused_change_leaves_the_tenant_as_it_was(world: World) -> None:

@@ -112,9 +112,9 @@ async def test_what_is_no_http_is_answered_once(endpoint: Endpoint) -> None:
 
 
 async def test_pods_are_the_callers(make: Make) -> None:
-    def pods(tenant: str) -> list[dict[str, object]]:
-        phases = ("Running", "Pending")
-        return [{"metadata": {"name": f"{tenant}-{phase}"}, "status": {"phase": phase}} for phase in phases]
+    async def pods(tenant: str, phase: str) -> list[bytes]:
+        phases = [phase] if phase else ["Running", "Pending"]
+        return [json.dumps({"metadata": {"name": f"{tenant}-{phase}"}}).encode() for phase in phases]
 
     endpoint = await make(pods=pods)
     caller = await endpoint.call()
@@ -132,7 +132,7 @@ async def test_configz_tells_the_idle_time(make: Make) -> None:
 
 
 async def test_a_broken_answer_ends_nothing_else(make: Make) -> None:
-    def pods(_: str) -> list[dict[str, object]]:
+    async def pods(_tenant: str, _phase: str) -> list[bytes]:
         raise RuntimeError("secret detail")
 
     caller = await (await make(pods=pods)).call()
@@ -140,6 +140,15 @@ async def test_a_broken_answer_ends_nothing_else(make: Make) -> None:
     assert status == 500
     assert b"secret" not in body
     assert (await caller.ask("GET", "/healthz"))[0] == 200
+
+
+async def test_pods_that_cannot_be_told_are_no_empty_list(make: Make) -> None:
+    async def pods(_tenant: str, _phase: str) -> list[bytes]:
+        raise UnavailableError("the API server does not answer")
+
+    caller = await (await make(pods=pods)).call()
+    status, _, body = await caller.ask("GET", "/pods")
+    assert (status, b"does not answer" in body) == (503, True)
 
 
 async def test_a_port_in_use_is_named(endpoint: Endpoint) -> None:

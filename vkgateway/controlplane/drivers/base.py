@@ -14,8 +14,11 @@ class Driver(Protocol):
     async def prepare(self, version: str) -> None:
         """Fetch what is needed to run that Kubernetes version; may take minutes the first time."""
 
-    async def start(self, plane: Plane, *, credentials: Credentials, version: str) -> None:
+    async def start(self, plane: Plane, *, credentials: Credentials, version: str) -> frozenset[str]:
         """Bring the components to what `plane` says and return before they serve.
+
+        Returns the fingerprints (SHA-256, hexadecimal) of the certificates by which the API server calls kubelets:
+        around a renewal the old one and the new one.
 
         Raises:
             ConflictError: another program listens on the API server's port.

@@ -69,7 +69,7 @@ class ProcessDriver:
         """Find or build the three programs of that version."""
         await self._resolve(version)
 
-    async def start(self, plane: Plane, *, credentials: Credentials, version: str) -> None:
+    async def start(self, plane: Plane, *, credentials: Credentials, version: str) -> frozenset[str]:
         """Write the files and ask for all three processes at once; the two clients wait for the API server."""
         programs = await self._resolve(version)
         await self._check_port(plane)
@@ -77,6 +77,7 @@ class ProcessDriver:
         for name in COMPONENTS:
             spec = component(name, plane=plane, files=files, programs=programs)
             await self._supervisor.ensure(spec)
+        return files.kubelet_clients()
 
     async def trouble(self, plane: Plane) -> str:
         """Tell the first process that waits for its next start, and why it ended.

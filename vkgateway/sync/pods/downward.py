@@ -14,6 +14,7 @@ from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.compute import Key, owned_by
 from vkgateway.sync.copies import Copies
 from vkgateway.sync.marks import EVICTED, FORWARDED
+from vkgateway.sync.metrics import PodMeter
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.sync.pods.case import Case, above_of, below_of, decode, plan_of
 from vkgateway.sync.pods.upward import Upward, cleaned
@@ -50,6 +51,7 @@ class Downward:
         tokens: Tokens,
         namespace_uid: Callable[[str], str],
         later: Callable[[Key, float], None],
+        meter: PodMeter,
         clock: Callable[[], float],
     ) -> None:
         self.tenant = tenant
@@ -59,6 +61,7 @@ class Downward:
         self._tokens = tokens
         self._namespace_uid = namespace_uid
         self._later = later
+        self._meter = meter
         self._clock = clock
         self.created: dict[str, float] = {}
         """Tenant pod UIDs whose compute pod was created, until the watch shows it, with the time of giving up."""
@@ -92,7 +95,10 @@ class Downward:
         except (errors.Invalid, errors.BadRequest, errors.Forbidden) as error:
             await self._refused(case, error)
         else:
-            self.created[above.metadata.uid] = self._clock() + _CREATED_GRACE
+            now = self._clock()
+            self.created[above.metadata.uid] = now + _CREATED_GRACE
+            born = above.metadata.creation_timestamp
+            self._meter.forwarded(now - times.parse(born).timestamp() if born else 0.0)
 
     async def _already_exists(self, case: Case, below: Object) -> None:
         metadata = below["metadata"]

@@ -15,6 +15,7 @@ from vkgateway.kube.client import Client
 from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.marks import EVICTED
+from vkgateway.sync.metrics import PodMeter
 from vkgateway.sync.pods.case import Case, above_of, as_object, below_of, plan_of
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 from vkgateway.translate.cleaning import Cleaner
@@ -44,8 +45,9 @@ _decode_stored = msgspec.json.Decoder(_Stored).decode
 class Upward:
     """Writes about one tenant's pods; every write names the pod's UID, so that it never meets a namesake."""
 
-    def __init__(self, client: Client, *, events: EventRecorder, clock: Callable[[], float]) -> None:
+    def __init__(self, client: Client, *, events: EventRecorder, meter: PodMeter, clock: Callable[[], float]) -> None:
         self._client = client
+        self._meter = meter
         self._events = events
         self._clock = clock
         self._settled: dict[str, tuple[str, str]] = {}
@@ -77,6 +79,7 @@ class Upward:
         )
         if patch is not None:
             versions = await self._patch_status(above.metadata, patch), versions[1]
+            self._meter.mirrored()
         self._settled[uid] = versions
 
     async def finish(self, case: Case) -> None:
@@ -98,7 +101,9 @@ class Upward:
         if patch is None:
             return
         await self._patch_status(above.metadata, patch)
+        self._meter.mirrored()
         if taken is not None:
+            self._meter.failed(taken.reason)
             await self._events.emit(above.metadata, reason=taken.reason, message=taken.message)
 
     async def remove(self, case: Case) -> None:
@@ -125,6 +130,7 @@ class Upward:
         patch = final_status({"status": status}, status, taken=LOST, now=self._now())
         if patch is not None:
             await self._patch_status(above.metadata, patch)
+            self._meter.failed(LOST.reason)
             await self._events.emit(above.metadata, reason=LOST.reason, message=LOST.message)
 
     async def fail(self, case: Case, reason: str, message: str) -> None:
@@ -133,6 +139,7 @@ class Upward:
         patch = failed_status(reason, message, tenant_status=msgspec.json.decode(above.status))
         if patch is not None:
             await self._patch_status(above.metadata, patch)
+            self._meter.failed(reason)
             await self._events.emit(above.metadata, reason=reason, message=message)
 
     async def report(

@@ -1,0 +1,127 @@
+"""The engine: who is removed is drained, and what goes wrong is counted and tried again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from prometheus_client import REGISTRY
+
+from vkgateway.kube.errors import ServerError
+from vkgateway.model.errors import UnavailableError
+from vkgateway.sync.engine import Engine, Item
+
+ITEM: Item = ("pod", "", "default", "web")
+
+
+class Reconcilers:
+    """Holds every handler until it is let go, then fails as it is told."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+        self.failures = list(failures)
+        self.handled = 0
+
+    async def handle(self, item: Item) -> None:
+        self.begun.set()
+        await self.go.wait()
+        self.handled += 1
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    engine = Engine(workers=4)
+    task = asyncio.create_task(engine.run())
+    yield engine
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def retries(reason: str) -> float:
+    return REGISTRY.get_sample_value("vkgateway_work_retries_total", {"reason": reason}) or 0.0
+
+
+def work(sort: str) -> float:
+    return REGISTRY.get_sample_value("vkgateway_work_seconds_count", {"sort": sort}) or 0.0
+
+
+async def test_a_removed_tenant_is_drained_when_its_last_handler_ends(engine: Engine) -> None:
+    alpha, beta = Reconcilers(), Reconcilers()
+    engine.add("alpha", alpha)
+    engine.add("beta", beta)
+    for tenant in ("alpha", "beta"):
+        engine.queue.add(tenant, ITEM)
+    await asyncio.gather(alpha.begun.wait(), beta.begun.wait())
+    engine.remove("alpha")
+    draining = asyncio.create_task(engine.drain("alpha"))
+    await asyncio.sleep(0)
+    assert not draining.done()
+    alpha.go.set()
+    async with asyncio.timeout(5):
+        await draining
+    assert (alpha.handled, beta.handled) == (1, 0)
+    beta.go.set()
+
+
+@pytest.mark.parametrize(
+    "failure", [ServerError("no", status=500), UnavailableError("not now"), RuntimeError("defect")]
+)
+async def test_what_fails_for_a_removed_tenant_is_drained_too_and_not_tried_again(
+    engine: Engine, failure: Exception
+) -> None:
+    alpha = Reconcilers(failure)
+    engine.add("alpha", alpha)
+    engine.queue.add("alpha", ITEM)
+    await alpha.begun.wait()
+    engine.remove("alpha")
+    alpha.go.set()
+    async with asyncio.timeout(5):
+        await engine.drain("alpha")
+    await asyncio.sleep(0)
+    assert engine.queue.failures("alpha", ITEM) == 0
+
+
+async def test_nothing_is_waited_for_where_nothing_is_at_work(engine: Engine) -> None:
+    async with asyncio.timeout(1):
+        await engine.drain("nobody")
+
+
+async def test_an_engine_that_is_stopped_leaves_nothing_to_wait_for() -> None:
+    engine = Engine(workers=1)
+    alpha = Reconcilers()
+    engine.add("alpha", alpha)
+    engine.queue.add("alpha", ITEM)
+    task = asyncio.create_task(engine.run())
+    await alpha.begun.wait()
+    engine.remove("alpha")
+    draining = asyncio.create_task(engine.drain("alpha"))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    async with asyncio.timeout(5):
+        await draining
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (ServerError("no", status=500), "ServerError"),
+        (UnavailableError("not now"), "UnavailableError"),
+        (RuntimeError("defect"), "defect"),
+    ],
+)
+async def test_failures_are_counted_by_reason_and_tried_again(engine: Engine, failure: Exception, reason: str) -> None:
+    before, looks = retries(reason), work("pod")
+    alpha = Reconcilers(failure)
+    alpha.go.set()
+    engine.add("alpha", alpha)
+    engine.queue.add("alpha", ITEM)
+    async with asyncio.timeout(5):
+        while alpha.handled < 2:  # noqa: ASYNC110 - the second look comes by the queue's own timer
+            await asyncio.sleep(0.005)
+    assert retries(reason) == before + 1
+    assert work("pod") >= looks + 1
