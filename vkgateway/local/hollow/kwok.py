@@ -27,6 +27,8 @@ anything for their nodes; so a node's lease is short, and is renewed every quart
 # Pods of hollow nodes have addresses that lead nowhere; this range is set aside for them.
 _POD_ADDRESSES = "10.232.0.0/14"
 _NOBODY = 65534
+NO_EXEC = "/dev/null/commands in pods on hollow nodes need a platform that runs as root"
+"""A working directory that can never be, since /dev/null is no directory: whoever tries reads this in the refusal."""
 _STOP_RANK = 70
 _API = "kwok.x-k8s.io/v1alpha1"
 _LOG = (
@@ -104,10 +106,15 @@ def _options(kubelet: HollowKubelet, *, parallelism: int) -> dict[str, Any]:
 
 
 def _debugging(log: Path) -> list[dict[str, Any]]:
-    """Logs come from a file; exec runs on this machine, as root's opposite and without the platform's files."""
+    """Logs come from a file; exec runs on this machine, as root's opposite and without the platform's files.
+
+    Without root it could only run as the platform's own user, with all that is his: so there it cannot run at all.
+    """
     local: dict[str, Any] = {"workDir": "/", "envs": [{"name": "HOME", "value": "/nonexistent"}]}
     if os.geteuid() == 0:
         local["securityContext"] = {"runAsUser": _NOBODY, "runAsGroup": _NOBODY}
+    else:
+        local["workDir"] = NO_EXEC
     return [
         _rule("ClusterLogs", logs=[{"logsFile": str(log), "previousLogsFile": str(log)}]),
         _rule("ClusterAttach", attaches=[{"logsFile": str(log)}]),
