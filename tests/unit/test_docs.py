@@ -39,5 +39,5 @@ def test_the_readme_names_every_page() -> None:
 def test_make_targets_that_are_named_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
-        named = set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE))
-        assert named <= targets | {"bench-NAME"}, f"{page.name} names {named - targets}"
+        named = set(re.findall(r"(?:^|`)make ([a-z-]*[a-z])", page.read_text(), re.MULTILINE))
+        assert named <= targets, f"{page.name} names {named - targets}"
