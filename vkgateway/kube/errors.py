@@ -26,7 +26,8 @@ class ApiError(VkgatewayError):
 
     `status` is the HTTP status (0 where there was no answer), `reason` Kubernetes' word for it, `causes` the
     finer reasons it lists (`NamespaceTerminating`), `retry_after` the seconds the server asks to wait,
-    `message` what it said, cut to a sane length and without what may be secret.
+    `message` what was asked and what came of it, `words` the server's own part of that; both cut to a sane length and
+    without what may be secret.
     """
 
     transient: ClassVar[bool] = False
@@ -40,9 +41,11 @@ class ApiError(VkgatewayError):
         reason: str = "",
         causes: tuple[str, ...] = (),
         retry_after: float | None = None,
+        words: str = "",
         hint: str = "",
     ) -> None:
         super().__init__(message, hint=hint)
+        self.words = words or message
         self.status = status
         self.reason = reason
         self.causes = causes
@@ -192,6 +195,7 @@ def _error(status: int, said: _Status, *, what: str, header: str | None) -> ApiE
         reason=said.reason,
         causes=tuple(cause.reason for cause in causes or ()),
         retry_after=retry_after,
+        words=words,
     )
 
 

@@ -34,8 +34,8 @@ _RELEASED_FOR: Final = 30.0
 """Seconds for which a pod whose finalizer was just taken off is left alone, though the watch still shows it."""
 _GRACE_SLACK: Final = 2.0
 """Seconds by which two deletion times may differ and still mean the same grace."""
-_PASSING: Final = ("being terminated", "exceeded quota")
-"""What a server says in a 403 that will be otherwise later (namespace lifecycle and quota admission)."""
+_OVER_QUOTA: Final = "exceeded quota"
+"""What the quota admission plugin says in a 403 that will be otherwise later; it names no cause."""
 
 
 class Downward:
@@ -122,8 +122,8 @@ class Downward:
 
     async def _refused(self, case: Case, error: errors.ApiError) -> None:
         """The compute cluster's own verdict; only what would be the same tomorrow is final."""
-        said = cleaned(case, error.message, namespace=compute_namespace(self.tenant.name, case.key[0]))
-        if isinstance(error, errors.Forbidden) and any(passing in said for passing in _PASSING):
+        said = cleaned(case, error.words, namespace=compute_namespace(self.tenant.name, case.key[0]))
+        if "NamespaceTerminating" in error.causes or _OVER_QUOTA in said:
             await self._upward.report(case, "ForwardingDelayed", said)
             raise errors.TooManyRequests(said, status=429, reason="TooManyRequests") from error
         await self._upward.fail(case, "ForwardingRefused", f"the compute cluster refused the pod: {said}")
@@ -154,7 +154,7 @@ class Downward:
         try:
             await case.link.client.patch(resources.PODS, name, patch, namespace=namespace, kind="strategic")
         except errors.Invalid as error:
-            said = cleaned(case, error.message, namespace=namespace)
+            said = cleaned(case, error.words, namespace=namespace)
             await self._upward.tell(case, "ChangeNotForwarded", said)
 
     async def _refresh_tokens(self, case: Case) -> None:

@@ -212,7 +212,14 @@ class PodReconciler:
         if case.tenant is None or case.tenant.terminal or not waited:
             return
         try:
-            said = cleaned(case, str(error), namespace=compute_namespace(self.tenant.name, case.key[0]))
+            said = cleaned(case, _sentence(error), namespace=compute_namespace(self.tenant.name, case.key[0]))
             await self.hands.upward.report(case, "ForwardingDelayed", said)
         except errors.ApiError as second:
             log.warning("cannot tell of a delay", tenant=self.tenant.name, pod="/".join(case.key), error=str(second))
+
+
+def _sentence(error: Exception) -> str:
+    """What a tenant may know of trouble: not which server was asked for what."""
+    if isinstance(error, errors.Unreachable):
+        return "the compute cluster does not answer"
+    return error.words if isinstance(error, errors.ApiError) else str(error)
