@@ -170,7 +170,8 @@ def pod(
         (pod("Pending", deleting=30, finalizer=True), ["pod-end"]),
         (pod("Failed", deleting=30, finalizer=True), []),
         (pod("Failed", deleting=0, finalizer=True), []),
-        (pod("Succeeded", deleting=0), ["pod-remove"]),
+        (pod("Succeeded", deleting=0), []),
+        (pod("Failed", deleting=30), []),
     ],
 )
 def test_one_stage_at_most_acts_on_a_pod(what: dict[str, Any], stage: list[str]) -> None:
