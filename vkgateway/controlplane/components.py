@@ -16,6 +16,8 @@ PROGRAMS: Mapping[ComponentName, str] = {
 }
 # Those that use the API server stop before it, and everything before etcd.
 _STOP_RANKS: Mapping[ComponentName, int] = {"apiserver": 40, "controller-manager": 60, "scheduler": 60}
+# Seconds between SIGTERM and SIGKILL. What they know stands in etcd, and whoever asked them something asks again.
+_STOP_TIMEOUTS: Mapping[ComponentName, float] = {"apiserver": 3.0, "controller-manager": 2.0, "scheduler": 2.0}
 # Controllers that have nothing to do without a cloud, without volumes that a machine attaches, or without
 # machines whose addresses are handed out. Names that 1.30 does not know cannot stand here: it refuses them.
 NEEDLESS_CONTROLLERS = (
@@ -45,6 +47,7 @@ def component(name: ComponentName, *, plane: Plane, files: PlaneFiles, programs:
         argv=(str(programs[PROGRAMS[name]]), *_arguments(flags)),
         env={**_SMALL_HEAP, **tuning.env, "VKGATEWAY_TRUST": files.trust()},
         stop_rank=_STOP_RANKS[name],
+        stop_timeout=_STOP_TIMEOUTS[name],
     )
 
 
@@ -63,6 +66,8 @@ def _api_server(plane: Plane, files: PlaneFiles) -> _Flags:
         "authorization-mode": "Node,RBAC",
         "enable-admission-plugins": "NodeRestriction",
         "profiling": "false",
+        # Otherwise a server that is told to stop waits a minute for the watches of its clients to end.
+        "shutdown-watch-termination-grace-period": "1s",
         # The `kubernetes` endpoints are an object of the template: no lease to renew, no address to guess.
         "endpoint-reconciler-type": "none",
         **_api_server_etcd(plane, files),

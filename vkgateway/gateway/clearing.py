@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 
 import structlog
 
@@ -16,6 +16,8 @@ from vkgateway.sync.teardown import remove_tenant
 
 log = structlog.get_logger(__name__)
 
+Removal = Callable[[ComputeLink, str], Awaitable[None]]
+
 CLEARING_SECONDS = 60.0
 """Pods may take their grace to end; after so long the status says that it lasts."""
 
@@ -26,8 +28,10 @@ def clusters_of(tenant: Tenant, accepted: TenantSpec | None) -> set[str]:
     return {pool.compute_cluster for pool in wanted} | {pool.compute_cluster for pool in tenant.status.pools}
 
 
-async def clear(computes: ComputeController, name: str, *, needed: Collection[str]) -> None:
-    """Empty all compute clusters of a tenant, and wait until they are.
+async def clear(
+    computes: ComputeController, name: str, *, needed: Collection[str], remove: Removal = remove_tenant
+) -> None:
+    """Empty all compute clusters of a tenant, and wait until they are; with `remove_pods` only of its pods.
 
     Those that it does not use now may still hold something of it from before, and are cleared if they can be.
     Raises UnavailableError where it cannot be done now, or takes too long to be silent about it.
@@ -36,16 +40,16 @@ async def clear(computes: ComputeController, name: str, *, needed: Collection[st
     missing = [one for one in needed if one not in links and computes.cluster(one) is not None]
     if missing:
         raise UnavailableError(f"waits until compute cluster {missing[0]!r} is connected")
-    clearings = (_clear_one(link, name, needed=link.name in needed) for link in links.values())
+    clearings = (_clear_one(link, name, needed=link.name in needed, remove=remove) for link in links.values())
     for result in await asyncio.gather(*clearings, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
 
 
-async def _clear_one(link: ComputeLink, name: str, *, needed: bool) -> None:
+async def _clear_one(link: ComputeLink, name: str, *, needed: bool, remove: Removal) -> None:
     try:
         async with asyncio.timeout(CLEARING_SECONDS):
-            await remove_tenant(link, name)
+            await remove(link, name)
     except TimeoutError as error:
         raise UnavailableError(f"pods and namespaces are still ending in compute cluster {link.name!r}") from error
     except errors.ApiError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -27,6 +27,7 @@ from vkgateway.model.api import Tenant, TenantPolicy, TenantSpec
 from vkgateway.model.errors import UnavailableError, VkgatewayError
 from vkgateway.model.names import TENANT_FINALIZER
 from vkgateway.sync.metrics import forget as forget_metrics
+from vkgateway.sync.teardown import remove_pods
 
 log = structlog.get_logger(__name__)
 
@@ -268,12 +269,12 @@ class TenantController:
         held = TENANT_FINALIZER in tenant.metadata.finalizers or record.recorded is not None
         if record.released or not held:
             return None
-        await self._say(tenant, record, "its pods are being ended and its namespaces removed")
+        await self._say(tenant, record, "its pods are being ended")
         await self._drop(name, keep=True)
         needed = clusters_of(tenant, self.ledger.accepted(name))
-        await clear(self._computes, name, needed=needed)
-        await self._say(tenant, record, "its control plane and data are being removed")
-        await self._planes.remove(name, on_step=lambda _reason, message: self._say(tenant, record, message))
+        await clear(self._computes, name, needed=needed, remove=remove_pods)
+        # Kubernetes takes 5 s at least for a namespace; nothing in it runs any more.
+        await _both(clear(self._computes, name, needed=needed), self._remove_plane(tenant, record))
         # A request that was under way when the work was ended may have made something since.
         await clear(self._computes, name, needed=needed)
         await self._release(tenant)
@@ -282,6 +283,12 @@ class TenantController:
         forget_metrics(name)
         self._computes.tenants_changed()
         return None
+
+    async def _remove_plane(self, tenant: Tenant, record: TenantRecord) -> None:
+        await self._say(tenant, record, "its control plane and data are being removed")
+        name = tenant.metadata.name
+        await self._planes.remove(name, on_step=lambda _reason, message: self._say(tenant, record, message))
+        await self._say(tenant, record, "its namespaces in compute clusters are being removed")
 
     async def _say(self, tenant: Tenant, record: TenantRecord, message: str) -> None:
         record.learn(deleting=Verdict("False", "Deleting", message))
@@ -317,6 +324,13 @@ class TenantController:
         if record is not None and record.access is not None:
             access, record.access = record.access, None
             await access.client.close()
+
+
+async def _both(*parts: Awaitable[None]) -> None:
+    """Do two things side by side, both to their end; raises what the first of them failed with."""
+    for result in await asyncio.gather(*parts, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
 
 
 async def _nobody(_reason: str, _message: str) -> None:

@@ -3,37 +3,89 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
 
 from vkgateway.kube import errors, resources
+from vkgateway.kube.backoff import Backoff
 from vkgateway.model.names import MIRROR_FINALIZER, TENANT_LABEL
 from vkgateway.sync.compute import ComputeLink, decode_namespace, namespace_owner, owned_by
-from vkgateway.sync.pods.views import decode_compute_pod
+from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod
 
 log = structlog.get_logger(__name__)
 
-_LOOK_AGAIN: Final = 0.5
+_LOOKS: Final = Backoff(base=0.2, cap=1.0)
+_AT_ONCE: Final = 16
 
 
-async def remove_tenant(link: ComputeLink, tenant: str) -> None:
-    """Delete a tenant's compute namespaces and wait until the last one is gone.
+async def remove_pods(link: ComputeLink, tenant: str) -> None:
+    """Delete a tenant's compute pods and wait until the last one is gone.
 
     Pods end with their own grace; our finalizers come off at once, since nobody is left to read how they ended. The
     tenant's reconcilers must not run any more. Raises `errors.ApiError` where the cluster cannot be asked; what was
     removed by then stays removed, and calling it again goes on from there.
     """
-    while True:
-        namespaces = await _namespaces(link, tenant)
-        for name, (uid, deleting) in namespaces.items():
-            if not deleting:
-                log.info("removing compute namespace", compute=link.name, tenant=tenant, namespace=name)
-                await _delete_namespace(link, name, uid)
-        await _release_pods(link, tenant)
-        if not namespaces:
-            return
-        await asyncio.sleep(_LOOK_AGAIN)
+    await _until_gone(lambda: _remove_pods(link, tenant))
+
+
+async def remove_tenant(link: ComputeLink, tenant: str) -> None:
+    """Delete a tenant's pods, then its compute namespaces, and wait until the last one is gone; see `remove_pods`.
+
+    Kubernetes lets 5 s pass before it empties a namespace, and looks at one that has pods again only after half of
+    their longest grace, however soon they end: so the pods go first.
+    """
+    await remove_pods(link, tenant)
+    await _until_gone(lambda: _remove_namespaces(link, tenant))
+
+
+async def _until_gone(remove: Callable[[], Awaitable[bool]]) -> None:
+    looks = 0
+    while await remove():
+        looks += 1
+        await asyncio.sleep(_LOOKS.delay(looks))
+
+
+async def _remove_pods(link: ComputeLink, tenant: str) -> bool:
+    """Whether there were any pods left."""
+    selector = f"{TENANT_LABEL}={tenant}"
+    pages = link.client.pages(resources.PODS, label_selector=selector)
+    views = [decode_compute_pod(bytes(item)) async for page in pages for item in page.items]
+    left = [view for view in views if owned_by(tenant, view.metadata)]
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def remove(view: ComputePodView) -> None:
+        async with slots:
+            await _remove_pod(link, view)
+
+    for result in await asyncio.gather(*map(remove, left), return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+    return bool(left)
+
+
+async def _remove_pod(link: ComputeLink, view: ComputePodView) -> None:
+    metadata = view.metadata
+    try:
+        if view.held:
+            others = [name for name in metadata.finalizers if name != MIRROR_FINALIZER]
+            change = {"metadata": {"uid": metadata.uid, "finalizers": others or None}}
+            await link.client.patch(resources.PODS, metadata.name, change, namespace=metadata.namespace)
+        if metadata.deletion_timestamp is None:
+            await link.client.delete(resources.PODS, metadata.name, namespace=metadata.namespace, uid=metadata.uid)
+    except (errors.NotFound, errors.Conflict):
+        return
+
+
+async def _remove_namespaces(link: ComputeLink, tenant: str) -> bool:
+    """Whether there were any namespaces left."""
+    namespaces = await _namespaces(link, tenant)
+    for name, (uid, deleting) in namespaces.items():
+        if not deleting:
+            log.info("removing compute namespace", compute=link.name, tenant=tenant, namespace=name)
+            await _delete_namespace(link, name, uid)
+    return bool(namespaces)
 
 
 async def _namespaces(link: ComputeLink, tenant: str) -> dict[str, tuple[str, bool]]:
@@ -53,19 +105,3 @@ async def _delete_namespace(link: ComputeLink, name: str, uid: str) -> None:
         await link.client.delete(resources.NAMESPACES, name, uid=uid)
     except (errors.NotFound, errors.Conflict):
         return
-
-
-async def _release_pods(link: ComputeLink, tenant: str) -> None:
-    async for page in link.client.pages(resources.PODS, label_selector=f"{TENANT_LABEL}={tenant}"):
-        for item in page.items:
-            view = decode_compute_pod(bytes(item))
-            if not view.held or not owned_by(tenant, view.metadata):
-                continue
-            others = [name for name in view.metadata.finalizers if name != MIRROR_FINALIZER]
-            metadata = {"uid": view.metadata.uid, "finalizers": others or None}
-            try:
-                await link.client.patch(
-                    resources.PODS, view.metadata.name, {"metadata": metadata}, namespace=view.metadata.namespace
-                )
-            except errors.NotFound:
-                continue

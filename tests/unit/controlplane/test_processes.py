@@ -150,6 +150,13 @@ def test_only_the_compute_cluster_evicts_by_taints(tmp_path: Path) -> None:
     assert off == {"tenant": True, "compute": False}
 
 
+def test_components_stop_soon_and_api_servers_do_not_wait_for_watches(tmp_path: Path) -> None:
+    files = write(tmp_path, plane())
+    specs = {name: component(name, plane=plane(), files=files, programs=BIN) for name in COMPONENTS}
+    assert all(spec.stop_timeout <= 3 for spec in specs.values())
+    assert "--shutdown-watch-termination-grace-period=1s" in specs["apiserver"].argv
+
+
 def test_kubeconfigs_lead_to_files_that_exist(tmp_path: Path) -> None:
     files = write(tmp_path, plane())
     document = yaml.safe_load(files.kubeconfig("scheduler").read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import copy
 from collections.abc import AsyncIterator
@@ -242,8 +243,17 @@ async def test_a_tenant_is_removed_with_all_it_had_and_nothing_else(here: World)
         assert here.sync is not None
         link.unlisten("alpha")
         here.sync.links.clear()
-        await remove_tenant(link, "alpha")
+        removing = asyncio.create_task(remove_tenant(link, "alpha"))
+        await until(lambda: "deletionTimestamp" in (here.compute_pod() or {}).get("metadata", {}))
+        assert "finalizers" not in (here.compute_pod() or {})["metadata"]
+        assert here.below.store.find(NAMESPACES, "alpha--default") is not None
+        here.end()
+        async with asyncio.timeout(5):
+            await removing
 
     left = {document["metadata"]["name"] for document in here.below.store.all(NAMESPACES)}
     assert left == {"beta--default", "mine"}
     assert here.below.store.all(PODS) == []
+    deletes = [request.split("?")[0] for request in here.below.requests if request.startswith("DELETE")]
+    # A namespace that is deleted while it has pods is looked at again only after half of their grace.
+    assert deletes == ["DELETE /api/v1/namespaces/alpha--default/pods/web", "DELETE /api/v1/namespaces/alpha--default"]
