@@ -1,4 +1,4 @@
-"""`python -m bench NAME|all`: measures on this machine, and against this machine only."""
+"""`python -m bench NAME...|all`: measures on this machine, and against this machine only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BENCHMARKS: dict[str, ModuleType] = {
 
 
 @click.command()
-@click.argument("name", type=click.Choice([*BENCHMARKS, "all"]))
+@click.argument("names", nargs=-1, required=True, type=click.Choice([*BENCHMARKS, "all"]))
 @click.option("--pods", type=click.IntRange(1, LARGEST), help="Pods at once. [default: each benchmark's own sizes]")
 @click.option("--tenants", type=click.IntRange(1, 50), default=25, show_default=True, help="Spread over so many.")
 @click.option("--seconds", type=click.FloatRange(1, 600), default=60.0, show_default=True, help="Length of light.")
@@ -52,13 +52,13 @@ BENCHMARKS: dict[str, ModuleType] = {
 )
 @click.option("--keep", is_flag=True, help="Leave the platform up afterwards.")
 @click.option("--write/--no-write", default=True, show_default=True, help="Write docs/benchmarks.json and .md.")
-def main(name: str, **options: object) -> None:
-    """Run benchmark NAME, or all of them, on a platform of its own that is removed afterwards."""
+def main(names: tuple[str, ...], **options: object) -> None:
+    """Run benchmarks by name, or all of them, on a platform of their own that is removed afterwards."""
     settings = Settings(**options)  # type: ignore[arg-type] # click has checked every one of them
     logs.configure(Logging(level="warning"))
-    names = list(BENCHMARKS) if name == "all" else [name]
+    chosen = [name for name in BENCHMARKS if name in names or "all" in names]
     try:
-        uvloop.run(_run(names, settings))
+        uvloop.run(_run(chosen, settings))
     except VkgatewayError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(error.exit_code)
