@@ -28,7 +28,7 @@ async def leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     yield
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _PATIENCE
-    while (left := [*_tasks(before), *_sessions(sessions), *_files(loop)]) and loop.time() < deadline:
+    while (left := [*_tasks(before), *_sessions(sessions), *_files(loop)]) and loop.time() < deadline:  # noqa: ASYNC110 - nothing tells
         await asyncio.sleep(0.005)
     assert not left, f"left behind: {left}"
 
