@@ -202,3 +202,12 @@ def test_a_port_in_use_is_named(elsewhere: Platform, platform: Platform) -> None
     assert answer.code != 0
     assert str(port) in answer.err
     assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize(
+    "wish", ["delete nodes", "create clusterroles", "impersonate users", "delete tenants.vkgateway.io", "create nodes"]
+)
+def test_the_gateway_may_do_its_work_below_and_no_more(platform: Platform, wish: str) -> None:
+    answer = platform.compute.try_kubectl("auth", "can-i", *wish.split(), "--as", "vkgateway")
+
+    assert answer.out.strip() == "no"

@@ -16,7 +16,7 @@ from vkgateway.controlplane.plane import ComponentName, Plane, Tuning, compute_p
 from vkgateway.kube import kubeconfig
 from vkgateway.local import etcd
 from vkgateway.local.paths import Paths
-from vkgateway.local.pki import PlatformPki
+from vkgateway.local.pki import GATEWAY, GATEWAY_USER, PlatformPki
 from vkgateway.local.realnode.options import Network
 from vkgateway.local.record import PlatformRecord
 from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER
@@ -50,7 +50,7 @@ def plane(record: PlatformRecord) -> Plane:
 
 
 def write_plane(paths: Paths, *, record: PlatformRecord, pki: PlatformPki, now: datetime.datetime) -> PlaneFiles:
-    """Write what the processes read, and the admin's kubeconfig where the command line looks for it."""
+    """Write what the processes read, the admin's kubeconfig where the command line looks for it, and the gateway's."""
     shape = plane(record)
     files = write_files(
         paths.compute,
@@ -61,6 +61,15 @@ def write_plane(paths: Paths, *, record: PlatformRecord, pki: PlatformPki, now: 
         now=now,
     )
     kubeconfig.write(paths.kubeconfig, admin_kubeconfig(shape, credentials=pki.compute))
+    gateway = kubeconfig.build(
+        shape.cluster,
+        server=shape.url,
+        ca=pki.compute.ca.cert_pem,
+        cert=(paths.pki / f"{GATEWAY}.crt").read_bytes(),
+        key=(paths.pki / f"{GATEWAY}.key").read_bytes(),
+        user=GATEWAY_USER,
+    )
+    kubeconfig.write(paths.gateway_kubeconfig, gateway)
     return files
 
 
@@ -76,6 +85,12 @@ def definitions() -> list[dict[str, Any]]:
     folder = resources.files("vkgateway.model") / "crds"
     texts = (file.read_text() for file in sorted(folder.iterdir(), key=lambda f: f.name) if file.name.endswith(".yaml"))
     return [document for text in texts for document in yaml.safe_load_all(text) if document]
+
+
+def gateway_rights() -> list[dict[str, Any]]:
+    """Return what lets the gateway do its work in this cluster, and nothing else."""
+    text = (resources.files("vkgateway.gateway") / "rights.yaml").read_text()
+    return [document for document in yaml.safe_load_all(text) if document]
 
 
 def compute_cluster(pools: Iterable[str]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def settings(
     return config.Config(
         data_dir=str(paths.data_dir),
         address=record.address,
-        management_cluster=config.ManagementCluster(kubeconfig=str(paths.kubeconfig)),
+        management_cluster=config.ManagementCluster(kubeconfig=str(paths.gateway_kubeconfig)),
         kubelet=config.Kubelet(port=record.ports["gateway-kubelet"]),
         datastore=config.Datastore(
             endpoints=(etcd.endpoint(record.ports["etcd"]),),

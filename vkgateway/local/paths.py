@@ -60,6 +60,11 @@ class Paths:
         return self.data_dir / "compute.kubeconfig"
 
     @property
+    def gateway_kubeconfig(self) -> Path:
+        """The gateway's own, far from admin."""
+        return self.data_dir / "gateway.kubeconfig"
+
+    @property
     def gateway_config(self) -> Path:
         """Settings of the gateway process."""
         return self.data_dir / "gateway.yaml"
@@ -68,5 +73,5 @@ class Paths:
         """List all that a platform keeps; its record near the end, so that a removal cut short can be repeated."""
         supervisor = SupervisorPaths(self.data_dir)
         folders = (self.pki, self.compute, self.etcd, self.hollow, self.node, self.data_dir / "tenants")
-        files = (self.kubeconfig, self.gateway_config, self.record, self.lock)
+        files = (self.kubeconfig, self.gateway_kubeconfig, self.gateway_config, self.record, self.lock)
         return [*folders, supervisor.run_dir, supervisor.log_dir, *files]

@@ -20,6 +20,9 @@ ETCD_SERVER = "etcd"
 ETCD_PEER = "etcd-peer"
 ETCD_ROOT = "etcd-root"
 HOLLOW_SERVER = "kwok"
+GATEWAY = "gateway"
+GATEWAY_USER = "vkgateway"
+"""As whom the gateway speaks to the compute cluster; `gateway/rights.yaml` says what it may do there."""
 _COMPUTE = "compute"
 _LOOPBACK = ("127.0.0.1",)
 _LOCALHOST = ("localhost",)
@@ -52,6 +55,7 @@ def ensure_pki(paths: Paths, *, now: datetime.datetime) -> PlatformPki:
     ensure_certificate(
         paths.hollow, HOLLOW_SERVER, authority=compute.ca, cn="kwok", ips=_LOOPBACK, server=True, now=now
     )
+    ensure_certificate(paths.pki, GATEWAY, authority=compute.ca, cn=GATEWAY_USER, now=now)
     return PlatformPki(etcd=etcd, compute=compute)
 
 

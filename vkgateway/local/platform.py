@@ -186,7 +186,12 @@ class Startup:
 
     async def _definitions(self) -> str:
         pools = [*self._record.hollow_nodes, *([real.POOL] if self._real else [])]
-        documents = [*compute.definitions(), compute.compute_cluster(pools), compute.own_endpoint(self._record)]
+        documents = [
+            *compute.definitions(),
+            *compute.gateway_rights(),
+            compute.compute_cluster(pools),
+            compute.own_endpoint(self._record),
+        ]
         await apply_objects(self._api, documents, field_manager=FIELD_MANAGER)
         return f"ComputeCluster local with pools {', '.join(pools)}"
 
