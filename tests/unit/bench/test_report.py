@@ -1,0 +1,65 @@
+"""Percentiles, targets, timelines, and the page that is made of results."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from bench import report
+from bench.outcome import Machine, Outcome, Result, Target
+from bench.stats import percentile
+from bench.timeline import Timeline
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.0, 1), (0.5, 50), (0.99, 99), (1.0, 100)])
+def test_percentile_is_a_value_that_was_seen(share: float, value: int) -> None:
+    assert percentile(range(1, 101), share) == value
+
+
+def test_percentile_of_nothing() -> None:
+    assert math.isnan(percentile([], 0.5))
+
+
+def test_first_time_of_a_mark_counts() -> None:
+    timeline = Timeline()
+    timeline.mark("sent", ("a", "p"), 1.0)
+    timeline.mark("ready", ("a", "p"), 3.0)
+    timeline.mark("ready", ("a", "p"), 9.0)
+    timeline.mark("ready", ("a", "stranger"), 9.0)
+    assert timeline.delays("sent", "ready") == [2.0]
+
+
+async def test_waiting_for_what_has_happened_ends_at_once() -> None:
+    timeline = Timeline()
+    timeline.mark("ready", ("a", "p"))
+    await timeline.until("ready", [("a", "p")])
+
+
+def result(name: str, *targets: Target) -> Result:
+    return Result(
+        name=name,
+        title="How long",
+        date="2026-01-01 00:00 UTC",
+        machine=Machine(cores=2, memory_gib=24.0, kernel="6.1", busy=0.03),
+        versions={"vkgateway": "0.1.0"},
+        outcome=Outcome(columns=["way", "ms"], rows=[["down", 1.5]], targets=list(targets), notes=["A note."]),
+        seconds=2.0,
+    )
+
+
+def test_page_says_what_was_missed(tmp_path: Path) -> None:
+    report.save(result("light", Target(what="p99", seen=30.0, limit=25.0, unit="ms")), docs=tmp_path)
+    report.save(result("burst", Target(what="share", seen=0.9, limit=0.8, at_least=True)), docs=tmp_path)
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert page.index("## burst") < page.index("## light")
+    assert "| p99 | at most 25 ms | 30 ms | **missed** |" in page
+    assert "| share | at least 0.8 | 0.9 | met |" in page
+    assert "| down | 1.5 |" in page
+
+
+def test_a_newer_result_takes_the_place_of_the_older(tmp_path: Path) -> None:
+    report.save(result("light", Target(what="p99", seen=30.0, limit=25.0)), docs=tmp_path)
+    report.save(result("light", Target(what="p99", seen=20.0, limit=25.0)), docs=tmp_path)
+    assert "missed" not in (tmp_path / "benchmarks.md").read_text()
