@@ -80,15 +80,16 @@ def argv(command: Sequence[str]) -> list[str]:
 
 def main() -> int:
     """Run all of it; the exit code."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--data-dir", help="the platform's data directory (default: as for every command)")
-    data_dir = options.parse_args().data_dir
-    if data_dir:
-        os.environ["VKGATEWAY_DATA_DIR"] = str(Path(data_dir).expanduser().absolute())
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data-dir", type=Path, help="the platform's data directory (default: as for every command)")
+    parser.add_argument("--kubeconfigs", type=Path, default=CHECKOUT / ".demo", help="where the tenants' are written")
+    options = parser.parse_args()
+    if options.data_dir:
+        os.environ["VKGATEWAY_DATA_DIR"] = str(options.data_dir.expanduser().absolute())
     # The demonstration shows the platform of this machine, whatever cluster is the user's own.
     os.environ.pop("VKGATEWAY_KUBECONFIG", None)
     try:
-        demonstrate()
+        demonstrate(home=options.kubeconfigs.absolute())
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
         print("      `vkgateway status` tells how the platform is; the demo may be repeated.", file=sys.stderr)
@@ -99,8 +100,8 @@ def main() -> int:
     return 0
 
 
-def demonstrate() -> None:
-    """All chapters in order."""
+def demonstrate(*, home: Path) -> None:
+    """All chapters in order; the tenants' kubeconfigs go to `home`."""
     began = time.monotonic()
     host = Shell("host")
     title("A platform on this machine")
@@ -114,7 +115,6 @@ def demonstrate() -> None:
     # Whoever runs a kubectl below gets the platform's own.
     os.environ["PATH"] = os.pathsep.join((str(Path(kubectl).parent), os.environ.get("PATH", os.defpath)))
     real = status["realNode"] == "yes"
-    home = CHECKOUT / ".demo"
     compute = Shell("compute", {"KUBECONFIG": status["kubeconfig"]})
     compute.run("kubectl", "get", "nodes", "-L", "platform.vkgateway.io/pool")
 
