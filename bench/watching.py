@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
+import aiohttp
 import msgspec
 
 from bench.pods import RUN_LABEL
@@ -17,7 +18,8 @@ from vkgateway.model.errors import UnavailableError
 
 
 class _Meta(msgspec.Struct, rename="camel", gc=False):
-    name: str
+    resource_version: str
+    name: str = ""
     namespace: str = ""
     deletion_timestamp: str | None = None
 
@@ -57,10 +59,7 @@ Where = Callable[[SeenPod], str | None]
 
 @contextlib.asynccontextmanager
 async def watching(clients: Sequence[tuple[Client, Where]], *, run: str, timeline: Timeline) -> AsyncIterator[None]:
-    """Watch a run's pods at each client, and mark what is seen, for as long as the block lasts.
-
-    A watch that ends before its time is an error: what it missed would be counted wrongly.
-    """
+    """Watch a run's pods at each client, and mark what is seen, for as long as the block lasts."""
     opened = [asyncio.Event() for _ in clients]
     async with asyncio.TaskGroup() as group:
         tasks = [
@@ -77,36 +76,41 @@ async def watching(clients: Sequence[tuple[Client, Where]], *, run: str, timelin
 
 
 async def _watch(client: Client, place: Where, *, run: str, timeline: Timeline, opened: asyncio.Event) -> None:
+    """Watch for ever; a server short of CPU ends watches that it cannot serve, and they are resumed where they were."""
     selector = f"{RUN_LABEL}={run}"
     page = await client.list_all(PODS, label_selector=selector)
-    params: dict[str, str | int | bool] = {
-        "watch": True,
-        "labelSelector": selector,
-        "resourceVersion": page.metadata.resource_version,
-        "timeoutSeconds": 3600,
-    }
-    splitter = LineSplitter()
-    async with client.stream("GET", PODS.path(), params) as response:
-        opened.set()
-        while chunk := await response.content.readany():
-            when = now()
-            for line in splitter.feed(chunk):
-                _take(line, place, timeline, when)
-    raise UnavailableError(f"the watch at {client.name} ended")
+    version = page.metadata.resource_version
+    while True:
+        params: dict[str, str | int | bool] = {
+            "watch": True,
+            "allowWatchBookmarks": True,
+            "labelSelector": selector,
+            "resourceVersion": version,
+            "timeoutSeconds": 3600,
+        }
+        splitter = LineSplitter()
+        with contextlib.suppress(aiohttp.ClientPayloadError):
+            async with client.stream("GET", PODS.path(), params) as response:
+                opened.set()
+                while chunk := await response.content.readany():
+                    when = now()
+                    for line in splitter.feed(chunk):
+                        version = _take(line, place, timeline, when)
 
 
-def _take(line: bytes, place: Where, timeline: Timeline, when: float) -> None:
+def _take(line: bytes, place: Where, timeline: Timeline, when: float) -> str:
+    """Mark what an event shows; returns the version to resume from after it."""
     kind, body = split_event(line)
-    if kind in ("BOOKMARK", "ERROR"):
-        raise UnavailableError(f"unexpected watch event: {body[:200]!r}")
+    if kind == "ERROR":
+        raise UnavailableError(f"a watch of the load cannot be resumed: {body[:200]!r}")
     pod = _decode(body)
-    where = place(pod)
-    if where is None:
-        return
+    version, where = pod.metadata.resource_version, place(pod)
+    if kind == "BOOKMARK" or where is None:
+        return version
     key = where, pod.metadata.name
     if kind == "DELETED":
         timeline.mark("gone", key, when)
-        return
+        return version
     timeline.mark("seen", key, when)
     if pod.spec.node_name:
         timeline.mark("bound", key, when)
@@ -116,3 +120,4 @@ def _take(line: bytes, place: Where, timeline: Timeline, when: float) -> None:
         timeline.mark("ended", key, when)
     if pod.metadata.deletion_timestamp:
         timeline.mark("deleting", key, when)
+    return version
