@@ -20,9 +20,19 @@ T = TypeVar("T")
 NAMED = "Name another one with --kubeconfig, or start a platform with `vkgateway up`."
 
 
+class _Version(msgspec.Struct, rename="camel"):
+    resource_version: str = "0"
+
+    @property
+    def version(self) -> int:
+        """Orders what was written within one second."""
+        return int(self.resource_version) if self.resource_version.isdigit() else 0
+
+
 class Event(msgspec.Struct, rename="camel"):
     """What a Kubernetes event tells people."""
 
+    metadata: _Version = msgspec.field(default_factory=_Version)
     type: str = ""
     reason: str = ""
     message: str = ""
@@ -97,7 +107,7 @@ async def events(client: Client, *, kind: str, name: str) -> list[Event]:
     selector = f"involvedObject.kind={kind},involvedObject.name={name}"
     page = await client.list_all(EVENTS, namespace="default", field_selector=selector)
     found = [msgspec.json.decode(item, type=Event) for item in page.items]
-    return sorted(found, key=lambda event: event.when)
+    return sorted(found, key=lambda event: (event.when, event.metadata.version))
 
 
 async def _list(client: Client, resource: Resource, kind: type[T]) -> list[T]:

@@ -15,6 +15,18 @@ from vkgateway.cli.output import Column, output_option, print_objects
 if TYPE_CHECKING:
     from vkgateway.model.api import Tenant
 
+
+def _trouble(tenant: Tenant) -> str:
+    """Say what keeps a tenant from being ready."""
+    from vkgateway.model.api import READY
+    from vkgateway.model.objects import condition
+
+    if tenant.status.observed_generation == 0:
+        return "the gateway has not looked at it yet"
+    found = condition(tenant.status.conditions, READY)
+    return "" if found is None or found.status == "True" else found.message or found.reason
+
+
 COLUMNS: tuple[Column[Tenant], ...] = (
     Column("name", lambda tenant: tenant.metadata.name),
     Column("phase", lambda tenant: tenant.status.phase),
@@ -22,6 +34,7 @@ COLUMNS: tuple[Column[Tenant], ...] = (
     Column("pools", lambda tenant: ",".join(f"{pool.name}.{pool.compute_cluster}" for pool in tenant.spec.pools)),
     Column("server", lambda tenant: tenant.status.api_server.url if tenant.status.api_server else ""),
     Column("age", lambda tenant: age(tenant.metadata.creation_timestamp)),
+    Column("waits for", _trouble),
 )
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.2
 GLANCES = 15
+SILENT_SECONDS = 30.0
+"""A gateway that runs looks at a new tenant at once; one that starts needs a few seconds."""
 
 EPILOG = """\b
 Examples:
@@ -172,10 +174,16 @@ async def follow(client: Client, made: Tenant, *, timeout: float) -> Tenant:
             if milestones.complete:
                 progress.done(f"tenant {name} is ready")
                 return now
+            if now.status.observed_generation == 0 and progress.elapsed > min(SILENT_SECONDS, timeout):
+                raise UnavailableError(
+                    f"the gateway has not looked at tenant {name!r} in {progress.elapsed:.0f} s: it does not run",
+                    hint="See `vkgateway status`, start it with `vkgateway up` (or `vkgateway serve`); the tenant is"
+                    f" made then. Take it back with `vkgateway tenant delete {name}`.",
+                )
             if progress.elapsed > timeout:
                 raise UnavailableError(
                     f"tenant {name!r} is not ready after {timeout:.0f} s: {milestones.pending(now)}",
-                    hint=f"It is still being made; see `vkgateway tenant describe {name}`.",
+                    hint=f"The gateway goes on trying; see `vkgateway tenant describe {name}`.",
                 )
             progress(f"tenant {name}: {milestones.pending(now)}")
             await asyncio.sleep(POLL_SECONDS)

@@ -36,7 +36,7 @@ class Milestones:
     def pending(self, tenant: Tenant) -> str:
         """Say what the tenant waits for: the first milestone that is not passed."""
         if tenant.status.observed_generation == 0:
-            return "the gateway has not looked at it yet; is it running?"
+            return "waiting for the gateway, which has not looked at it yet"
         for kind in MILESTONES:
             found = _current(tenant, kind)
             if found is None or found.status != "True":

@@ -115,6 +115,6 @@ def test_conditions_of_an_earlier_generation_do_not_count() -> None:
 
 def test_what_is_waited_for_is_said() -> None:
     milestones = Milestones()
-    assert "running?" in milestones.pending(tenant(observed=0))
+    assert "waiting for the gateway" in milestones.pending(tenant(observed=0))
     assert milestones.pending(tenant(("Accepted", "Unknown"))) == "Accepted: Accepted says"
     assert milestones.pending(tenant(("Accepted", "True"))) == "waiting for ControlPlaneReady"

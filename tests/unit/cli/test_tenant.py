@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.fakes.apiserver import FakeApiServer
-from vkgateway.cli import main
+from vkgateway.cli import main, tenant_create
 from vkgateway.kube import kubeconfig
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, SECRETS, TENANTS
 
@@ -126,6 +126,26 @@ async def test_a_failure_that_may_pass_is_waited_for_until_the_time_is_up(cli: C
     assert code == 5
     assert "etcd does not answer" in cli.err
     assert cli.server.store.find(TENANTS, "alpha") is not None
+
+
+async def test_a_gateway_that_does_not_run_is_named_soon_and_the_tenant_waits_for_it(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenant_create, "SILENT_SECONDS", 0.3)
+    assert await cli("tenant", "create", "alpha") == 5
+    assert "the gateway has not looked at tenant 'alpha'" in cli.err
+    assert "vkgateway status" in cli.err
+    assert cli.server.store.find(TENANTS, "alpha") is not None
+    assert await cli("tenant", "list") == 0
+    assert "the gateway has not looked at it yet" in cli.out
+
+
+async def test_a_list_says_what_a_tenant_waits_for(cli: Cli) -> None:
+    await make(cli, "full")
+    full = "the files of tenant 'full' cannot be written: No space left on device"
+    cli.set_status("full", ("ControlPlaneReady", "False", "Unavailable", full), ("Ready", "False", "Unavailable", full))
+    assert await cli("tenant", "list") == 0
+    assert full in " ".join(cli.out.split())
 
 
 @pytest.mark.parametrize(
