@@ -1,0 +1,41 @@
+"""The daemon's own figures, and that all there are can be read about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prometheus_client import REGISTRY
+
+import vkgateway.sync.metrics
+from vkgateway.gateway import metrics
+
+PAGE = Path(vkgateway.__file__).parents[1] / "docs" / "configuration.md"
+
+
+class Queue:
+    """Queues of two tenants."""
+
+    def depth(self, tenant: str) -> int:
+        return {"alpha": 3}.get(tenant, 0)
+
+
+def depth(tenant: str) -> float | None:
+    return REGISTRY.get_sample_value("vkgateway_queue_depth", {"tenant": tenant})
+
+
+def test_the_queue_is_told_by_tenant_and_forgets_those_that_are_gone() -> None:
+    metrics.measure_queue(Queue(), tenants=["alpha", "beta"])
+    assert (depth("alpha"), depth("beta")) == (3, 0)
+    metrics.measure_queue(Queue(), tenants=["beta"])
+    assert (depth("alpha"), depth("beta")) == (None, 0)
+    metrics.measure_queue(Queue(), tenants=[])
+
+
+def test_every_figure_is_described() -> None:
+    page = PAGE.read_text()
+    assert vkgateway.sync.metrics.FORWARDED
+    ours = [metric for metric in REGISTRY.collect() if metric.name.startswith("vkgateway_")]
+    assert len(ours) >= 11
+    for metric in ours:
+        shown = metric.name + ("_total" if metric.type == "counter" else "")
+        assert f"`{shown}" in page, shown
