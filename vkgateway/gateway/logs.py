@@ -16,7 +16,10 @@ def configure(settings: Logging) -> None:
     final: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if settings.format == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        # Not rich's tracebacks, which show local variables: those may be Secrets.
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     )
     processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
