@@ -17,6 +17,7 @@ import structlog
 
 from vkgateway.kube.backoff import Backoff, Random
 from vkgateway.kube.errors import ApiError
+from vkgateway.model.errors import ConflictError, UnavailableError
 
 log = structlog.get_logger(__name__)
 
@@ -242,8 +243,8 @@ async def run_workers(
     """Work on the queue until cancelled.
 
     `handler` may return seconds after which it wants to see the key again. Where it raises, the key is
-    retried with back-off, never sooner than the server asked; what is no ApiError is a defect and is logged
-    with its trace.
+    retried with back-off, never sooner than the server asked; what is neither an ApiError nor says that something
+    else must happen first (ConflictError, UnavailableError) is a defect and is logged with its trace.
     """
     async with asyncio.TaskGroup() as group:
         for number in range(concurrency):
@@ -259,6 +260,8 @@ async def _work(queue: FairQueue[K], handler: Callable[[str, K], Awaitable[float
             queue.retry(tenant, key, at_least=error.retry_after)
             if not error.transient:
                 log.warning("refused", tenant=tenant, key=key, error=error.message)
+        except (ConflictError, UnavailableError):
+            queue.retry(tenant, key)
         except Exception:  # one object's defect must not stop the work on all others
             queue.retry(tenant, key)
             log.exception("defect", tenant=tenant, key=key)

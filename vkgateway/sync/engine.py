@@ -81,7 +81,8 @@ class Engine:
             # Not a defect: something else must happen first, and the next tries will find it done.
             log.info("waiting", tenant=tenant, item=item, why=str(error))
             RETRIES.labels(type(error).__name__).inc()
-            self._retry(tenant, item)
+            if tenant in self._tenants:
+                raise
         except Exception as error:
             RETRIES.labels(type(error).__name__ if isinstance(error, ApiError) else "defect").inc()
             if tenant not in self._tenants:
@@ -91,10 +92,6 @@ class Engine:
         finally:
             _WORK_SECONDS[item[0]].observe(time.perf_counter() - started)
             self._ended(tenant)
-
-    def _retry(self, tenant: str, item: Item) -> None:
-        if tenant in self._tenants:
-            self.queue.retry(tenant, item)
 
     def _ended(self, tenant: str) -> None:
         left = self._at_work[tenant] - 1

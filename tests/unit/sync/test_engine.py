@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from vkgateway.kube.errors import ServerError
-from vkgateway.model.errors import UnavailableError
+from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.sync.engine import Engine, Item
 
 ITEM: Item = ("pod", "", "default", "web")
@@ -125,3 +125,19 @@ async def test_failures_are_counted_by_reason_and_tried_again(engine: Engine, fa
             await asyncio.sleep(0.005)
     assert retries(reason) == before + 1
     assert work("pod") >= looks + 1
+
+
+@pytest.mark.parametrize("failure", [UnavailableError, ConflictError])
+async def test_what_waits_for_something_else_is_looked_at_less_and_less_often(
+    engine: Engine, failure: type[Exception]
+) -> None:
+    alpha = Reconcilers(*(failure("not now") for _ in range(3)))
+    alpha.go.set()
+    engine.add("alpha", alpha)
+    engine.queue.add("alpha", ITEM)
+    failures = set()
+    async with asyncio.timeout(5):
+        while alpha.handled < 4:
+            failures.add(engine.queue.failures("alpha", ITEM))
+            await asyncio.sleep(0.005)
+    assert {1, 2, 3} <= failures
