@@ -54,6 +54,8 @@ class Copies:
             return
         for reference in old - new:
             self._users[reference].discard(pod)
+            if not self._users[reference]:
+                del self._users[reference]
         for reference in new - old:
             self._users[reference].add(pod)
         self._references[pod] = new
@@ -72,6 +74,10 @@ class Copies:
     def users(self, reference: Reference) -> set[Key]:
         """The pods that refer to an object."""
         return self._users.get(reference, set())
+
+    def wanted(self) -> list[Reference]:
+        """Everything that some pod refers to."""
+        return list(self._users)
 
     def exists(self, reference: Reference) -> bool:
         """Whether the tenant has the object."""

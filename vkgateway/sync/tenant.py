@@ -177,6 +177,9 @@ class TenantSync:
         for link in self.links.values():
             for key in link.pod_keys(self.tenant.name):
                 self._look_at_pod(key)
+        # What a list found changed was told before everything was known, and so was not acted upon.
+        for reference in self.copies.wanted():
+            self._look_at_copy(reference)
         self._engine.queue.add(self.tenant.name, ("sweep", "", "", ""))
 
     def compute_pod_changed(self, key: Key) -> None:
@@ -249,7 +252,7 @@ class TenantSync:
             await self._sweep()
 
     async def _reconcile_copy(self, kind: str, namespace: str, name: str) -> None:
-        for link in self.links.values():
+        for link in list(self.links.values()):
             below = self._below(link, namespace)
             if not link.trusted or below is None or below.metadata.deletion_timestamp is not None:
                 continue
@@ -257,7 +260,7 @@ class TenantSync:
             await self.copies.ensure(link, reference)
 
     async def _reconcile_namespace(self, namespace: str) -> None:
-        for link in self.links.values():
+        for link in list(self.links.values()):
             below = self._below(link, namespace)
             if not link.trusted or below is None:
                 continue
@@ -267,14 +270,15 @@ class TenantSync:
 
     async def _sweep(self) -> None:
         """Find what is left over below: copies without users, tokens without pods, namespaces without a namespace."""
-        alive = {view.metadata.uid for view in self.pods.items.values()}
-        for link in self.links.values():
+        for link in list(self.links.values()):
             if not link.trusted:
                 continue
             for namespace in link.namespaces_of(self.tenant.name):
                 self.compute_namespace_changed(namespace.metadata.annotations.get(NAME_ANNOTATION, ""))
             for reference in self.copies.orphans(link):
                 self._copy_unused(reference)
+            # Taken anew for each link: pods may have come while the last one was swept.
+            alive = {view.metadata.uid for view in self.pods.items.values()}
             await self._tokens.sweep(link, alive.__contains__)
         self._engine.queue.add(self.tenant.name, ("sweep", "", "", ""), delay=_SWEEP_EVERY)
 

@@ -102,6 +102,28 @@ async def test_updates_while_the_gateway_was_down_follow_when_it_is_back(here: W
         await until(lambda: copied(here) == "blue")
 
 
+async def test_updates_found_by_a_list_before_all_is_known_follow(here: World) -> None:
+    set_config(here, "red")
+    here.create(**USES_SETTINGS)
+    async with here.gateway() as sync:
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+        # The tenant's pods can be listed again only after its ConfigMaps have been.
+        pods = here.above.fail("GET", "/api/v1/pods", status=503, times=1000)
+        here.above.end_watches()
+        await until(lambda: not sync.pods.complete)
+        set_config(here, "blue")
+        written = here.above.store.get(CONFIG_MAPS, "settings", "default")["metadata"]["resourceVersion"]
+        known = sync.sources["configmaps"].items
+        await until(lambda: known["default", "settings"].metadata.resource_version == written)
+        await here.settled()
+        assert copied(here) == "red"
+        here.above.heal()
+        await until(lambda: copied(here) == "blue", seconds=10)
+    assert pods.hits
+
+
 async def test_what_no_pod_refers_to_is_not_copied(here: World) -> None:
     here.above.store.create(SECRETS, {"metadata": {"name": "private"}, "data": {}}, "default")
     here.create()
