@@ -5,6 +5,9 @@ from typing import Final
 FORWARDED: Final = "vkgateway.io/forwarded"
 """On a pod: fingerprint of the tenant pod's labels, annotations and spec that it was last made equal to."""
 
+REQUESTS: Final = "vkgateway.io/requests"
+"""On a pod: what it was admitted with, as JSON of resource names to thousandths."""
+
 EVICTED: Final = "vkgateway.io/evicted"
 """On a pod: why the gateway itself takes it away, as `Reason: message`."""
 

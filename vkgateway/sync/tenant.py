@@ -114,6 +114,7 @@ class TenantSync:
             tokens=self._tokens,
             limits=self.limits,
             wake=self._look_at_pod,
+            later=self._look_later,
             freshen=self._look_at_copy,
             release=self._copy_unused,
             clock=clock,

@@ -8,12 +8,13 @@ from typing import Final
 import structlog
 
 from vkgateway.kube import errors, resources
+from vkgateway.kube.client import encode
 from vkgateway.model import times
 from vkgateway.model.names import MIRROR_FINALIZER, compute_namespace
 from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.compute import Key, owned_by
 from vkgateway.sync.copies import Copies
-from vkgateway.sync.marks import EVICTED, FORWARDED
+from vkgateway.sync.marks import EVICTED, FORWARDED, REQUESTS
 from vkgateway.sync.metrics import PodMeter
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.sync.pods.case import Case, above_of, below_of, decode, plan_of
@@ -71,8 +72,7 @@ class Downward:
         """Compute pod UIDs whose finalizer was taken off, oldest first, with the time of forgetting that."""
 
     def forget(self, uid: str) -> None:
-        """Drop what is remembered of a tenant pod that is gone."""
-        self.created.pop(uid, None)
+        """Drop what is remembered of a tenant pod that is gone; what was created for it is there all the same."""
         self.taken.pop(uid, None)
 
     async def create(self, case: Case) -> None:
@@ -87,7 +87,7 @@ class Downward:
         if plan.tokens:
             await self._refresh_tokens(case)
         below = forward_pod(whole, tenant=self.tenant, pool=case.binding.pool, namespace=below_namespace)
-        below["metadata"]["annotations"][FORWARDED] = above.fingerprint
+        below["metadata"]["annotations"] |= {FORWARDED: above.fingerprint, REQUESTS: encode(plan.requests).decode()}
         try:
             await case.link.client.create(resources.PODS, below, namespace=below["metadata"]["namespace"])
         except errors.AlreadyExists:

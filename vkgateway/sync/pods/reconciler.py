@@ -30,6 +30,7 @@ from vkgateway.sync.pods.case import (
 )
 from vkgateway.sync.pods.hands import Hands
 from vkgateway.sync.pods.record import ComputePod, Record, TenantPod
+from vkgateway.sync.pods.room import Room
 from vkgateway.sync.pods.upward import cleaned
 from vkgateway.sync.pods.views import TenantPodView
 from vkgateway.sync.tokens import Tokens
@@ -45,8 +46,8 @@ class PodReconciler:
     """One tenant's pods.
 
     `links` are all compute clusters that may hold something of the tenant, by name; `bindings` what each virtual
-    node stands for. `wake(key)` asks for a look at a pod, `freshen(reference)` for one at a copy, and
-    `release(reference)` for one, in a while, at a copy that may go.
+    node stands for. `wake(key)` asks for a look at a pod, `later(key, seconds)` for one in a while,
+    `freshen(reference)` for one at a copy, and `release(reference)` for one, in a while, at a copy that may go.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class PodReconciler:
         tokens: Tokens,
         limits: Limits,
         wake: Callable[[Key], None],
+        later: Callable[[Key, float], None],
         freshen: Callable[[Reference], None],
         release: Callable[[Reference], None],
         clock: Callable[[], float],
@@ -72,25 +74,27 @@ class PodReconciler:
         self.hands = hands
         self.copies = copies
         self.tokens = tokens
-        self.limits = limits
-        self._wake = wake
+        self._room = Room(tenant.name, limits, wake=wake)
+        self._later = later
         self._freshen = freshen
         self._release = release
         self._clock = clock
         self._plans: dict[Key, Plan] = {}
-        self._held: dict[str, Key] = {}
+        self._outdated: set[Key] = set()
         self._trouble: dict[Key, float] = {}
         self.waiting: dict[Reference, set[Key]] = {}
         """Pods that wait for an object which is not there yet."""
 
     def forget_plans(self) -> None:
-        """Work every plan out anew: the tenant's policy has changed."""
-        self._plans.clear()
+        """Work plans out anew before anything is created by them: the tenant's policy has changed.
+
+        Pods that are below already keep theirs, of which only what forbids a pod can have changed.
+        """
+        self._outdated = set(self._plans)
 
     def set_limit(self, node: str, limit: Milli) -> list[Key]:
         """Set what may be used of a virtual node; returns the pods that were held there."""
-        self.limits.set_limit(node, limit)
-        return [self._held[uid] for uid in self.limits.waiting(node) if uid in self._held]
+        return self._room.set_limit(node, limit)
 
     async def reconcile(self, key: Key) -> None:
         """Look at one pod and do what follows; raises `errors.ApiError` where that must be tried again."""
@@ -98,6 +102,10 @@ class PodReconciler:
         known = self._plans.get(key)
         if known is not None and (view is None or view.metadata.uid != known.uid):
             await self._forget(key, known)
+        created = self.hands.downward.created
+        left = self._room.settle(key, view, self.links.values(), created=created, now=self._clock())
+        if left is not None:
+            self._later(key, left)
         for case in self._cases(key, view):
             try:
                 await self._settle(case)
@@ -109,7 +117,7 @@ class PodReconciler:
     def _cases(self, key: Key, view: TenantPodView | None) -> Iterable[Case]:
         """The pod in the cluster where it belongs, and whatever else stands under its name in the others."""
         binding = self.bindings.get(view.spec.node_name) if view is not None else None
-        for link in self.links.values():
+        for link in list(self.links.values()):
             below = link.pod(self.tenant.name, key)
             bound_here = binding is not None and binding.link is link
             is_its = below is not None and view is not None and below.tenant_uid == view.metadata.uid
@@ -120,8 +128,6 @@ class PodReconciler:
 
     async def _settle(self, case: Case) -> None:
         record = await self._observe(case)
-        if case.tenant is not None and (case.tenant.terminal or (case.compute is not None and case.compute.ended)):
-            self._free_room(case.tenant.metadata.uid)
         for instruction in table.decide(record):
             await self.hands.carry_out(instruction, case)
 
@@ -160,34 +166,33 @@ class PodReconciler:
         assert case.tenant is not None
         uid = case.tenant.metadata.uid
         plan = case.plan = self._plans.get(case.key)
-        if plan is None and (absent or case.tenant.raw is not None):
+        if plan is None or (absent and case.key in self._outdated):
             plan = case.plan = await self._make_plan(case)
-        if plan is None:
-            return
         if not absent:
-            self.limits.running(uid, case.tenant.spec.node_name, plan.requests)
+            self._room.running(case.key, uid=uid, node=case.tenant.spec.node_name, requests=plan.requests)
             return
         case.missing = [reference for reference in plan.mandatory if not self.copies.exists(reference)]
         for reference in case.missing:
             self.waiting.setdefault(reference, set()).add(case.key)
         if not plan.refusals and not case.missing:
-            case.admission = self.limits.ask(uid, case.tenant.spec.node_name, plan.requests)
-            if case.admission.verdict == "held":
-                self._held[uid] = case.key
+            case.admission = self._room.ask(
+                case.key, case.link, uid=uid, node=case.tenant.spec.node_name, requests=plan.requests
+            )
 
     async def _make_plan(self, case: Case) -> Plan:
         whole = decode(await self.hands.upward.whole(above_of(case)))
         pool = case.binding.pool if case.binding is not None else None
         plan = self._plans[case.key] = make_plan(whole, tenant=self.tenant, pool=pool)
+        self._outdated.discard(case.key)
         self.copies.refer(case.key, plan.references)
         for reference in plan.references:
             self._freshen(reference)
         return plan
 
     async def _forget(self, key: Key, plan: Plan) -> None:
-        """The pod is gone above: give back its room and drop what was made for it alone."""
+        """The pod is gone above: drop what was made for it alone."""
         self._plans.pop(key, None)
-        self._free_room(plan.uid)
+        self._outdated.discard(key)
         for reference in plan.mandatory:
             waiting = self.waiting.get(reference, set())
             waiting.discard(key)
@@ -196,14 +201,8 @@ class PodReconciler:
         for reference in self.copies.forget(key):
             self._release(reference)
         if plan.tokens:
-            for link in self.links.values():
+            for link in list(self.links.values()):
                 await self.tokens.remove(link, key, plan.uid)
-
-    def _free_room(self, uid: str) -> None:
-        self._held.pop(uid, None)
-        for held in self.limits.release(uid):
-            if held in self._held:
-                self._wake(self._held[held])
 
     async def _troubled(self, case: Case, error: Exception) -> None:
         """Note trouble with a pod; once it has lasted, tell the tenant of it."""

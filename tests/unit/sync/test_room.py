@@ -1,0 +1,127 @@
+"""A tenant's limits hold whatever it writes above: what counts is what runs below."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.unit.sync.test_dependencies import TOKEN_VOLUME
+from tests.unit.sync.world import NODE, World, until, world
+from vkgateway.kube.resources import CONFIG_MAPS, PODS, SECRETS, SERVICE_ACCOUNTS
+
+GPUS: dict[str, Any] = {
+    "containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "8"}}}],
+    "terminationGracePeriodSeconds": 31_536_000,
+}
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[World]:
+    async with world() as made:
+        yield made
+
+
+def held(here: World) -> bool:
+    return any(reason == "WaitingForQuota" for reason, _ in here.events())
+
+
+def going(here: World, name: str) -> bool:
+    pod = here.compute_pod(name)
+    return pod is not None and "deletionTimestamp" in pod["metadata"]
+
+
+async def test_a_pod_that_its_tenant_calls_final_uses_its_room_until_it_has_ended(here: World) -> None:
+    here.create("first", **GPUS)
+    async with here.gateway():
+        await here.forwarded("first")
+        here.run("first")
+        await until(lambda: here.phase("first") == "Running")
+        pod = copy.deepcopy(here.tenant_pod("first"))
+        assert pod is not None
+        pod["status"]["phase"] = "Succeeded"
+        here.above.store.update(PODS, pod, name="first", namespace="default", status=True)
+        await until(lambda: going(here, "first"))
+
+        here.create("second", **GPUS)
+        await until(lambda: held(here))
+        await here.settled()
+        assert here.compute_pod("second") is None
+
+        here.end("first")
+        await here.forwarded("second")
+
+
+async def test_a_pod_removed_by_force_uses_its_room_until_it_has_ended(here: World) -> None:
+    here.create("first", **GPUS)
+    async with here.gateway():
+        await here.forwarded("first")
+        here.run("first")
+        here.delete("first", grace=0)
+        await until(lambda: going(here, "first"))
+
+        here.create("second", **GPUS)
+        await until(lambda: held(here))
+        await here.settled()
+        assert here.compute_pod("second") is None
+
+        here.end("first", code=137)
+        await here.forwarded("second")
+
+
+async def test_what_runs_counts_before_anything_is_admitted_by_a_gateway_that_starts(here: World) -> None:
+    here.create("web-1", **GPUS)
+    async with here.gateway():
+        await here.forwarded("web-1")
+        here.run("web-1")
+        here.delete("web-1", grace=0)
+        await until(lambda: going(here, "web-1"))
+    here.create("web-0", **GPUS)
+    async with here.gateway():
+        await until(lambda: held(here))
+        await here.settled()
+        assert here.compute_pod("web-0") is None
+        here.end("web-1", code=137)
+        await here.forwarded("web-0")
+
+
+async def test_a_pod_whose_creation_shows_late_counts_though_it_is_gone_above(here: World) -> None:
+    """Removed by force the moment it was sent below, before the watch tells of it."""
+    here.create("first", **GPUS)
+    async with here.gateway() as sync:
+        await here.forwarded("first")
+        assert here.link is not None
+        shown = here.link._pods["alpha"]
+        await until(lambda: shown)
+        sync._downward.created[str((here.tenant_pod("first") or {})["metadata"]["uid"])] = time.time() + 30
+        shown.clear()
+        here.delete("first", grace=0)
+        await until(lambda: here.tenant_pod("first") is None)
+
+        here.create("second", **GPUS)
+        await until(lambda: held(here))
+        assert here.compute_pod("second") is None
+
+
+async def test_tokens_of_running_pods_are_refreshed_also_after_a_change_of_the_platform() -> None:
+    moved = 0.0
+    async with world(clock=lambda: time.time() + moved) as here:
+        here.above.store.create(SERVICE_ACCOUNTS, {"metadata": {"name": "builder"}}, "default")
+        root = {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "CA"}}
+        here.above.store.create(CONFIG_MAPS, root, "default")
+        here.create(**TOKEN_VOLUME)
+        async with here.gateway() as sync:
+            await here.forwarded()
+            here.run()
+            await until(lambda: here.phase() == "Running")
+            await here.settled()
+            first = copy.deepcopy(here.below.store.all(SECRETS)[0]["data"])
+            assert here.link is not None
+            sync.rebind(sync.tenant, links={"local": here.link}, bindings={NODE: here.binding(here.link)})
+            await here.settled()
+            moved = 3000.0
+            sync.look_at_everything()
+            await until(lambda: here.below.store.all(SECRETS)[0]["data"] != first)

@@ -1,0 +1,115 @@
+"""Who uses what of a tenant's limits: told by what runs below, for above the tenant may write what it likes.
+
+A pod that is final above, or gone by force, uses its GPUs until the last of it has ended below; and how long that may
+take, its grace, is the tenant's choice too.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from typing import Final
+
+import msgspec
+
+from vkgateway.arbiter.limits import Admission, Limits
+from vkgateway.model.names import POOL_LABEL, virtual_node_name
+from vkgateway.model.requests import Milli
+from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.marks import REQUESTS
+from vkgateway.sync.pods.views import ComputePodView, TenantPodView
+
+_decode_requests: Final = msgspec.json.Decoder(Milli).decode
+
+
+class Room:
+    """The pods of one tenant that use or wait for room; `wake(key)` asks for a look at one that waits."""
+
+    def __init__(self, tenant: str, limits: Limits, *, wake: Callable[[Key], None]) -> None:
+        self._tenant = tenant
+        self._limits = limits
+        self._wake = wake
+        self._uids: defaultdict[Key, set[str]] = defaultdict(set)
+        self._held: dict[str, Key] = {}
+        self._counted: set[ComputeLink] = set()
+
+    def set_limit(self, node: str, limit: Milli) -> list[Key]:
+        """Set what may be used of a virtual node; returns the pods that were held there."""
+        self._limits.set_limit(node, limit)
+        return [self._held[uid] for uid in self._limits.waiting(node) if uid in self._held]
+
+    def ask(self, key: Key, link: ComputeLink, *, uid: str, node: str, requests: Milli) -> Admission:
+        """Admit a pod that is not below yet, or hold it; what runs below already comes first."""
+        if link not in self._counted:
+            self._counted.add(link)
+            for other in link.pod_keys(self._tenant):
+                self._count(other, link)
+        self._uids[key].add(uid)
+        admission = self._limits.ask(uid, node, requests)
+        if admission.verdict == "held":
+            self._held[uid] = key
+        return admission
+
+    def running(self, key: Key, *, uid: str, node: str, requests: Milli) -> None:
+        """Note a pod that is known to run, where its compute pod does not tell what it was admitted with."""
+        self._uids[key].add(uid)
+        self._limits.running(uid, node, requests)
+
+    def settle(
+        self,
+        key: Key,
+        view: TenantPodView | None,
+        links: Collection[ComputeLink],
+        *,
+        created: dict[str, float],
+        now: float,
+    ) -> float | None:
+        """Count what runs below under a name, and give back the room of what has ended.
+
+        `created` are the UIDs of pods that were sent below, with the times until which the watch may not show them.
+        Those seen or given up are taken out of it. Returns the seconds until one is given up, None where none is.
+        """
+        running: set[str] = set()
+        ended: set[str] = set()
+        for link in links:
+            below = link.pod(self._tenant, key)
+            if below is not None:
+                (ended if below.ended else running).add(below.tenant_uid)
+                created.pop(below.tenant_uid, None)
+                self._count(key, link)
+        wanted = view.metadata.uid if view is not None and not view.terminal else ""
+        left = None
+        for uid in self._uids.get(key, set()) - running:
+            if uid not in ended and created.get(uid, 0.0) > now:
+                left = created[uid] - now
+            elif uid in ended or uid != wanted:
+                created.pop(uid, None)
+                self._release(key, uid)
+        return left
+
+    def _count(self, key: Key, link: ComputeLink) -> None:
+        below = link.pod(self._tenant, key)
+        if below is None or below.ended:
+            return
+        requests = _requests(below)
+        if requests is not None:
+            node = virtual_node_name(below.metadata.labels.get(POOL_LABEL, ""), link.name)
+            self.running(key, uid=below.tenant_uid, node=node, requests=requests)
+
+    def _release(self, key: Key, uid: str) -> None:
+        self._uids[key].discard(uid)
+        if not self._uids[key]:
+            del self._uids[key]
+        self._held.pop(uid, None)
+        for held in self._limits.release(uid):
+            if held in self._held:
+                self._wake(self._held[held])
+
+
+def _requests(below: ComputePodView) -> Milli | None:
+    """What a compute pod was admitted with; None where it does not say."""
+    text = below.metadata.annotations.get(REQUESTS)
+    try:
+        return _decode_requests(text) if text is not None else None
+    except msgspec.DecodeError:
+        return None
