@@ -151,10 +151,14 @@ class ComputeLink:
 
     async def run(self) -> None:
         """Watch for ever; ends only when cancelled or when a watcher fails for a reason that is a defect."""
-        async with asyncio.TaskGroup() as group:
-            for kind, reflector in self._reflectors():
-                group.create_task(reflector.run(), name=f"compute/{self.name}/watch-{kind}")
-            group.create_task(self._heartbeat.run(), name=f"compute/{self.name}/heartbeat")
+        try:
+            async with asyncio.TaskGroup() as group:
+                for kind, reflector in self._reflectors():
+                    group.create_task(reflector.run(), name=f"compute/{self.name}/watch-{kind}")
+                group.create_task(self._heartbeat.run(), name=f"compute/{self.name}/heartbeat")
+        finally:
+            # Some may hold this link a while longer: what it knew is no ground to act on.
+            self.reachable, self.why_unreachable = False, "not connected any more"
 
     def _reflectors(self) -> Iterator[tuple[str, AnyReflector]]:
         yield "pods", self.pods
@@ -225,8 +229,14 @@ class ComputeLink:
                 return
             tenant = view.metadata.labels.get(TENANT_LABEL, "")
             listener = self._listeners.get(tenant)
-            if listener is not None and is_copy(tenant, view.metadata):
+            if listener is None or not owned_by(tenant, view.metadata):
+                return
+            if is_copy(tenant, view.metadata):
                 listener.compute_copy_changed(kind, source_key(view.metadata))
+            elif new is None:
+                # Tokens that somebody deleted: the pod's next start would wait for them.
+                annotations = view.metadata.annotations
+                listener.compute_pod_changed((annotations[NAMESPACE_ANNOTATION], annotations[TOKEN_OF]))
 
         return changed
 

@@ -62,8 +62,7 @@ class EventRecorder:
             if series is None:
                 await self._create(key, metadata, kind, now)
             elif now - series.written >= _QUIET_SECONDS:
-                series.count += 1
-                await self._count(series, metadata.namespace, now)
+                await self._repeat(key, series, metadata, kind, now)
             else:
                 series.count += 1
         except errors.ApiError as error:
@@ -99,6 +98,17 @@ class EventRecorder:
         self._series[key] = _Series(name, stamp, now)
         while len(self._series) > _REMEMBERED:
             self._series.popitem(last=False)
+
+    async def _repeat(
+        self, key: tuple[str, str, str], series: _Series, metadata: Meta, kind: Literal["Normal", "Warning"], now: float
+    ) -> None:
+        series.count += 1
+        try:
+            await self._count(series, metadata.namespace, now)
+        except errors.NotFound:
+            # API servers drop events after an hour.
+            del self._series[key]
+            await self._create(key, metadata, kind, now)
 
     async def _count(self, series: _Series, namespace: str, now: float) -> None:
         stamp = times.render(datetime.fromtimestamp(now, UTC))

@@ -191,6 +191,24 @@ async def test_the_pods_own_token_and_the_tenants_authority_go_down(here: World)
     assert below["spec"]["automountServiceAccountToken"] is False
 
 
+async def test_tokens_deleted_below_are_made_again(here: World) -> None:
+    here.above.store.create(SERVICE_ACCOUNTS, {"metadata": {"name": "builder"}}, "default")
+    here.above.store.create(
+        CONFIG_MAPS, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "CA"}}, "default"
+    )
+    here.create(**TOKEN_VOLUME)
+    async with here.gateway():
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+        await here.settled()
+        (secret,) = here.below.store.all(SECRETS)
+        here.below.store.delete(SECRETS, secret["metadata"]["name"], BELOW)
+        (again,) = await until(lambda: here.below.store.all(SECRETS))
+    assert again["metadata"]["name"] == secret["metadata"]["name"]
+    assert again["metadata"]["uid"] != secret["metadata"]["uid"]
+
+
 async def test_the_token_goes_with_the_pod(here: World) -> None:
     here.above.store.create(SERVICE_ACCOUNTS, {"metadata": {"name": "builder"}}, "default")
     here.above.store.create(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -111,11 +110,17 @@ class Upward:
         metadata = above_of(case).metadata
         if metadata.uid in self._removed:
             return
-        with contextlib.suppress(errors.NotFound, errors.Conflict):
+        # Before the answer: the watch may tell sooner that the pod is gone, and nobody would forget it after that.
+        self._removed.add(metadata.uid)
+        try:
             await self._client.delete(
                 resources.PODS, metadata.name, namespace=metadata.namespace, uid=metadata.uid, grace_period_seconds=0
             )
-        self._removed.add(metadata.uid)
+        except (errors.NotFound, errors.Conflict):
+            return
+        except BaseException:
+            self._removed.discard(metadata.uid)
+            raise
 
     async def refuse(self, case: Case) -> None:
         """Fail the pod with the rule that it breaks."""
