@@ -65,6 +65,8 @@ def _label_matches(term: str, labels: dict[str, str]) -> bool:
 def _field_matches(term: str, document: Document) -> bool:
     key, _, wanted = term.replace("==", "=").replace("!=", "!").replace("!", "=!", 1).partition("=")
     value: Any = document
+    if key == "source":  # the one field of events that is no path
+        key = "source.component"
     for part in key.split("."):
         value = (value or {}).get(part)
     return (value or "") != wanted[1:] if wanted.startswith("!") else (value or "") == wanted

@@ -21,6 +21,7 @@ from vkgateway.model.names import (
     compute_namespace,
 )
 from vkgateway.model.objects import Meta, NamespaceView, NodeView, ObjectView
+from vkgateway.sync.eventviews import SELECTOR, EventView, decode_event
 from vkgateway.sync.heartbeat import Heartbeat
 from vkgateway.sync.marks import TOKEN_OF
 from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod
@@ -33,7 +34,13 @@ Key = tuple[str, str]
 CopyKind = Literal["configmaps", "secrets"]
 COPY_RESOURCES: dict[CopyKind, Resource] = {"configmaps": resources.CONFIG_MAPS, "secrets": resources.SECRETS}
 
-AnyReflector = Reflector[ComputePodView] | Reflector[NodeView] | Reflector[NamespaceView] | Reflector[ObjectView]
+AnyReflector = (
+    Reflector[ComputePodView]
+    | Reflector[NodeView]
+    | Reflector[NamespaceView]
+    | Reflector[ObjectView]
+    | Reflector[EventView]
+)
 
 decode_object = msgspec.json.Decoder(ObjectView).decode
 _decode_node = msgspec.json.Decoder(NodeView).decode
@@ -51,6 +58,9 @@ class Listener(Protocol):
 
     def compute_namespace_changed(self, namespace: str) -> None:
         """The compute namespace of a tenant namespace appeared, changed or went."""
+
+    def compute_event_changed(self, link: str, key: Key) -> None:
+        """An event in one of the tenant's compute namespaces appeared or changed; `key` is its own."""
 
     def compute_reachable(self) -> None:
         """The cluster became reachable or unreachable, or a list became complete: look at everything again."""
@@ -108,6 +118,11 @@ class ComputeLink:
             for kind, resource in COPY_RESOURCES.items()
         }
 
+        self.events: Reflector[EventView] = Reflector(
+            client, resources.EVENTS, decode=decode_event, on_change=self._event_changed, field_selector=SELECTOR
+        )
+        self._events: dict[str, set[Key]] = defaultdict(set)
+
     @property
     def trusted(self) -> bool:
         """Whether what is known of pods and namespaces may be acted upon: reachable, and the lists complete."""
@@ -149,6 +164,11 @@ class ComputeLink:
         """The compute namespaces that belong to a tenant."""
         return [view for view in self.namespaces.items.values() if namespace_owner(view) == tenant]
 
+    def events_of(self, tenant: str) -> list[Key]:
+        """Where the events in a tenant's compute namespaces are found."""
+        names = (view.metadata.name for view in self.namespaces_of(tenant))
+        return [key for name in names for key in self._events.get(name, ())]
+
     async def run(self) -> None:
         """Watch for ever; ends only when cancelled or when a watcher fails for a reason that is a defect."""
         try:
@@ -165,6 +185,7 @@ class ComputeLink:
         yield "nodes", self.nodes
         yield "namespaces", self.namespaces
         yield from self.copies.items()
+        yield "events", self.events
 
     def _completed(self) -> None:
         if self.trusted:
@@ -206,6 +227,22 @@ class ComputeLink:
         listener = self._listeners.get(tenant)
         if listener is not None:
             listener.compute_pod_changed(key)
+
+    def _event_changed(self, old: EventView | None, new: EventView | None) -> None:
+        """What has no tenant's namespace is only kept, in case the namespace is told of later."""
+        view = new or old
+        assert view is not None
+        namespace, key = view.metadata.namespace, view.metadata.key
+        if new is None:
+            self._events[namespace].discard(key)
+            if not self._events[namespace]:
+                del self._events[namespace]
+            return
+        self._events[namespace].add(key)
+        above = self.namespaces.items.get(("", namespace))
+        listener = self._listeners.get(namespace_owner(above)) if above is not None else None
+        if listener is not None:
+            listener.compute_event_changed(self.name, key)
 
     def _node_changed(self, old: NodeView | None, new: NodeView | None) -> None:
         if old is not None and new is not None and same_for_us(old, new):

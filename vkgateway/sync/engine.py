@@ -15,9 +15,12 @@ from vkgateway.sync.metrics import RETRIES, WORK_SECONDS
 
 log = structlog.get_logger(__name__)
 
-Sort = Literal["pod", "copy", "namespace", "sweep"]
+Sort = Literal["pod", "copy", "namespace", "event", "sweep"]
 Item = tuple[Sort, str, str, str]
-"""What to look at: its sort, the kind (of copies), the tenant namespace and the name."""
+"""What to look at: its sort, the kind (of copies), the tenant namespace and the name.
+
+An event's kind is its compute cluster, and its namespace that below.
+"""
 
 Queue = FairQueue[Item]
 

@@ -22,6 +22,7 @@ from vkgateway.sync.copies import Copies, Reference
 from vkgateway.sync.engine import Engine, Item
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.metrics import pod_meter
+from vkgateway.sync.mirrored_events import MirroredEvents
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.pods.downward import Downward
@@ -88,6 +89,7 @@ class TenantSync:
             for kind, resource in COPY_RESOURCES.items()
         }
         self.events = EventRecorder(client, clock=clock)
+        self._mirrored = MirroredEvents(tenant.name, client, self.pods, clock=clock)
         self._namespaces = Namespaces(tenant)
         self.copies = Copies(tenant, client, self.sources)
         self._tokens = Tokens(tenant.name, client, clock=clock)
@@ -181,6 +183,9 @@ class TenantSync:
         # What a list found changed was told before everything was known, and so was not acted upon.
         for reference in self.copies.wanted():
             self._look_at_copy(reference)
+        for name, link in self.links.items():
+            for key in link.events_of(self.tenant.name):
+                self.compute_event_changed(name, key)
         self._engine.queue.add(self.tenant.name, ("sweep", "", "", ""))
 
     def compute_pod_changed(self, key: Key) -> None:
@@ -194,6 +199,10 @@ class TenantSync:
     def compute_namespace_changed(self, namespace: str) -> None:
         """See `Listener`."""
         self._engine.queue.add(self.tenant.name, ("namespace", "", namespace, ""))
+
+    def compute_event_changed(self, link: str, key: Key) -> None:
+        """See `Listener`."""
+        self._engine.queue.add(self.tenant.name, ("event", link, *key))
 
     def compute_reachable(self) -> None:
         """See `Listener`."""
@@ -249,8 +258,15 @@ class TenantSync:
             await self._reconcile_namespace(namespace)
         elif sort == "copy":
             await self._reconcile_copy(kind, namespace, name)
+        elif sort == "event":
+            await self._mirror_event(kind, (namespace, name))
         else:
             await self._sweep()
+
+    async def _mirror_event(self, cluster: str, key: Key) -> None:
+        link = self.links.get(cluster)
+        if link is not None and (wait := await self._mirrored.mirror(link, key)) is not None:
+            self._engine.queue.add(self.tenant.name, ("event", cluster, *key), delay=wait)
 
     async def _reconcile_copy(self, kind: str, namespace: str, name: str) -> None:
         for link in list(self.links.values()):
