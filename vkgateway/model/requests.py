@@ -50,8 +50,9 @@ def pod_requests(pod: Mapping[str, Any]) -> Milli:
 
 
 def _requests(container: Mapping[str, Any]) -> Milli:
+    """Where only a limit is given it is the request too, resource by resource, as API servers fill it in."""
     resources = container.get("resources") or {}
-    return milli(resources.get("requests") or resources.get("limits") or {})
+    return milli({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
 
 def _milli(quantity: Quantity) -> int:

@@ -48,6 +48,7 @@ def refusals(pod: Object, *, tenant: TenantContext, pool: PoolContext | None = N
     found += _unsupported_fields(spec)
     for index, volume in enumerate(spec.get("volumes") or ()):
         found += _volume(volume, f"spec.volumes[{index}]")
+        found += _volume_of_nodes(volume, f"spec.volumes[{index}]", tenant)
     found += _not_allowed(spec, tenant)
     found += _placement(spec)
     found += _reserved_references(pod)
@@ -114,6 +115,25 @@ def _volume(volume: Mapping[str, Any], path: str) -> Iterator[Refusal]:
                 message = f"volume {name}: {why}"
                 yield Refusal(field=f"{field}.{kind}", value=name, rule=NOT_SUPPORTED, message=message)
         yield from _downward_items(source.get("downwardAPI"), name, f"{field}.downwardAPI")
+
+
+_PODS_OWN_VOLUMES: Final = frozenset(
+    {"configMap", "downwardAPI", "emptyDir", "image", "projected", "secret", *_UNSUPPORTED_VOLUMES}
+)
+"""Volumes that bring nothing but what is the tenant's; those not supported yet are told of elsewhere."""
+
+
+def _volume_of_nodes(volume: Mapping[str, Any], path: str, tenant: TenantContext) -> Iterator[Refusal]:
+    """Disks and file systems that nodes mount by their own name and credentials: whoever knows an id, has the data.
+
+    Level baseline allows them, for a cluster of one owner; here the nodes serve many. Host paths are that level's.
+    """
+    if tenant.pod_security == "privileged":
+        return
+    for kind in volume.keys() - _PODS_OWN_VOLUMES - {"name", "hostPath"}:
+        name = str(volume.get("name", ""))
+        message = f"volume {name}: {kind} volumes are mounted in the nodes' name, and not allowed to this tenant"
+        yield Refusal(field=f"{path}.{kind}", value=name, rule=NOT_ALLOWED, message=message)
 
 
 def _downward_items(source: Mapping[str, Any] | None, volume: str, path: str) -> Iterator[Refusal]:

@@ -40,6 +40,21 @@ def test_static_pods() -> None:
 
 
 @pytest.mark.parametrize(
+    "kind", ["awsElasticBlockStore", "gcePersistentDisk", "nfs", "iscsi", "fc", "flexVolume", "gitRepo", "ofNextYear"]
+)
+def test_volumes_that_nodes_mount_by_their_own_credentials(kind: str) -> None:
+    wanted = pod(volumes=[{"name": "data", kind: {"volumeID": "vol-of-another-tenant"}}])
+    refusal = only(wanted)
+    assert (refusal.rule, refusal.field, refusal.value) == ("NotAllowed", f"spec.volumes[0].{kind}", "data")
+    assert refusals(wanted, tenant=replace(TENANT, pod_security="privileged"), pool=POOL) == ()
+
+
+@pytest.mark.parametrize("kind", ["configMap", "secret", "emptyDir", "downwardAPI", "projected", "image"])
+def test_volumes_of_the_pods_own(kind: str) -> None:
+    assert refusals(pod(volumes=[{"name": "data", kind: {}}]), tenant=TENANT, pool=POOL) == ()
+
+
+@pytest.mark.parametrize(
     ("volume", "field"),
     [
         ({"persistentVolumeClaim": {"claimName": "c"}}, "persistentVolumeClaim"),
