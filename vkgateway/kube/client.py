@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl as ssl_module
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import Final, Literal, Self
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -19,12 +20,10 @@ import msgspec
 from yarl import URL
 
 from vkgateway.kube import errors, tls
+from vkgateway.kube.http1 import Pool
 from vkgateway.kube.resources import Resource
 from vkgateway.model.errors import InputError
 from vkgateway.version import __version__
-
-if TYPE_CHECKING:
-    import ssl as ssl_module
 
 Params = Mapping[str, str | int | bool]
 PatchKind = Literal["merge", "strategic", "json", "apply"]
@@ -107,7 +106,11 @@ class Client:
         self.server_hostname: Final = server_hostname
         self._token = token
         self._max_connections = max_connections
-        self._requests: aiohttp.ClientSession | None = None
+        self._head: Final = "".join(
+            f"{name}: {value}\r\n" for name, value in ({"Host": base.raw_authority} | _HEADERS).items()
+        )
+        self._origin: Final = base.host, base.port or (443 if base.scheme == "https" else 80)
+        self._pool: Pool | None = None
         self._streams: aiohttp.ClientSession | None = None
         self._closed = False
 
@@ -173,26 +176,33 @@ class Client:
         timeout: float = 30,
     ) -> bytes:
         """Send one request and return the whole answer; `path` is absolute and percent-encoded already."""
-        session = self._requests or self._open_requests()
-        headers = {"Content-Type": content_type} if body is not None else {}
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {await self._token()}"
+        pool = self._pool or self._open_pool()
+        token = await self._token() if self._token is not None else ""
+        message = self._message(method, path, params=params, body=body, content_type=content_type, token=token)
         try:
-            async with session.request(
-                method,
-                self._url(path, params),
-                data=body,
-                headers=headers,
-                timeout=_total(timeout),
-                allow_redirects=False,
-                server_hostname=self.server_hostname,
-            ) as response:
-                answer = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            answer = await pool.request(method, message, timeout=timeout)
+        except (TimeoutError, OSError) as error:
             raise self._unreachable(method, path, error) from error
-        if response.status < 300:
-            return answer
-        raise self._refused(method, path, response, answer)
+        if answer.status < 300:
+            return answer.body
+        raise self._refused(method, path, answer.status, answer.body, retry_after=answer.header("retry-after"))
+
+    def _message(
+        self, method: str, path: str, *, params: Params | None, body: bytes | None, content_type: str, token: str
+    ) -> bytes:
+        """The bytes of a whole request."""
+        _, _, prefix = self._base
+        target = f"{prefix}{path}?{_query(params)}" if params else prefix + path
+        if not (target.isascii() and target.isprintable() and " " not in target):
+            raise InputError(f"{target!r} is no percent-encoded path")
+        head = f"{method} {target} HTTP/1.1\r\n{self._head}"
+        if token:
+            head += f"Authorization: Bearer {token}\r\n"
+        if body is not None:
+            head += f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
+        elif method not in ("GET", "DELETE"):
+            head += "Content-Length: 0\r\n"
+        return f"{head}\r\n".encode() + (body or b"")
 
     async def get(
         self,
@@ -364,7 +374,8 @@ class Client:
             raise self._unreachable(method, path, error) from error
         async with response:
             if response.status >= 300:
-                raise self._refused(method, path, response, await response.read())
+                said, retry_after = await response.read(), response.headers.get("Retry-After")
+                raise self._refused(method, path, response.status, said, retry_after=retry_after)
             yield response
 
     @contextlib.contextmanager
@@ -382,11 +393,12 @@ class Client:
     async def close(self) -> None:
         """Close all connections; requests under way fail, later ones are refused."""
         self._closed = True
-        sessions = self._requests, self._streams
-        self._requests = self._streams = None
-        for session in sessions:
-            if session is not None:
-                await session.close()
+        pool, streams = self._pool, self._streams
+        self._pool = self._streams = None
+        if pool is not None:
+            await pool.close()
+        if streams is not None:
+            await streams.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -402,38 +414,46 @@ class Client:
         query = _query(params) if params else ""
         return URL.build(scheme=scheme, authority=authority, path=prefix + path, query_string=query, encoded=True)
 
-    def _open_requests(self) -> aiohttp.ClientSession:
-        self._requests = self._session(limit=self._max_connections)
-        return self._requests
+    def _open_pool(self) -> Pool:
+        self._check_open()
+        secure = self._base[0] == "https"
+        host, port = self._origin
+        self._pool = Pool(
+            host,
+            port,
+            ssl=(self.ssl or ssl_module.create_default_context()) if secure else None,
+            server_hostname=self.server_hostname,
+            limit=self._max_connections,
+            connect_timeout=_CONNECT_TIMEOUT,
+            on_connect=lambda transport: _keep_alive(transport.get_extra_info("socket")),
+        )
+        return self._pool
 
     def _open_streams(self) -> aiohttp.ClientSession:
         # Watches and followed logs live long: they must not eat up the connections that requests wait for.
-        self._streams = self._session(limit=0)
-        return self._streams
-
-    def _session(self, *, limit: int) -> aiohttp.ClientSession:
-        if self._closed:
-            raise errors.Unreachable(f"the client of {self.name} is closed")
+        self._check_open()
         connector = aiohttp.TCPConnector(
-            limit=limit,
+            limit=0,
             ssl=self.ssl if self.ssl is not None else True,
             keepalive_timeout=60,
             socket_factory=_socket,
         )
-        return aiohttp.ClientSession(
+        self._streams = aiohttp.ClientSession(
             connector=connector,
             headers=_HEADERS,
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
         )
+        return self._streams
 
-    def _refused(self, method: str, path: str, response: aiohttp.ClientResponse, answer: bytes) -> errors.ApiError:
-        return errors.from_response(
-            response.status,
-            answer,
-            what=f"{method} {path} at {self.name}",
-            retry_after=response.headers.get("Retry-After"),
-        )
+    def _check_open(self) -> None:
+        if self._closed:
+            raise errors.Unreachable(f"the client of {self.name} is closed")
+
+    def _refused(
+        self, method: str, path: str, status: int, answer: bytes, *, retry_after: str | None
+    ) -> errors.ApiError:
+        return errors.from_response(status, answer, what=f"{method} {path} at {self.name}", retry_after=retry_after)
 
     def _unreachable(self, method: str, path: str, error: Exception) -> errors.Unreachable:
         why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
@@ -456,27 +476,16 @@ def _query(params: Params) -> str:
     )
 
 
-_TIMEOUTS: dict[float, aiohttp.ClientTimeout] = {}
-
-
-def _total(seconds: float) -> aiohttp.ClientTimeout:
-    """A request's whole time; the objects are kept, as callers use very few different values."""
-    timeout = _TIMEOUTS.get(seconds)
-    if timeout is None:
-        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, _CONNECT_TIMEOUT))
-        if len(_TIMEOUTS) < 64:
-            _TIMEOUTS[seconds] = timeout
-    return timeout
-
-
 def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A socket that notices within half a minute that its peer's machine is gone, even while it only
-    listens.
-    """
     family, kind, protocol, _, _ = address
     made = socket.socket(family=family, type=kind, proto=protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    _keep_alive(made)
+    return made
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Have a socket notice within half a minute that its peer's machine is gone, even while it only listens."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE:
         if hasattr(socket, option):
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    return made
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

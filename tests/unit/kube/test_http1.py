@@ -1,0 +1,184 @@
+"""The narrow HTTP client: answers however they are cut, kept connections, and what goes wrong with them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vkgateway.kube.http1 import Answer, ConnectionClosedError, MalformedAnswerError, Pool, _Reader
+
+PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nRetry-After: 7\r\n\r\nhello"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN
+NO_BODY = b"HTTP/1.1 204 No Content\r\n\r\n"
+REQUEST = b"GET / HTTP/1.1\r\n\r\n"
+
+
+def feed(data: bytes, cuts: set[int]) -> Answer | None:
+    reader = _Reader()
+    edges = [0, *sorted(cut % len(data) for cut in cuts), len(data)]
+    answers = [reader.feed(data[a:b]) for a, b in itertools.pairwise(edges)]
+    assert all(answer is None for answer in answers[:-1])
+    return answers[-1]
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "body"),
+    [(PLAIN, 200, b"hello"), (CHUNKED, 200, b"hello world"), (INTERIM, 200, b"hello"), (NO_BODY, 204, b"")],
+)
+@given(cuts=st.sets(st.integers(1, 200), max_size=6))
+def test_an_answer_is_the_same_however_it_is_cut(data: bytes, status: int, body: bytes, cuts: set[int]) -> None:
+    answer = feed(data, cuts)
+    assert answer is not None
+    assert (answer.status, answer.body) == (status, body)
+
+
+def test_headers_are_found_by_lower_case_name() -> None:
+    answer = feed(PLAIN, set())
+    assert answer is not None
+    assert answer.header("retry-after") == "7"
+    assert answer.header("after") is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nmore",
+    ],
+)
+def test_what_is_no_answer_is_refused(data: bytes) -> None:
+    with pytest.raises(MalformedAnswerError):
+        _Reader().feed(data)
+
+
+class Server:
+    """Answers each request by the next of its scripts; None closes the connection without a word."""
+
+    def __init__(self, *answers: bytes | None) -> None:
+        self.answers = list(answers)
+        self.connections = 0
+        self.requests = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                self.requests += 1
+                answer = self.answers.pop(0)
+                if answer is None:
+                    break
+                writer.write(answer)
+        writer.close()
+
+
+@contextlib.asynccontextmanager
+async def talking(server: Server, *, limit: int = 4) -> AsyncIterator[Pool]:
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    pool = Pool("127.0.0.1", port, ssl=None, server_hostname=None, limit=limit, connect_timeout=5)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+        listening.close()
+        await listening.wait_closed()
+
+
+async def test_a_connection_is_used_again() -> None:
+    server = Server(PLAIN, CHUNKED)
+    async with talking(server) as pool:
+        assert (await pool.request("GET", REQUEST, timeout=5)).body == b"hello"
+        assert (await pool.request("GET", REQUEST, timeout=5)).body == b"hello world"
+    assert server.connections == 1
+
+
+async def test_an_answer_may_end_with_its_connection() -> None:
+    class Closing(Server):
+        async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\nall of it")
+            writer.close()
+
+    async with talking(Closing()) as pool:
+        assert (await pool.request("GET", REQUEST, timeout=5)).body == b"all of it"
+
+
+async def test_a_kept_connection_that_was_closed_is_made_anew() -> None:
+    server = Server(PLAIN, None, PLAIN)
+    async with talking(server) as pool:
+        await pool.request("GET", REQUEST, timeout=5)
+        assert (await pool.request("GET", REQUEST, timeout=5)).body == b"hello"
+    assert server.connections == 2
+
+
+async def test_what_may_have_been_done_is_not_sent_twice() -> None:
+    server = Server(PLAIN, None)
+    async with talking(server) as pool:
+        await pool.request("GET", REQUEST, timeout=5)
+        with pytest.raises(ConnectionClosedError):
+            await pool.request("POST", REQUEST, timeout=5)
+    assert server.requests == 2
+
+
+async def test_a_new_connection_that_is_closed_at_once_is_no_reason_to_go_on() -> None:
+    async with talking(Server(None)) as pool:
+        with pytest.raises(ConnectionClosedError):
+            await pool.request("GET", REQUEST, timeout=5)
+
+
+async def test_half_an_answer_is_an_error() -> None:
+    class Half(Server):
+        async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(PLAIN[:-1])
+            writer.close()
+
+    async with talking(Half()) as pool:
+        with pytest.raises(ConnectionClosedError):
+            await pool.request("GET", REQUEST, timeout=5)
+
+
+async def test_a_late_answer_is_never_taken_for_anothers() -> None:
+    release = asyncio.Event()
+
+    class Late(Server):
+        async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.connections += 1
+            if self.connections == 1:
+                await release.wait()
+                writer.close()
+                return
+            await super().serve(reader, writer)
+
+    server = Late(PLAIN)
+    async with talking(server, limit=1) as pool:
+        with pytest.raises(TimeoutError):
+            await pool.request("GET", REQUEST, timeout=0.01)
+        release.set()
+        assert (await pool.request("GET", REQUEST, timeout=5)).body == b"hello"
+
+
+async def test_no_more_connections_than_allowed() -> None:
+    server = Server(*[PLAIN] * 20)
+    async with talking(server, limit=3) as pool:
+        await asyncio.gather(*(pool.request("GET", REQUEST, timeout=5) for _ in range(20)))
+    assert server.requests == 20
+    assert server.connections <= 3
+
+
+async def test_nothing_is_opened_once_closed() -> None:
+    async with talking(Server()) as pool:
+        await pool.close()
+        with pytest.raises(ConnectionClosedError):
+            await pool.request("GET", REQUEST, timeout=5)
