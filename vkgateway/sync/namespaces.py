@@ -47,6 +47,10 @@ class Namespaces:
                 self._made.add((link.name, uid))
         return name
 
+    def doubt(self, link: ComputeLink, uid: str) -> None:
+        """Something that belongs into a compute namespace is missing there: `ensure` makes it complete again."""
+        self._made.discard((link.name, uid))
+
     async def remove(self, link: ComputeLink, existing: NamespaceView) -> None:
         """Delete a compute namespace; what is in it ends by the usual way of its kind."""
         self._made = {made for made in self._made if made != (link.name, _uid(existing))}

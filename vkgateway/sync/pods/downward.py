@@ -33,10 +33,19 @@ _CREATED_GRACE: Final = 30.0
 """Seconds for which a pod that was just created below counts as there, though the watch has not shown it."""
 _RELEASED_FOR: Final = 30.0
 """Seconds for which a pod whose finalizer was just taken off is left alone, though the watch still shows it."""
-_GRACE_SLACK: Final = 2.0
-"""Seconds by which two deletion times may differ and still mean the same grace."""
-_OVER_QUOTA: Final = "exceeded quota"
-"""What the quota admission plugin says in a 403 that will be otherwise later; it names no cause."""
+_OUR_RIGHTS: Final = "cannot create resource"
+_OUR_ACCOUNT: Final = "error looking up service account"
+_LATER: Final = (
+    "exceeded quota",
+    "status unknown for quota",
+    "not yet ready to handle request",
+    "no PriorityClass with name",
+    _OUR_ACCOUNT,
+    _OUR_RIGHTS,
+)
+"""What a 403 says that is no verdict on the pod: a quota, a server that just started (its admission plugins and its
+access rules know nothing yet), or something that we lack there. None of them names a cause that could be looked for
+instead."""
 
 
 class Downward:
@@ -123,7 +132,11 @@ class Downward:
     async def _refused(self, case: Case, error: errors.ApiError) -> None:
         """The compute cluster's own verdict; only what would be the same tomorrow is final."""
         said = cleaned(case, error.words, namespace=compute_namespace(self.tenant.name, case.key[0]))
-        if "NamespaceTerminating" in error.causes or _OVER_QUOTA in said:
+        if "NamespaceTerminating" in error.causes or any(words in error.words for words in _LATER):
+            if _OUR_ACCOUNT in error.words:
+                self._namespaces.doubt(case.link, self._namespace_uid(case.key[0]))
+            if _OUR_RIGHTS in error.words:
+                said = "the compute cluster does not let the gateway make pods now"
             await self._upward.report(case, "ForwardingDelayed", said)
             raise errors.TooManyRequests(said, status=429, reason="TooManyRequests") from error
         await self._upward.fail(case, "ForwardingRefused", f"the compute cluster refused the pod: {said}")
@@ -140,10 +153,11 @@ class Downward:
 
     async def _write_changes(self, case: Case) -> None:
         above, below = above_of(case), below_of(case)
+        if case.binding is None:
+            return  # its virtual node is gone, and the tenant's own collector removes it
         whole = decode(await self._upward.whole(above))
         namespace, name = below.metadata.namespace, below.metadata.name
         current = decode(await case.link.client.get(resources.PODS, name, namespace=namespace))
-        assert case.binding is not None
         changes = spec_changes(whole, current, tenant=self.tenant, pool=case.binding.pool)
         for refusal in changes.unsupported:
             await self._upward.tell(case, "ChangeNotForwarded", refusal.message)
@@ -168,15 +182,19 @@ class Downward:
             await self._delete(case, grace=None)
 
     async def delete_like_tenant(self, case: Case) -> None:
-        """Delete below with what is left of the tenant's grace; never by force, since only a kubelet ends a pod."""
-        above, below = above_of(case), below_of(case)
-        deadline = _deadline(above.metadata)
-        if below.metadata.deletion_timestamp is not None:
-            known = _deadline(below.metadata)
-            if deadline is None or known is None or known <= deadline + _GRACE_SLACK:
+        """Delete below with what is left of the tenant's grace; never by force, since only a kubelet ends a pod.
+
+        Deletion times are told by three clocks: graces are compared, and what is left is never more than was given.
+        """
+        above, below = above_of(case).metadata, below_of(case).metadata
+        given = above.deletion_grace_period_seconds
+        if below.deletion_timestamp is not None:
+            known = below.deletion_grace_period_seconds
+            if given is None or known is None or known <= max(given, 1):
                 return
-        grace = None if deadline is None else max(1, round(deadline - self._clock()))
-        await self._delete(case, grace=grace)
+        deadline = _deadline(above)
+        left = given if deadline is None else round(deadline - self._clock())
+        await self._delete(case, grace=None if given is None or left is None else max(1, min(left, given)))
 
     async def _delete(self, case: Case, *, grace: int | None) -> None:
         metadata = below_of(case).metadata
