@@ -8,6 +8,7 @@ status codes
 
 from __future__ import annotations
 
+import math
 import re
 from typing import ClassVar
 
@@ -16,6 +17,8 @@ import msgspec
 from vkgateway.model.errors import VkgatewayError
 
 _LONGEST_MESSAGE = 1024
+_LONGEST_WAIT = 300.0
+"""Seconds of a Retry-After that are believed; a tenant's own webhooks may ask for any."""
 _QUOTED_VALUE = re.compile(r'(Invalid value: )(?:"(?:[^"\\]|\\.)*"|\S+)')
 _QUOTED_OBJECT = re.compile(r"(Invalid value: )(?:\{|\w+\.\w+\{).*", re.DOTALL)
 _BEARER = re.compile(r"(?i)(bearer )[\w.~+/=-]+")
@@ -119,6 +122,10 @@ class ServerError(ApiError):
     transient: ClassVar[bool] = True
 
 
+class AnswerTooLong(ServerError):
+    """More bytes than are taken in; fewer objects at a time may be had."""
+
+
 class Unreachable(ApiError):
     """No answer at all: connection refused or lost, time-out, TLS failure."""
 
@@ -164,7 +171,7 @@ def from_response(status: int, body: bytes, *, what: str, retry_after: str | Non
     """
     try:
         said = _decode_status(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         said = _Status(message=body[:_LONGEST_MESSAGE].decode("utf-8", "replace").strip())
     return _error(status, said, what=what, header=retry_after)
 
@@ -175,7 +182,7 @@ def from_event(body: bytes, *, what: str) -> ApiError:
     """
     try:
         said = _decode_status(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         said = _Status(message="an unreadable error event")
     return _error(said.code or 500, said, what=what, header=None)
 
@@ -186,7 +193,7 @@ def _error(status: int, said: _Status, *, what: str, header: str | None) -> ApiE
         kind = AlreadyExists
     retry_after = _seconds(header)
     if retry_after is None and said.details is not None and said.details.retry_after_seconds > 0:
-        retry_after = said.details.retry_after_seconds
+        retry_after = min(said.details.retry_after_seconds, _LONGEST_WAIT)
     causes = said.details.causes if said.details is not None else None
     words = redact(said.message, secret="/secrets" in what or what.endswith("/token")) or "no reason given"
     return kind(
@@ -202,9 +209,10 @@ def _error(status: int, said: _Status, *, what: str, header: str | None) -> ApiE
 def _seconds(header: str | None) -> float | None:
     """The Retry-After header where it is a number of seconds; API servers send no dates."""
     try:
-        return max(float(header), 0.0) if header else None
+        seconds = float(header) if header else math.nan
     except ValueError:
         return None
+    return None if math.isnan(seconds) else min(max(seconds, 0.0), _LONGEST_WAIT)
 
 
 def redact(message: str, *, secret: bool = False) -> str:

@@ -36,6 +36,8 @@ A server that no longer knows the resource version says so at once, in the statu
 """
 _RELIST_AFTER: Final = 3
 """Refusals in a row after which the resource version itself is doubted (a store restored from a backup)."""
+_UNREADABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+"""What decoding may raise; the second where values are nested by the thousand, as `managedFields` may be."""
 _VERSION_ONLY: Final = msgspec.json.Decoder(ObjectView).decode
 
 
@@ -132,7 +134,7 @@ class Reflector(Generic[T]):
                 self._expired()
             except errors.ApiError as error:
                 await self._sleep(self._failed(error))
-            except msgspec.DecodeError as error:
+            except _UNREADABLE as error:
                 strange = errors.ServerError(f"{self._what}: {error}", status=500)
                 await self._sleep(self._failed(strange))
 
@@ -257,7 +259,7 @@ class Reflector(Generic[T]):
         """Take in an object that was listed, added or changed; returns its resource version."""
         try:
             new = self._decode(body)
-        except msgspec.DecodeError as error:
+        except _UNREADABLE as error:
             return self._unreadable(body, error)
         metadata = new.metadata
         key = metadata.namespace, metadata.name
@@ -289,12 +291,12 @@ class Reflector(Generic[T]):
             del self.items[key]
             try:
                 old = self._decode(body)
-            except msgspec.DecodeError as error:
+            except _UNREADABLE as error:
                 log.warning("object unreadable", kind=self._resource.kind, key=key, error=str(error))
             self._on_change(old, None)
         return metadata.resource_version
 
-    def _unreadable(self, body: bytes, error: msgspec.DecodeError) -> str:
+    def _unreadable(self, body: bytes, error: Exception) -> str:
         """Keep what was known of an object that says what we do not understand, and trust in nothing's
         absence.
         """

@@ -189,3 +189,22 @@ async def test_prefix_of_the_server_is_kept(server: FakeApiServer) -> None:
 def test_what_is_no_server_is_refused(server: str) -> None:
     with pytest.raises(InputError, match="no URL"):
         Client(server)
+
+
+async def test_answers_have_an_end_and_large_objects_come_a_few_at_a_time(
+    server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        body = {"metadata": {"name": f"c{number:02}"}, "data": {"x": "y" * 1000}}
+        await client.create(CONFIG_MAPS, body, namespace="n")
+    monkeypatch.setattr("vkgateway.kube.client.LONGEST_ANSWER", 5_000)
+
+    names = [
+        _load(bytes(item))["metadata"]["name"]
+        async for page in client.pages(CONFIG_MAPS, limit=16)
+        for item in page.items
+    ]
+    assert names == [f"c{number:02}" for number in range(20)]
+
+    with pytest.raises(errors.AnswerTooLong, match="longer than 5000 bytes"):
+        await client.list_all(CONFIG_MAPS)

@@ -52,6 +52,19 @@ def test_wait_comes_from_the_header_or_the_body() -> None:
     assert errors.from_response(500, _status(500), what="x").retry_after is None
 
 
+@pytest.mark.parametrize("header", ["1e18", "inf"])
+def test_nobody_makes_us_wait_for_years(header: str) -> None:
+    assert errors.from_response(429, b"{}", what="x", retry_after=header).retry_after == 300
+    asked = _status(429, retryAfterSeconds=2**31 - 1)
+    assert errors.from_response(429, asked, what="x").retry_after == 300
+    assert errors.from_response(429, b"{}", what="x", retry_after="nan").retry_after is None
+
+
+def test_an_answer_nested_beyond_reason_is_an_error_like_others() -> None:
+    deep = b'{"details":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001
+    assert isinstance(errors.from_response(403, deep, what="x"), errors.Forbidden)
+
+
 def test_causes_are_kept() -> None:
     body = _status(403, "Forbidden", causes=[{"reason": "NamespaceTerminating", "field": "metadata.namespace"}])
     assert errors.from_response(403, body, what="x").causes == ("NamespaceTerminating",)

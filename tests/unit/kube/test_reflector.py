@@ -360,3 +360,23 @@ async def test_pods_are_never_mixed_up_with_others(server: FakeApiServer, client
         put(server, "a")
         server.store.create(PODS, {"metadata": {"name": "p"}, "spec": {}})
         await seen.heard("+p")
+
+
+async def test_an_object_nested_beyond_reason_is_unreadable_like_others(
+    server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decoders give up on it by RecursionError; `managedFields` let tenants nest as deep as they like."""
+
+    def decode(body: bytes) -> View:
+        if b"poison" in body:
+            raise RecursionError("maximum recursion depth exceeded while deserializing an object")
+        return msgspec.json.decode(body, type=View)
+
+    monkeypatch.setattr("tests.unit.kube.test_reflector._decode", decode)
+    put(server, "a", 1)
+    async with watching(client) as seen:
+        await seen.heard("+a")
+        put(server, "a", "poison")
+        put(server, "b")
+        await seen.heard("+b")
+        assert seen.complete == [False]
