@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
@@ -58,6 +60,8 @@ class TenantRecord:
     """The accepted spec that the object is known to carry, beside our finalizer."""
     released: bool = False
     """Our finalizer is off; only the object's end is waited for."""
+    _making: asyncio.Timeout | None = None
+    _in_vain: bool = False
 
     @classmethod
     def of(cls, tenant: Tenant, *, now: float) -> TenantRecord:
@@ -69,6 +73,24 @@ class TenantRecord:
             seen_at=now,
             was_ready=tenant.status.phase == "Ready",
         )
+
+    @contextlib.asynccontextmanager
+    async def interruptible(self) -> AsyncIterator[None]:
+        """Do what may take minutes and is in vain for a tenant that is deleted; raises Interrupted then."""
+        try:
+            async with asyncio.timeout(0 if self._in_vain else None) as self._making:
+                yield
+        except TimeoutError as error:
+            raise Interrupted("the tenant is being deleted") from error
+        finally:
+            self._making = None
+
+    def interrupt(self) -> None:
+        """End what goes on in an `interruptible` block, and let none begin any more."""
+        self._in_vain = True
+        making, self._making = self._making, None
+        if making is not None:
+            making.reschedule(asyncio.get_running_loop().time())
 
     def learn(self, **facts: Any) -> None:
         """Take over new facts by their names in `TenantFacts`."""
@@ -98,6 +120,10 @@ def _reason(error: Exception) -> str:
 
 class NotTold(VkgatewayError):  # noqa: N818 - named by the reason
     """A status could not be written: trouble of the management cluster, not of the tenant."""
+
+
+class Interrupted(VkgatewayError):  # noqa: N818 - named by what happened
+    """The tenant was deleted while its control plane was being made; its removal comes next."""
 
 
 class Teller:

@@ -17,7 +17,7 @@ from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.ledger import ACCEPTED_SPEC, Ledger, written
 from vkgateway.gateway.planes import Access, ControlPlanes, OnStep, Runtimes
 from vkgateway.gateway.status import Verdict, failing, passed, waiting
-from vkgateway.gateway.tenant_record import NotTold, Teller, TenantRecord, api_server
+from vkgateway.gateway.tenant_record import Interrupted, NotTold, Teller, TenantRecord, api_server
 from vkgateway.gateway.worker import DONE, Fleet, Outcome
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
@@ -109,6 +109,9 @@ class TenantController:
         if found is None or (old is not None and new is not None and _same(old, new)):
             return
         self._fleet.wake(found.metadata.name)
+        record = self._records.get(found.metadata.name)
+        if record is not None and found.metadata.deletion_timestamp is not None:
+            record.interrupt()
 
     async def _reconcile(self, name: str) -> Outcome:
         tenant = self.tenants.items.get(("", name))
@@ -131,7 +134,7 @@ class TenantController:
 
     async def _failed(self, name: str, error: Exception) -> None:
         tenant, record = self.tenants.items.get(("", name)), self._records.get(name)
-        if isinstance(error, NotTold):
+        if isinstance(error, (NotTold, Interrupted)):
             return
         if tenant is not None and record is not None and record.uid == tenant.metadata.uid:
             record.trouble(error)
@@ -226,22 +229,26 @@ class TenantController:
             return access
 
     async def _build(self, tenant: Tenant, record: TenantRecord, *, on_step: OnStep) -> Access:
-        if self._slots.locked():
-            await on_step("Queued", "waits for its turn: other control planes are being made")
-        async with self._slots:
-            try:
-                async with asyncio.timeout(PROVISION_TIMEOUT):
-                    access = await self._planes.ensure(tenant, on_step=on_step)
-            except TimeoutError as error:
-                last = record.facts.control_plane.message
-                raise UnavailableError(
-                    f"the control plane was not ready after {PROVISION_TIMEOUT:.0f} s; it was at: {last}"
-                ) from error
+        async with record.interruptible():
+            if self._slots.locked():
+                await on_step("Queued", "waits for its turn: other control planes are being made")
+            access = await self._ensure(tenant, record, on_step=on_step)
         record.access = await self._keep_or_replace(tenant.metadata.name, record.access, access)
         record.built_from = _shape(tenant.spec)
         record.renewal_due = self._monotonic() + RENEW_SECONDS
         record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
         return record.access
+
+    async def _ensure(self, tenant: Tenant, record: TenantRecord, *, on_step: OnStep) -> Access:
+        async with self._slots:
+            try:
+                async with asyncio.timeout(PROVISION_TIMEOUT):
+                    return await self._planes.ensure(tenant, on_step=on_step)
+            except TimeoutError as error:
+                last = record.facts.control_plane.message
+                raise UnavailableError(
+                    f"the control plane was not ready after {PROVISION_TIMEOUT:.0f} s; it was at: {last}"
+                ) from error
 
     async def _keep_or_replace(self, name: str, old: Access | None, new: Access) -> Access:
         """Go on with the client there is where it leads to the same server: its watches know what they have seen."""

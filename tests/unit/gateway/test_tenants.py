@@ -346,6 +346,16 @@ async def test_deletion_goes_on_after_a_restart_and_waits_for_what_cannot_be_don
     assert not world.planes.there
 
 
+async def test_a_tenant_that_is_still_being_made_can_be_deleted_at_once(world: World) -> None:
+    world.planes.held["alpha"] = asyncio.Event()
+    world.create("alpha")
+    async with world.gateway():
+        await until(lambda: condition(world.server, "ControlPlaneReady", "alpha"))
+        world.server.store.delete(TENANTS, "alpha")
+        await until(lambda: world.gone("alpha"))
+    assert not any(event["type"] == "Warning" for event in world.server.store.all(EVENTS))
+
+
 async def test_what_was_accepted_is_written_before_anything_is_made(world: World) -> None:
     world.planes.held["alpha"] = asyncio.Event()
     world.create("alpha")
