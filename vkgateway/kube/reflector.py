@@ -21,6 +21,7 @@ from vkgateway.kube.backoff import Backoff, Random
 from vkgateway.kube.client import Client, Params
 from vkgateway.kube.resources import Resource
 from vkgateway.kube.watchstream import LineSplitter, split_event
+from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.objects import Meta, ObjectView
 
 log = structlog.get_logger(__name__)
@@ -137,6 +138,9 @@ class Reflector(Generic[T]):
             except _UNREADABLE as error:
                 strange = errors.ServerError(f"{self._what}: {error}", status=500)
                 await self._sleep(self._failed(strange))
+            except VkgatewayError as error:
+                # No credentials to ask with: a token file or plugin that fails for now.
+                await self._sleep(self._failed(errors.Unreachable(f"{self._what}: {error}")))
 
     # -- listing ---------------------------------------------------------------------------------------------------
 
@@ -182,6 +186,8 @@ class Reflector(Generic[T]):
         starting = not self._version
         if starting:
             self._begin()
+        elif not self._known:
+            await self._check_version()
         splitter = LineSplitter()
         proof: asyncio.TimerHandle | None = None
         try:
@@ -204,6 +210,17 @@ class Reflector(Generic[T]):
         if self._seen is not None:
             raise errors.Unreachable(f"{self._what}: the list ended half way")
         await self._sleep(0.05 + 0.1 * self._random())
+
+    async def _check_version(self) -> None:
+        """Raise Gone where the server is behind what we know: its store was restored from a backup while it was away.
+
+        A watch from a version that is yet to come is no error to a server. It is silent until that version comes, and
+        tells nothing of what was undone.
+        """
+        answer = await self._client.request("GET", self._path, params={"limit": 1})
+        version = _VERSION_ONLY(answer).metadata.resource_version
+        if version.isdigit() and self._version.isdigit() and int(version) < int(self._version):
+            raise errors.Gone(f"{self._what}: went back from {self._version} to {version}", status=410)
 
     def _watch_params(self, starting: bool) -> Params:
         params: dict[str, str | int | bool] = {

@@ -8,6 +8,7 @@ from typing import Final
 
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
+from vkgateway.model.errors import VkgatewayError
 
 EVERY_SECONDS: Final = 10.0
 TIMEOUT_SECONDS: Final = 5.0
@@ -48,12 +49,19 @@ class Heartbeat:
         try:
             await self._client.request("GET", _PATH, timeout=TIMEOUT_SECONDS)
         except errors.Unreachable as error:
-            self._missed += 1
-            if self._missed == _PATIENCE:
-                self._on_change(False, error.message)
+            self._miss(error.message)
             return
         except errors.ApiError:
             pass
+        except VkgatewayError as error:
+            # No credentials to ask with: a token file or plugin that fails for now.
+            self._miss(str(error))
+            return
         missed, self._missed = self._missed, 0
         if missed >= _PATIENCE:
             self._on_change(True, "")
+
+    def _miss(self, why: str) -> None:
+        self._missed += 1
+        if self._missed == _PATIENCE:
+            self._on_change(False, why)

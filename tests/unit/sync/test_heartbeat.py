@@ -9,6 +9,7 @@ import pytest
 
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
+from vkgateway.model.errors import InputError, VkgatewayError
 from vkgateway.sync.heartbeat import AGAIN_SECONDS, EVERY_SECONDS, Heartbeat
 
 Answer = Callable[[], bytes]
@@ -17,7 +18,7 @@ Answer = Callable[[], bytes]
 class Server(Client):
     """Answers as it is told, and ends the test when it has nothing more to say."""
 
-    def __init__(self, *answers: errors.ApiError | None) -> None:
+    def __init__(self, *answers: VkgatewayError | None) -> None:
         self.answers = list(answers)
 
     async def request(self, *_args: object, **_options: object) -> bytes:
@@ -31,7 +32,7 @@ SILENCE = errors.Unreachable("GET /version at local: timed out")
 REFUSAL = errors.Forbidden("no", status=403)
 
 
-async def beat(*answers: errors.ApiError | None) -> tuple[list[tuple[bool, str]], list[float]]:
+async def beat(*answers: VkgatewayError | None) -> tuple[list[tuple[bool, str]], list[float]]:
     """What was told, and the pauses before each question."""
     server = Server(*answers)
     told: list[tuple[bool, str]] = []
@@ -57,6 +58,11 @@ async def test_a_server_that_falls_silent_is_told_of_once_and_then_that_it_is_ba
 async def test_one_lost_answer_is_nothing() -> None:
     told, _ = await beat(SILENCE, None, SILENCE, None)
     assert told == []
+
+
+async def test_without_credentials_there_is_no_answer() -> None:
+    told, _ = await beat(InputError("no token file"), InputError("no token file"), None)
+    assert told == [(False, "no token file"), (True, "")]
 
 
 async def test_a_refusal_is_an_answer() -> None:

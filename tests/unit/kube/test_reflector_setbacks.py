@@ -1,0 +1,72 @@
+"""The reflector where a server comes back with an older store, and where there are no credentials for a while."""
+
+from __future__ import annotations
+
+import copy
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.kube.test_reflector import put, remove, watching
+from vkgateway.kube.client import Client
+from vkgateway.model.errors import InputError
+
+
+async def test_a_store_restored_from_a_backup_is_listed_anew() -> None:
+    server = FakeApiServer()
+    await server.start()
+    put(server, "kept")
+    put(server, "removed")
+    backup = copy.deepcopy((server.store.objects, server.store.version))
+    remove(server, "removed")
+    put(server, "undone")
+    restored = FakeApiServer()
+    restored.store.objects, restored.store.version = backup
+    async with Client(server.url, name="fake") as client, watching(client) as seen:
+        await seen.heard("+kept", "+undone")
+        port = server.port
+        await server.stop()
+        await seen.until(lambda: not seen.reflector.complete)
+        await restored.start(port)
+        try:
+            await seen.until(lambda: seen.reflector.complete)
+            assert seen.names == ["kept", "removed"]
+            await seen.heard("+removed", "-undone")
+        finally:
+            await restored.stop()
+
+
+async def test_a_server_that_was_only_away_is_not_listed_anew() -> None:
+    server = FakeApiServer()
+    await server.start()
+    put(server, "a")
+    async with Client(server.url, name="fake") as client, watching(client) as seen:
+        port = server.port
+        await server.stop()
+        await seen.until(lambda: not seen.reflector.complete)
+        put(server, "b")
+        await server.start(port)
+        try:
+            await seen.until(lambda: seen.reflector.complete)
+            await seen.heard("+a", "+b")
+            assert seen.reflector.relists == 1
+        finally:
+            await server.stop()
+
+
+async def test_credentials_that_cannot_be_had_are_waited_for() -> None:
+    reads = 0
+
+    async def token() -> str:
+        nonlocal reads
+        reads += 1
+        if reads in (2, 3, 4):
+            raise InputError("token file is not there")
+        return "secret"
+
+    async with FakeApiServer() as server, Client(server.url, token=token) as client:
+        put(server, "a")
+        async with watching(client) as seen:
+            server.end_watches()
+            await seen.until(lambda: len(seen.reachable) == 3)
+            (_, _), (down, why), (up, _) = seen.reachable
+            assert (down, up) == (False, True)
+            assert "token file is not there" in why
