@@ -15,6 +15,7 @@ from tests.fakes.store import Refusal
 from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, TENANT, World, until, world
 from vkgateway.kube.resources import PODS, SERVICE_ACCOUNTS, Resource
 from vkgateway.model.names import POD_SERVICE_ACCOUNT
+from vkgateway.sync.pods import reconciler
 from vkgateway.translate.context import TenantContext
 
 HOUR = timedelta(hours=1)
@@ -146,3 +147,27 @@ async def test_a_pod_whose_virtual_node_is_gone_may_change_above(here: World) ->
     below = here.compute_pod()
     assert below is not None
     assert below["spec"]["nodeName"] == COMPUTE_NODE
+
+
+@pytest.mark.parametrize("above", ["bound", "deleting", "gone"])
+async def test_a_pod_of_a_lost_node_goes_once_it_is_deleted_by_force_below(
+    here: World, monkeypatch: pytest.MonkeyPatch, above: str
+) -> None:
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+        if above != "bound":
+            here.delete(grace=0 if above == "gone" else 30)
+            await until(lambda: (here.compute_pod() or {})["metadata"].get("deletionTimestamp"))
+        here.below.store.delete(PODS, "web", BELOW, grace=0)
+        await here.settled()
+        assert here.compute_pod() is not None
+        monkeypatch.setattr(reconciler, "_KUBELET_SECONDS", 0.1)
+        touch(here, "seen")
+        await until(lambda: here.compute_pod() is None)
+        if above == "bound":
+            assert here.phase() == "Failed"
+        else:
+            await until(lambda: here.tenant_pod() is None)

@@ -10,6 +10,7 @@ import structlog
 from vkgateway.arbiter.limits import Limits
 from vkgateway.kube import errors
 from vkgateway.kube.reflector import Reflector
+from vkgateway.model import times
 from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import compute_namespace
 from vkgateway.model.requests import Milli
@@ -22,6 +23,7 @@ from vkgateway.sync.pods.case import (
     Plan,
     above_of,
     admission_state,
+    below_of,
     compute_state,
     decode,
     dependency_state,
@@ -38,6 +40,8 @@ from vkgateway.translate.context import TenantContext
 
 log = structlog.get_logger(__name__)
 
+_KUBELET_SECONDS: Final = 60.0
+"""How long a pod deleted by force below waits for its kubelet to tell how it ended; a lost node's never tells."""
 _TELL_AFTER: Final = 60.0
 """Seconds of trouble after which the tenant is told (design contract: transient failures are visible)."""
 
@@ -148,6 +152,8 @@ class PodReconciler:
     def _compute_state(self, case: Case) -> ComputePod:
         """What the stores show, and what we know beyond them: pods created a moment ago, and names that are taken."""
         state = compute_state(case)
+        if state is ComputePod.DELETING and self._given_up(case):
+            state = ComputePod.TERMINAL_DELETING
         if case.tenant is None:
             return state
         uid = case.tenant.metadata.uid
@@ -160,6 +166,16 @@ class PodReconciler:
         if self.hands.downward.taken.get(uid, 0.0) > now:
             return ComputePod.FOREIGN
         return state
+
+    def _given_up(self, case: Case) -> bool:
+        """Whether a pod was deleted by force below and no kubelet has ended it since: only our finalizer holds it."""
+        metadata = below_of(case).metadata
+        if metadata.deletion_grace_period_seconds != 0 or metadata.deletion_timestamp is None:
+            return False
+        left = times.parse(metadata.deletion_timestamp).timestamp() + _KUBELET_SECONDS - self._clock()
+        if left > 0:
+            self._later(case.key, left)
+        return left <= 0
 
     async def _prepare(self, case: Case, *, absent: bool) -> None:
         """Work out the pod's plan, what it misses and whether it is admitted."""
