@@ -20,7 +20,7 @@ import msgspec
 from yarl import URL
 
 from vkgateway.kube import errors, tls
-from vkgateway.kube.http1 import Pool
+from vkgateway.kube.http1 import AnswerTooLongError, Pool
 from vkgateway.kube.resources import Resource
 from vkgateway.model.errors import InputError
 from vkgateway.version import __version__
@@ -50,9 +50,6 @@ _KEEPALIVE: Final = (
     ("TCP_USER_TIMEOUT", 30_000),
 )
 _READ_BUFFER: Final = 256 * 1024
-LONGEST_ANSWER: Final = 128 * 1024 * 1024
-"""Bytes of an answer that are taken in. Tenants choose how large their objects are, and may even put a server of their
-own in the place of their API server's (APIService), whose answers need have no end."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -184,6 +181,8 @@ class Client:
         message = self._message(method, path, params=params, body=body, content_type=content_type, token=token)
         try:
             answer = await pool.request(method, message, timeout=timeout)
+        except AnswerTooLongError as error:
+            raise errors.AnswerTooLong(f"{method} {path} at {self.name}: {error}", status=500) from error
         except (TimeoutError, OSError) as error:
             raise self._unreachable(method, path, error) from error
         if answer.status < 300:
@@ -383,7 +382,8 @@ class Client:
             raise self._unreachable(method, path, error) from error
         async with response:
             if response.status >= 300:
-                said, retry_after = await response.read(), response.headers.get("Retry-After")
+                # Not all of it: it need have no end. An error is small and comes in one piece.
+                said, retry_after = await response.content.read(_READ_BUFFER), response.headers.get("Retry-After")
                 raise self._refused(method, path, response.status, said, retry_after=retry_after)
             yield response
 
@@ -467,20 +467,6 @@ class Client:
     def _unreachable(self, method: str, path: str, error: Exception) -> errors.Unreachable:
         why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
         return errors.Unreachable(f"{method} {path} at {self.name}: {why}", reason="Unreachable")
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """The whole answer. Raises errors.AnswerTooLong."""
-    pieces: list[bytes] = []
-    length = 0
-    while piece := await response.content.readany():
-        length += len(piece)
-        if length > LONGEST_ANSWER:
-            response.close()
-            what = f"{response.method} {response.url.path}"
-            raise errors.AnswerTooLong(f"{what}: the answer is longer than {LONGEST_ANSWER} bytes", status=500)
-        pieces.append(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _selectors(label_selector: str, field_selector: str) -> dict[str, str | int | bool]:

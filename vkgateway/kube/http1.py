@@ -17,6 +17,10 @@ from typing import Final, cast
 _IDLE: Final = 60.0
 """Seconds after which an unused connection is not trusted any more."""
 _HEAD_MAX: Final = 256 * 1024
+_HEX: Final = b"0123456789abcdefABCDEF"
+LONGEST_ANSWER: Final = 128 * 1024 * 1024
+"""Bytes of an answer that are taken in. Tenants choose how large their objects are, and may even put a server of their
+own in the place of their API server's (APIService), whose answers need have no end."""
 _IDEMPOTENT: Final = frozenset({"GET", "PUT", "DELETE"})
 _BODILESS: Final = frozenset({204, 304})
 
@@ -32,6 +36,10 @@ class ConnectionClosedError(ConnectionError):
 
 class MalformedAnswerError(ConnectionError):
     """What came is no HTTP/1.1 answer."""
+
+
+class AnswerTooLongError(MalformedAnswerError):
+    """The answer has more bytes than are taken in."""
 
 
 class Answer:
@@ -128,7 +136,18 @@ class Connection(asyncio.Protocol):
 class _Reader:
     """Puts one answer together from the bytes as they come."""
 
-    __slots__ = ("_buffer", "_chunked", "_head", "_length", "_pieces", "_size", "_status", "keeps", "untouched")
+    __slots__ = (
+        "_buffer",
+        "_chunked",
+        "_head",
+        "_left",
+        "_length",
+        "_pieces",
+        "_size",
+        "_status",
+        "keeps",
+        "untouched",
+    )
 
     def __init__(self) -> None:
         self.keeps = True
@@ -139,6 +158,8 @@ class _Reader:
         self._status = 0
         self._chunked = False
         self._length = -1
+        self._left = 0
+        """What is still to come of the chunk under way, its line's end included."""
         self._pieces: list[bytes] = []
         self._size = 0
 
@@ -188,8 +209,7 @@ class _Reader:
             self.keeps = False
 
     def _feed_plain(self, data: bytes) -> Answer | None:
-        self._pieces.append(data)
-        self._size += len(data)
+        self._take(data)
         if self._length < 0 or self._size < self._length:
             return None
         if self._size > self._length:
@@ -197,10 +217,20 @@ class _Reader:
         return self._answer()
 
     def _feed_chunks(self, data: bytes) -> Answer | None:
-        """A chunk is its size in hexadecimal, a line's end, so many bytes, a line's end; the last has size 0."""
+        """A chunk is its size in hexadecimal, a line's end, so many bytes, a line's end; the last has size 0.
+
+        Servers send lists as one chunk of many megabytes: what has come of a chunk is put by, never copied again.
+        """
         buffer = self._buffer + data if self._buffer else data
         at = 0
         while True:
+            if self._left:
+                end = min(len(buffer), at + self._left)
+                self._take(buffer[at : min(end, at + max(0, self._left - 2))])
+                self._left -= end - at
+                at = end
+                if self._left:
+                    break
             line = buffer.find(b"\r\n", at)
             if line < 0:
                 break
@@ -210,13 +240,19 @@ class _Reader:
                 if buffer.find(b"\r\n\r\n", line) < 0:
                     break
                 return self._answer()
-            start = line + 2
-            if len(buffer) < start + size + 2:
-                break
-            self._pieces.append(buffer[start : start + size])
-            at = start + size + 2
+            self._left = size + 2
+            at = line + 2
         self._buffer = buffer[at:]
+        if len(self._buffer) > _HEAD_MAX:
+            raise MalformedAnswerError("a chunk's head does not end")
         return None
+
+    def _take(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > LONGEST_ANSWER:
+            raise AnswerTooLongError(f"the answer is longer than {LONGEST_ANSWER} bytes")
+        if data:
+            self._pieces.append(data)
 
     def _answer(self) -> Answer:
         pieces = self._pieces
@@ -224,10 +260,10 @@ class _Reader:
 
 
 def _chunk_size(line: bytes) -> int:
-    try:
-        return int(line.partition(b";")[0].strip(), 16)
-    except ValueError:
-        raise MalformedAnswerError(f"a chunk's size is {line[:32]!r}") from None
+    digits = line.partition(b";")[0].strip()
+    if not digits or len(digits) > 16 or digits.strip(_HEX):
+        raise MalformedAnswerError(f"a chunk's size is {line[:32]!r}")
+    return int(digits, 16)
 
 
 def _field(head: bytes, name: bytes) -> bytes | None:

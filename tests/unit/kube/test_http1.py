@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import time
 from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.kube.http1 import Answer, ConnectionClosedError, MalformedAnswerError, Pool, _Reader
+from vkgateway.kube.http1 import Answer, AnswerTooLongError, ConnectionClosedError, MalformedAnswerError, Pool, _Reader
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nRetry-After: 7\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"
@@ -53,12 +54,37 @@ def test_headers_are_found_by_lower_case_name() -> None:
         b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1_0\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nmore",
     ],
 )
 def test_what_is_no_answer_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedAnswerError):
         _Reader().feed(data)
+
+
+def test_a_chunk_of_many_megabytes_is_not_copied_for_each_piece_of_it() -> None:
+    reader = _Reader()
+    size, piece = 32 * 1024 * 1024, b"x" * 16384
+    assert reader.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % size) is None
+    started = time.process_time()
+    for _ in range(size // len(piece)):
+        assert reader.feed(piece) is None
+    answer = reader.feed(b"\r\n0\r\n\r\n")
+    assert answer is not None
+    assert len(answer.body) == size
+    assert time.process_time() - started < 1.0
+
+
+@pytest.mark.parametrize("head", [b"Content-Length: 999999", b"Transfer-Encoding: chunked", b"Connection: close"])
+def test_an_answer_without_end_is_refused(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vkgateway.kube.http1.LONGEST_ANSWER", 1000)
+    reader = _Reader()
+    reader.feed(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n")
+    with pytest.raises(AnswerTooLongError):
+        for _ in range(200):
+            reader.feed(b"8\r\n12345678\r\n")
 
 
 class Server:
