@@ -18,14 +18,18 @@ log = structlog.get_logger(__name__)
 
 _LOOKS: Final = Backoff(base=0.2, cap=1.0)
 _AT_ONCE: Final = 16
+_DEFAULT_GRACE: Final = 30
+"""What a pod that names none gets (core/v1 PodSpec)."""
+_LONGEST_GRACE: Final = 120
+"""Seconds in which pods of a tenant that goes have to end; the grace they ask for is the tenant's choice, years too."""
 
 
 async def remove_pods(link: ComputeLink, tenant: str) -> None:
     """Delete a tenant's compute pods and wait until the last one is gone.
 
-    Pods end with their own grace; our finalizers come off at once, since nobody is left to read how they ended. The
-    tenant's reconcilers must not run any more. Raises `errors.ApiError` where the cluster cannot be asked; what was
-    removed by then stays removed, and calling it again goes on from there.
+    Pods end with their own grace, two minutes at most; our finalizers come off at once, since nobody is left to read
+    how they ended. The tenant's reconcilers must not run any more. Raises `errors.ApiError` where the cluster cannot be
+    asked; what was removed by then stays removed, and calling it again goes on from there.
     """
     await _until_gone(lambda: _remove_pods(link, tenant))
 
@@ -72,10 +76,21 @@ async def _remove_pod(link: ComputeLink, view: ComputePodView) -> None:
             others = [name for name in metadata.finalizers if name != MIRROR_FINALIZER]
             change = {"metadata": {"uid": metadata.uid, "finalizers": others or None}}
             await link.client.patch(resources.PODS, metadata.name, change, namespace=metadata.namespace)
-        if metadata.deletion_timestamp is None:
-            await link.client.delete(resources.PODS, metadata.name, namespace=metadata.namespace, uid=metadata.uid)
+        if metadata.deletion_timestamp is None or (metadata.deletion_grace_period_seconds or 0) > _LONGEST_GRACE:
+            await link.client.delete(
+                resources.PODS,
+                metadata.name,
+                namespace=metadata.namespace,
+                uid=metadata.uid,
+                grace_period_seconds=min(_grace(view), _LONGEST_GRACE),
+            )
     except (errors.NotFound, errors.Conflict):
         return
+
+
+def _grace(view: ComputePodView) -> int:
+    grace = view.spec.termination_grace_period_seconds
+    return _DEFAULT_GRACE if grace is None else grace
 
 
 async def _remove_namespaces(link: ComputeLink, tenant: str) -> bool:

@@ -297,3 +297,30 @@ async def test_a_tenant_is_removed_with_all_it_had_and_nothing_else(here: World)
     deletes = [request.split("?")[0] for request in here.below.requests if request.startswith("DELETE")]
     # A namespace that is deleted while it has pods is looked at again only after half of their grace.
     assert deletes == ["DELETE /api/v1/namespaces/alpha--default/pods/web", "DELETE /api/v1/namespaces/alpha--default"]
+
+
+async def test_no_grace_of_a_tenants_choice_holds_up_its_removal(here: World) -> None:
+    for name in ("a", "b"):
+        here.create(name, terminationGracePeriodSeconds=31_536_000)
+    async with here.gateway():
+        for name in ("a", "b"):
+            await here.forwarded(name)
+            here.run(name)
+        here.delete("a")
+        await until(lambda: "deletionTimestamp" in (here.compute_pod("a") or {}).get("metadata", {}))
+        link = here.link
+        assert link is not None
+        assert here.sync is not None
+        link.unlisten("alpha")
+        here.sync.links.clear()
+        removing = asyncio.create_task(remove_tenant(link, "alpha"))
+
+        def graces() -> list[int | None]:
+            pods = (here.compute_pod(name) or {"metadata": {}} for name in ("a", "b"))
+            return [pod["metadata"].get("deletionGracePeriodSeconds") for pod in pods]
+
+        await until(lambda: graces() == [120, 120])
+        for name in ("a", "b"):
+            here.end(name)
+        async with asyncio.timeout(5):
+            await removing
