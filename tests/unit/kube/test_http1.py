@@ -82,9 +82,9 @@ def test_an_answer_without_end_is_refused(head: bytes, monkeypatch: pytest.Monke
     monkeypatch.setattr("vkgateway.kube.http1.LONGEST_ANSWER", 1000)
     reader = _Reader()
     reader.feed(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n")
+    pieces = itertools.repeat(b"8\r\n12345678\r\n", 200)
     with pytest.raises(AnswerTooLongError):
-        for _ in range(200):
-            reader.feed(b"8\r\n12345678\r\n")
+        list(map(reader.feed, pieces))
 
 
 class Server:
