@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 import structlog
 
 from vkgateway.kube.backoff import Backoff, Random
-from vkgateway.kube.errors import ApiError
+from vkgateway.kube.errors import ApiError, Unreachable
 from vkgateway.model.errors import ConflictError, UnavailableError
 
 log = structlog.get_logger(__name__)
@@ -34,15 +34,17 @@ class Timer(Protocol):
 class _Tenant(Generic[K]):
     """One tenant's part of the queue."""
 
-    __slots__ = ("failures", "listed", "queued", "ready", "running", "timers", "turns", "weight")
+    __slots__ = ("failures", "listed", "queued", "ready", "running", "share", "timers", "turns", "weight")
 
-    def __init__(self, weight: int) -> None:
+    def __init__(self, weight: int, *, share: int | None) -> None:
         self.ready: deque[K] = deque()
         self.queued: set[K] = set()
         self.running: dict[K, bool] = {}
         """Keys at work; true where the key was added again meanwhile."""
         self.timers: dict[K, tuple[float, Timer]] = {}
         self.failures: dict[K, int] = {}
+        self.share = share
+        """Keys that may be at work now; None without a bound."""
         self.weight = weight
         self.turns = 0
         """Keys that it may still give in this round."""
@@ -98,7 +100,7 @@ class FairQueue(Generic[K]):
         """
         part = self._tenants.get(tenant)
         if part is None:
-            part = self._tenants[tenant] = _Tenant(max(1, self._weights(tenant)))
+            part = self._tenants[tenant] = _Tenant(max(1, self._weights(tenant)), share=self._per_tenant)
         if delay > 0:
             self._add_later(tenant, part, key, delay)
             return
@@ -182,8 +184,21 @@ class FairQueue(Generic[K]):
     def forget(self, tenant: str, key: K) -> None:
         """The key was dealt with: its failures no longer count."""
         part = self._tenants.get(tenant)
-        if part is not None and part.failures:
+        if part is None:
+            return
+        if part.share != self._per_tenant and part.share is not None:
+            part.share += 1
+        if part.failures:
             part.failures.pop(key, None)
+
+    def narrow(self, tenant: str) -> None:
+        """A key of the tenant met a server that does not answer: fewer may wait for it, until some get through.
+
+        Each time half as many keys are at work at once, down to one; each key dealt with (`forget`) makes it one more.
+        """
+        part = self._tenants.get(tenant)
+        if part is not None and part.share is not None:
+            part.share = max(1, part.share // 2)
 
     def failures(self, tenant: str, key: K) -> int:
         """How often in a row the key has failed."""
@@ -214,7 +229,7 @@ class FairQueue(Generic[K]):
             self.drop(tenant)
 
     def _may_give(self, part: _Tenant[K]) -> bool:
-        return bool(part.ready) and (self._per_tenant is None or len(part.running) < self._per_tenant)
+        return bool(part.ready) and (part.share is None or len(part.running) < part.share)
 
     def _list(self, tenant: str, part: _Tenant[K]) -> None:
         """Give the tenant its place in the round, if it has something to give, and wake one who waits."""
@@ -258,6 +273,8 @@ async def _work(queue: FairQueue[K], handler: Callable[[str, K], Awaitable[float
             again = await handler(tenant, key)
         except ApiError as error:
             queue.retry(tenant, key, at_least=error.retry_after)
+            if isinstance(error, Unreachable):
+                queue.narrow(tenant)
             if not error.transient:
                 log.warning("refused", tenant=tenant, key=key, error=error.message)
         except (ConflictError, UnavailableError):

@@ -1,0 +1,70 @@
+"""The work queue where a server does not answer: those who wait for it leave the workers to others."""
+
+from __future__ import annotations
+
+import asyncio
+
+from vkgateway.kube.backoff import Backoff
+from vkgateway.kube.errors import Unreachable
+from vkgateway.kube.queue import FairQueue, run_workers
+
+
+class Server:
+    """Answers nobody before `time_out` (then all fail) or `answers` (then all get through)."""
+
+    def __init__(self) -> None:
+        self.waiting: list[asyncio.Future[None]] = []
+        self.answers = False
+
+    async def ask(self, _tenant: str, _key: str) -> None:
+        if self.answers:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append(future)
+        await future
+
+    def time_out(self) -> None:
+        for future in self.waiting:
+            future.set_exception(Unreachable("no answer in time"))
+        self.waiting.clear()
+
+    def come_back(self) -> None:
+        self.answers = True
+        for future in self.waiting:
+            future.set_result(None)
+        self.waiting.clear()
+
+
+async def _turns() -> None:
+    """Let everybody who can go on do so."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_a_silent_server_holds_fewer_and_fewer_workers_and_all_once_it_answers() -> None:
+    queue: FairQueue[str] = FairQueue(per_tenant=4, backoff=Backoff(base=1000.0, cap=1000.0))
+    server = Server()
+    workers = asyncio.create_task(run_workers(queue, server.ask, concurrency=8))
+    for number in range(20):
+        queue.add("alpha", f"pod-{number}")
+    held = []
+    try:
+        for _ in range(3):
+            await _turns()
+            held.append(len(server.waiting))
+            server.time_out()
+        await _turns()
+        held.append(len(server.waiting))
+        assert held == [4, 1, 1, 1]
+        server.come_back()
+        await _turns()
+        assert len(queue) == 0
+        server.answers = False
+        for number in range(20, 30):
+            queue.add("alpha", f"pod-{number}")
+        await _turns()
+        assert len(server.waiting) == 4
+    finally:
+        workers.cancel()
+        await asyncio.gather(workers, return_exceptions=True)
+        queue.close()
