@@ -11,7 +11,7 @@ from vkgateway.gateway.config import Nodes
 from vkgateway.gateway.nodes import NodeSource
 from vkgateway.gateway.planes import Access, NodesSeen
 from vkgateway.gateway.runtime import TenantRuntime, Wiring
-from vkgateway.gateway.status import waiting
+from vkgateway.gateway.status import failing, waiting
 from vkgateway.kubelet.target import PodTarget
 from vkgateway.model.api import Tenant, TenantPool
 from vkgateway.model.errors import NotFoundError
@@ -21,6 +21,10 @@ from vkgateway.translate.context import TenantContext
 
 PATIENCE_SECONDS = 3.0
 """How long a start waits for compute clusters to tell their nodes, so that no node is shown empty for a moment."""
+
+REST_SECONDS = 10.0
+"""How long the work for a tenant rests after it failed by a defect. What its cluster holds may bring that about again
+at once, for ever; the others must not notice."""
 
 
 class Endpoint(Protocol):
@@ -61,6 +65,7 @@ class TenantRuntimes:
         self._running: dict[str, TenantRuntime] = {}
         self._admitted: dict[str, frozenset[str]] = {}
         self._asked: dict[str, float] = {}
+        self._resting: dict[str, float] = {}
 
     async def serve(self, tenant: Tenant, access: Access) -> NodesSeen:
         """See `planes.Runtimes`."""
@@ -69,7 +74,13 @@ class TenantRuntimes:
         running = self._running.get(name)
         if running is not None and (running.client is not access.client or running.broken):
             await self.stop(name)
+            if running.broken:
+                self._resting[name] = self._monotonic() + REST_SECONDS
             running = None
+        if self._is_resting(name):
+            return NodesSeen(
+                failing("InternalError", "the work for it failed, and is begun anew in a while"), tenant.status.pools
+            )
         if running is None:
             if unknown := self._too_early(name, wiring):
                 return NodesSeen(
@@ -104,6 +115,13 @@ class TenantRuntimes:
         if running is None:
             raise NotFoundError(f"tenant {tenant} is not served now")
         return running.find(namespace, pod)
+
+    def _is_resting(self, name: str) -> bool:
+        until = self._resting.get(name)
+        if until is not None and until <= self._monotonic():
+            del self._resting[name]
+            return False
+        return until is not None
 
     def _too_early(self, name: str, wiring: Wiring) -> str:
         """Name a compute cluster whose nodes are not known yet and may be soon, or ""."""

@@ -244,3 +244,18 @@ async def test_stopping_ends_the_work_and_removes_nothing(world: Setting) -> Non
     await world.runtimes.stop("alpha")
     assert world.endpoint.admitted == {}
     assert world.node("a100.local") is not None
+
+
+async def test_work_that_fails_by_a_defect_rests_before_it_is_begun_anew(
+    world: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.ready(TenantPool(name="a100"))
+    now = 1000.0
+    monkeypatch.setattr(world.runtimes, "_monotonic", lambda: now)
+    world.runtimes._running["alpha"].broken = True
+    for _ in range(3):
+        seen = await world.serve(TenantPool(name="a100"))
+        assert seen.verdict.reason == "InternalError"
+        assert world.endpoint.admitted == {}
+    now += 11
+    await world.ready(TenantPool(name="a100"))
