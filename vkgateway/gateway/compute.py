@@ -39,6 +39,8 @@ log = structlog.get_logger(__name__)
 
 FINALIZER = f"{GROUP}/compute-cluster"
 RESYNC_SECONDS = 30.0
+PREPARE_SECONDS = 300.0
+"""How often it is seen to that a compute cluster has what tenants' pods need."""
 SETTLING_SECONDS = 3.0
 SETTLING_LOOK_SECONDS = 0.2
 _VERSION_PATH = "/version"
@@ -63,6 +65,8 @@ class _Attached:
     source: str
     since: float
     prepared: bool = False
+    prepare_due: float = 0.0
+    """When what tenants' pods need there is looked at again (monotonic seconds)."""
     version: str = ""
 
 
@@ -153,8 +157,8 @@ class ComputeController:
             return await self._remove(found)
         await self._hold(found)
         attached = await self._attach(found)
-        if attached.link.reachable and not attached.prepared:
-            await self._prepare(attached)
+        if attached.link.reachable and self._monotonic() >= attached.prepare_due:
+            await (self._prepare_again(attached) if attached.prepared else self._prepare(attached))
         if self._settling(found, attached):
             return SETTLING_LOOK_SECONDS
         await self._tell(found, self._facts(found, attached))
@@ -257,8 +261,17 @@ class ComputeController:
         await prerequisites.ensure(client)
         answer = await client.request("GET", _VERSION_PATH)
         attached.version = msgspec.json.decode(answer, type=_Version).git_version
+        attached.prepare_due = self._monotonic() + PREPARE_SECONDS
+        if not attached.prepared:
+            log.info("compute cluster is ready", compute=attached.link.name, version=attached.version)
         attached.prepared = True
-        log.info("compute cluster is ready", compute=attached.link.name, version=attached.version)
+
+    async def _prepare_again(self, attached: _Attached) -> None:
+        """Make again what somebody deleted there, and see whether it was upgraded; a failure is only logged."""
+        try:
+            await self._prepare(attached)
+        except errors.ApiError as error:
+            log.warning("compute cluster was not looked at", compute=attached.link.name, error=error.message)
 
     def _facts(self, found: ComputeCluster, attached: _Attached) -> ComputeFacts:
         link = attached.link

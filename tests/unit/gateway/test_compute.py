@@ -11,6 +11,7 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.gateway.conftest import add_compute_cluster, condition, gpu_node, until
+from vkgateway.gateway import compute
 from vkgateway.gateway.compute import FINALIZER, ComputeController
 from vkgateway.gateway.compute_connection import connection_from
 from vkgateway.gateway.events import Recorder
@@ -56,6 +57,22 @@ async def test_a_cluster_is_connected_prepared_and_told(server: FakeApiServer, c
         for name in ("vkgateway-guaranteed", "vkgateway-low"):
             assert server.store.get(PRIORITY_CLASSES, name)["preemptionPolicy"] == "Never"
         await until(lambda: any(event["reason"] == "Ready" for event in server.store.all(EVENTS)))
+
+
+async def test_what_pods_need_there_is_made_again(
+    server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_compute_cluster(server)
+    monkeypatch.setattr(compute, "PREPARE_SECONDS", 0.0)
+    async with controller(server, client) as computes:
+        await until(lambda: is_ready(server))
+        server.store.delete(PRIORITY_CLASSES, "vkgateway-low")
+        refused = server.fail("PATCH", "/priorityclasses/", status=500)
+        computes.tenants_changed()
+        await until(lambda: refused.hits)
+        computes.tenants_changed()
+        await until(lambda: server.store.find(PRIORITY_CLASSES, "vkgateway-low"))
+        assert is_ready(server)
 
 
 async def test_nodes_that_come_and_go_change_the_pool(server: FakeApiServer, client: Client) -> None:
