@@ -19,7 +19,7 @@ from vkgateway.kube.resources import NODES, PODS
 from vkgateway.kubelet.target import PodTarget
 from vkgateway.kubelet.virtualnode import VirtualNode
 from vkgateway.model.api import TenantPool, TenantPoolStatus
-from vkgateway.model.errors import NotFoundError
+from vkgateway.model.errors import NotFoundError, UnavailableError
 from vkgateway.model.names import (
     COMPUTE_CLUSTER_LABEL,
     UID_ANNOTATION,
@@ -36,6 +36,8 @@ from vkgateway.translate.context import TenantContext
 log = structlog.get_logger(__name__)
 
 _OUR_NODES = f"type={VIRTUAL_NODE_TYPE},{COMPUTE_CLUSTER_LABEL}"
+PODS_MAX = 64 * 1024 * 1024
+"""Bytes of pods that are told at once by the kubelet endpoint's /pods."""
 _BACKOFF = Backoff(base=0.5, cap=30.0)
 
 
@@ -72,6 +74,7 @@ class TenantRuntime:
         self.name = name
         self.client = access.client
         self.broken = False
+        self._telling = asyncio.Lock()
         self._wiring = wiring
         self._settings = settings
         self._on_change = on_change
@@ -129,12 +132,21 @@ class TenantRuntime:
     async def pods_on_nodes(self, phase: str) -> list[bytes]:
         """Return the tenant's pods on its virtual nodes as they are now, those in `phase` only if it is given.
 
-        Asked of its API server, for whole pods are not kept. Raises ApiError.
+        Asked of its API server, for whole pods are not kept; one list at a time, and no larger than PODS_MAX, since the
+        tenant chooses how large its pods are and how often it asks. Raises ApiError, UnavailableError.
         """
         selector = "spec.nodeName!=" + (f",status.phase={phase}" if phase else "")
-        pages = self.client.pages(PODS, field_selector=selector)
-        found = [bytes(item) async for page in pages for item in page.items]
-        return [item for item in found if decode_tenant_pod(item).spec.node_name in self._wiring.sources]
+        found: list[bytes] = []
+        size = 0
+        async with self._telling:
+            async for page in self.client.pages(PODS, field_selector=selector, limit=100):
+                for item in map(bytes, page.items):
+                    if decode_tenant_pod(item).spec.node_name in self._wiring.sources:
+                        found.append(item)
+                        size += len(item)
+                if size > PODS_MAX:
+                    raise UnavailableError(f"they are more than {PODS_MAX} bytes; ask the API server for them instead")
+        return found
 
     def _add_node(self, name: str) -> None:
         def build() -> dict[str, Any]:

@@ -20,7 +20,7 @@ from vkgateway.gateway.runtimes import TenantRuntimes
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NAMESPACES, NODES, PODS
 from vkgateway.model.api import Tenant, TenantPool, TenantSpec
-from vkgateway.model.errors import NotFoundError
+from vkgateway.model.errors import NotFoundError, UnavailableError
 from vkgateway.model.objects import Meta
 from vkgateway.sync.compute import ComputeLink
 from vkgateway.sync.engine import Engine
@@ -206,7 +206,9 @@ async def test_a_renewed_certificate_is_admitted_beside_the_old_one(world: Setti
     assert world.endpoint.admitted == {"alpha": {"first", "second"}}
 
 
-async def test_the_endpoint_tells_the_pods_on_virtual_nodes_and_no_others(world: Setting) -> None:
+async def test_the_endpoint_tells_the_pods_on_virtual_nodes_and_no_others(
+    world: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await world.ready(A100)
     for name, node, phase in (("web", "a100.local", "Running"), ("new", "a100.local", "Pending"), ("other", "x", "")):
         spec = {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}
@@ -222,6 +224,9 @@ async def test_the_endpoint_tells_the_pods_on_virtual_nodes_and_no_others(world:
     assert await names("Running") == {"web"}
     with pytest.raises(NotFoundError):
         await world.runtimes.pods("beta", "")
+    monkeypatch.setattr("vkgateway.gateway.runtime.PODS_MAX", 100)
+    with pytest.raises(UnavailableError, match="more than 100 bytes"):
+        await world.runtimes.pods("alpha", "")
 
 
 async def test_stopping_waits_for_the_work_that_is_under_way(world: Setting) -> None:

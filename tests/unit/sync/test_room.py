@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.sync.test_dependencies import TOKEN_VOLUME
 from tests.unit.sync.world import NODE, World, until, world
+from vkgateway.kube import errors
 from vkgateway.kube.resources import CONFIG_MAPS, PODS, SECRETS, SERVICE_ACCOUNTS
 
 GPUS: dict[str, Any] = {
@@ -125,3 +126,32 @@ async def test_tokens_of_running_pods_are_refreshed_also_after_a_change_of_the_p
             moved = 3000.0
             sync.look_at_everything()
             await until(lambda: here.below.store.all(SECRETS)[0]["data"] != first)
+
+
+async def test_large_pods_are_not_kept_while_they_are_held_and_run_like_others(here: World) -> None:
+    large: dict[str, Any] = {
+        "containers": [{**GPUS["containers"][0], "env": [{"name": "LARGE", "value": "x" * 100_000}]}]
+    }
+    here.create("first", **GPUS)
+    async with here.gateway() as sync:
+        await here.forwarded("first")
+        here.run("first")
+        here.create("second", **large)
+        await until(lambda: held(here))
+        assert sync.pods.items["default", "second"].raw is None
+        here.end("first")
+        below = await here.forwarded("second")
+
+    assert below["spec"]["containers"][0]["env"][-1] == large["containers"][0]["env"][0]
+
+
+async def test_a_namesake_is_not_taken_for_a_pod_that_was_not_kept(here: World) -> None:
+    async with here.gateway() as sync:
+        await until(lambda: sync.pods.complete)
+        here.create("web", node="elsewhere")
+        await until(lambda: ("default", "web") in sync.pods.items)
+        view = sync.pods.items["default", "web"]
+        view.raw = None
+        view.metadata.uid = "an-earlier-one"
+        with pytest.raises(errors.Conflict):
+            await sync._pods.hands.upward.whole(view)

@@ -60,11 +60,14 @@ class Upward:
         self._removed.discard(uid)
 
     async def whole(self, view: TenantPodView) -> bytes:
-        """The pod with all that is in it: as it came, or asked for anew once it was let go."""
+        """The pod with all that is in it: as it came, or asked for anew once it was let go; never a namesake."""
         if view.raw is not None:
             return view.raw
         metadata = view.metadata
-        return await self._client.get(resources.PODS, metadata.name, namespace=metadata.namespace)
+        found = await self._client.get(resources.PODS, metadata.name, namespace=metadata.namespace)
+        if _decode_stored(found).metadata.uid != metadata.uid:
+            raise errors.Conflict("another pod has the name now", status=409, reason="Conflict")
+        return found
 
     async def mirror(self, case: Case) -> None:
         """Make the status above equal to that below, where it differs."""

@@ -15,6 +15,9 @@ from vkgateway.model.names import (
 )
 from vkgateway.model.objects import Meta
 
+_KEPT_MAX = 32 * 1024
+"""Bytes of a pod that are kept until it stands below. Tenants may hold back thousands of pods, of a megabyte each."""
+
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 
@@ -51,7 +54,8 @@ _status = msgspec.json.Decoder(PodStatusFields)
 
 
 class TenantPodView(msgspec.Struct, gc=False):
-    """A tenant's pod. `raw` is the whole object, kept until it stands below; `fingerprint` covers what may change."""
+    """A tenant's pod. `fingerprint` covers what may change; `raw` is the whole object, kept until it stands below if it
+    is not large."""
 
     metadata: Meta
     spec: PodSpecFields
@@ -121,7 +125,7 @@ def decode_tenant_pod(data: bytes) -> TenantPodView:
         bool(bytes(fields.container_statuses).strip(b"[] \n")),
         status,
         fingerprint(parts.metadata, spec),
-        bytes(data),
+        bytes(data) if len(data) <= _KEPT_MAX else None,
     )
 
 
