@@ -97,8 +97,12 @@ async def serving(kubelet_authority: Authority, address: str) -> AsyncIterator[s
     async def renew() -> None:
         while True:
             await asyncio.sleep(RENEW_SECONDS)
-            pair = _issue(kubelet_authority, address)
-            load_identity(context, cert=pair.cert_pem, key=pair.key_pem)
+            try:
+                pair = _issue(kubelet_authority, address)
+                load_identity(context, cert=pair.cert_pem, key=pair.key_pem)
+            except OSError as error:
+                # A full disk, for one; the certificate in use has long to go.
+                log.error("the serving certificate was not renewed", error=str(error))
 
     task = asyncio.create_task(renew(), name="renew-serving-certificate")
     try:
