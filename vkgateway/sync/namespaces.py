@@ -24,8 +24,9 @@ class Namespaces:
 
     def __init__(self, tenant: TenantContext) -> None:
         self.tenant = tenant
-        self._made: set[tuple[str, str]] = set()
-        """Compute cluster and UID of the tenant namespaces whose compute namespaces are complete."""
+        self._made: dict[tuple[str, str], str] = {}
+        """Compute cluster and UID of the tenant namespaces whose compute namespaces are complete, with the pod security
+        level that they were made for."""
         self._locks: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def ensure(self, link: ComputeLink, namespace: str, uid: str) -> str:
@@ -36,30 +37,34 @@ class Namespaces:
             UnavailableError: it is being removed still, or belongs to an earlier namespace of the same name.
         """
         name = compute_namespace(self.tenant.name, namespace)
-        if (link.name, uid) in self._made and link.namespaces.items.get(("", name)) is not None:
+        if self._is_made(link, uid) and link.namespaces.items.get(("", name)) is not None:
             return name
         async with self._locks[link.name, name]:
             existing = link.namespaces.items.get(("", name))
             if existing is not None:
                 self._check(existing, uid)
-            if (link.name, uid) not in self._made or existing is None:
+            if not self._is_made(link, uid) or existing is None:
+                level = self.tenant.pod_security
                 await self._make(link, namespace, name, uid)
-                self._made.add((link.name, uid))
+                self._made[link.name, uid] = level
         return name
 
     def doubt(self, link: ComputeLink, uid: str) -> None:
         """Something that belongs into a compute namespace is missing there: `ensure` makes it complete again."""
-        self._made.discard((link.name, uid))
+        self._made.pop((link.name, uid), None)
 
     async def remove(self, link: ComputeLink, existing: NamespaceView) -> None:
         """Delete a compute namespace; what is in it ends by the usual way of its kind."""
-        self._made = {made for made in self._made if made != (link.name, _uid(existing))}
+        self._made.pop((link.name, _uid(existing)), None)
         if existing.metadata.deletion_timestamp is None:
             log.info("removing compute namespace", compute=link.name, namespace=existing.metadata.name)
             try:
                 await link.client.delete(resources.NAMESPACES, existing.metadata.name, uid=existing.metadata.uid)
             except (errors.NotFound, errors.Conflict):
                 return
+
+    def _is_made(self, link: ComputeLink, uid: str) -> bool:
+        return self._made.get((link.name, uid)) == self.tenant.pod_security
 
     def _check(self, existing: NamespaceView, uid: str) -> None:
         if existing.metadata.deletion_timestamp is not None:
@@ -78,6 +83,9 @@ class Namespaces:
             await link.client.create(resources.NAMESPACES, first)
         except errors.AlreadyExists:
             await self._adopt(link, name, uid)
+            # Its labels say the pod security level, which the tenant's policy may have changed.
+            change = {"metadata": {"labels": first["metadata"]["labels"]}}
+            await link.client.patch(resources.NAMESPACES, name, change)
         for document in rest:
             resource = KNOWN[document["apiVersion"], document["kind"]]
             try:

@@ -6,11 +6,12 @@ import asyncio
 import base64
 import copy
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.unit.sync.world import BELOW, World, until, world
+from tests.unit.sync.world import BELOW, NODE, World, until, world
 from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES, NETWORK_POLICIES, PODS, SECRETS, SERVICE_ACCOUNTS
 from vkgateway.model.names import POD_SERVICE_ACCOUNT, TENANT_LABEL
 from vkgateway.sync import tenant as tenant_module
@@ -324,3 +325,21 @@ async def test_no_grace_of_a_tenants_choice_holds_up_its_removal(here: World) ->
             here.end(name)
         async with asyncio.timeout(5):
             await removing
+
+
+async def test_a_changed_pod_security_level_reaches_the_namespaces_there_are(here: World) -> None:
+    def level() -> str:
+        labels: dict[str, str] = here.below.store.get(NAMESPACES, BELOW)["metadata"]["labels"]
+        return labels["pod-security.kubernetes.io/enforce"]
+
+    here.create("first")
+    async with here.gateway() as sync:
+        await here.forwarded("first")
+        assert level() == "baseline"
+        link = here.link
+        assert link is not None
+        tenant = replace(sync.tenant, pod_security="privileged")
+        sync.rebind(tenant, links={"local": link}, bindings={NODE: here.binding(link)})
+        here.create("second", hostNetwork=True)
+        await here.forwarded("second")
+        assert level() == "privileged"
