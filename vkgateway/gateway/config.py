@@ -78,7 +78,9 @@ class ControlPlanes(_Section, frozen=True):
 class Sync(_Section, frozen=True):
     """The work between tenants and compute clusters."""
 
-    workers: Annotated[Count, Meta(description="Objects worked on at the same time, over all tenants.")] = 32
+    workers: Annotated[
+        Count, Meta(description="Objects worked on at the same time, an eighth of them at most for one tenant.")
+    ] = 128
     connections: Annotated[Count, Meta(description="Connections kept to one API server at most.")] = 64
 
 

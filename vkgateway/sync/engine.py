@@ -38,11 +38,12 @@ class Worked(Protocol):
 class Engine:
     """Runs the reconcilers of many tenants over one queue.
 
-    One tenant holds at most half of the workers, so that an API server which does not answer cannot hold them all.
+    One tenant holds at most an eighth of the workers. Each may have an API server that never answers, or a webhook that
+    takes half a minute for each of our writes: some of these together must not hold them all.
     """
 
-    def __init__(self, *, workers: int = 32) -> None:
-        self.queue: Queue = FairQueue(per_tenant=max(1, workers // 2))
+    def __init__(self, *, workers: int = 128) -> None:
+        self.queue: Queue = FairQueue(per_tenant=max(1, workers // 8))
         self._workers = workers
         self._tenants: dict[str, Worked] = {}
         self._at_work: dict[str, int] = {}

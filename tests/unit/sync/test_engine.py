@@ -141,3 +141,31 @@ async def test_what_waits_for_something_else_is_looked_at_less_and_less_often(
             failures.add(engine.queue.failures("alpha", ITEM))
             await asyncio.sleep(0.005)
     assert {1, 2, 3} <= failures
+
+
+async def test_some_tenants_that_never_answer_leave_workers_to_the_others() -> None:
+    engine = Engine()
+    done = asyncio.Event()
+
+    class Silent:
+        async def handle(self, item: Item) -> None:
+            await asyncio.Event().wait()
+
+    class Answering:
+        async def handle(self, item: Item) -> None:
+            done.set()
+
+    task = asyncio.create_task(engine.run())
+    try:
+        for number in range(7):
+            engine.add(f"silent-{number}", Silent())
+            for key in range(100):
+                engine.queue.add(f"silent-{number}", ("pod", "", "n", str(key)))
+        await asyncio.sleep(0)
+        engine.add("other", Answering())
+        engine.queue.add("other", ("pod", "", "n", "first"))
+        async with asyncio.timeout(5):
+            await done.wait()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
