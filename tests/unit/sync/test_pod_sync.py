@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, until, world
+from vkgateway.kube import errors
 from vkgateway.kube.resources import NAMESPACES, PODS
 from vkgateway.model.names import MIRROR_FINALIZER, NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
+from vkgateway.sync.pods.reconciler import _sentence
 
 
 def deleting(here: World, name: str = "web") -> bool:
@@ -331,3 +333,18 @@ async def test_the_gateway_may_die_after_every_write(here: World) -> None:
     here.end(code=143)
     async with here.gateway():
         await until(lambda: here.tenant_pod() is None and here.compute_pod() is None)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        'Internal error occurred: failed calling webhook "x": Post "https://hook.ops.svc:443/": dial tcp 10.0.0.5:443',
+        "rpc error: 10.213.0.1:2379 gave no answer",
+    ],
+)
+def test_a_servers_own_troubles_are_told_without_addresses(words: str) -> None:
+    error = errors.ServerError("POST /api/v1/pods", status=500, words=words)
+    assert _sentence(error) == "a server failed (500); it is tried again"
+    assert _sentence(errors.ServerError("", status=500, words="etcdserver: leader changed")) == (
+        "etcdserver: leader changed"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -42,6 +43,8 @@ log = structlog.get_logger(__name__)
 
 _KUBELET_SECONDS: Final = 60.0
 """How long a pod deleted by force below waits for its kubelet to tell how it ended; a lost node's never tells."""
+_OF_MACHINES: Final = re.compile(r"\w+://|\bdial\b|\d{1,3}(?:\.\d{1,3}){3}|\bx509\b")
+"""Words of a server about its own troubles: addresses of webhooks and of machines."""
 _TELL_AFTER: Final = 60.0
 """Seconds of trouble after which the tenant is told (design contract: transient failures are visible)."""
 
@@ -237,4 +240,6 @@ def _sentence(error: Exception) -> str:
     """What a tenant may know of trouble: not which server was asked for what."""
     if isinstance(error, errors.Unreachable):
         return "the compute cluster does not answer"
+    if isinstance(error, errors.ServerError) and _OF_MACHINES.search(error.words):
+        return f"a server failed ({error.status}); it is tried again"
     return error.words if isinstance(error, errors.ApiError) else str(error)
