@@ -53,6 +53,12 @@ class Namespaces:
         """Something that belongs into a compute namespace is missing there: `ensure` makes it complete again."""
         self._made.pop((link.name, uid), None)
 
+    async def repair(self, link: ComputeLink, namespace: str, uid: str) -> None:
+        """Make again what somebody may have deleted or changed in a compute namespace that is there."""
+        name = compute_namespace(self.tenant.name, namespace)
+        async with self._locks[link.name, name]:
+            await self._make(link, namespace, name, uid)
+
     async def remove(self, link: ComputeLink, existing: NamespaceView) -> None:
         """Delete a compute namespace; what is in it ends by the usual way of its kind."""
         self._made.pop((link.name, _uid(existing)), None)

@@ -38,6 +38,7 @@ log = structlog.get_logger(__name__)
 _LINGER: Final = 30.0
 """Seconds for which a copy stays after its last pod: Jobs come one after another with the same references."""
 _SWEEP_EVERY: Final = 600.0
+_PERIODIC: Final = "periodic"
 
 
 class TenantSync:
@@ -261,7 +262,7 @@ class TenantSync:
         elif sort == "event":
             await self._mirror_event(kind, (namespace, name))
         else:
-            await self._sweep()
+            await self._sweep(repair=kind == _PERIODIC)
 
     async def _mirror_event(self, cluster: str, key: Key) -> None:
         link = self.links.get(cluster)
@@ -276,7 +277,7 @@ class TenantSync:
             reference: Reference = ("configmaps" if kind == "configmaps" else "secrets", namespace, name)
             await self.copies.ensure(link, reference)
 
-    async def _reconcile_namespace(self, namespace: str) -> None:
+    async def _reconcile_namespace(self, namespace: str, *, repair: bool = False) -> None:
         for link in list(self.links.values()):
             below = self._below(link, namespace)
             if not link.trusted or below is None:
@@ -284,20 +285,25 @@ class TenantSync:
             above = self.namespaces.items.get(("", namespace))
             if above is None or above.metadata.uid != below.metadata.annotations.get(UID_ANNOTATION):
                 await self._namespaces.remove(link, below)
+            elif repair and below.metadata.deletion_timestamp is None:
+                await self._namespaces.repair(link, namespace, above.metadata.uid)
 
-    async def _sweep(self) -> None:
-        """Find what is left over below: copies without users, tokens without pods, namespaces without a namespace."""
+    async def _sweep(self, *, repair: bool) -> None:
+        """Find what is left over below: copies without users, tokens without pods, namespaces without a namespace.
+
+        With `repair` what fences namespaces in is made again, too: now and then, but not at each start.
+        """
         for link in list(self.links.values()):
             if not link.trusted:
                 continue
             for namespace in link.namespaces_of(self.tenant.name):
-                self.compute_namespace_changed(namespace.metadata.annotations.get(NAME_ANNOTATION, ""))
+                await self._reconcile_namespace(namespace.metadata.annotations.get(NAME_ANNOTATION, ""), repair=repair)
             for reference in self.copies.orphans(link):
                 self._copy_unused(reference)
             # Taken anew for each link: pods may have come while the last one was swept.
             alive = {view.metadata.uid for view in self.pods.items.values()}
             await self._tokens.sweep(link, alive.__contains__)
-        self._engine.queue.add(self.tenant.name, ("sweep", "", "", ""), delay=_SWEEP_EVERY)
+        self._engine.queue.add(self.tenant.name, ("sweep", _PERIODIC, "", ""), delay=_SWEEP_EVERY)
 
     def _below(self, link: ComputeLink, namespace: str) -> NamespaceView | None:
         return link.namespace(self.tenant.name, namespace)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sync.world import BELOW, NODE, World, until, world
+from tests.unit.sync.world import BELOW, NODE, World, names, until, world
 from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES, NETWORK_POLICIES, PODS, SECRETS, SERVICE_ACCOUNTS
 from vkgateway.model.names import POD_SERVICE_ACCOUNT, TENANT_LABEL
 from vkgateway.sync import tenant as tenant_module
@@ -343,3 +343,14 @@ async def test_a_changed_pod_security_level_reaches_the_namespaces_there_are(her
         here.create("second", hostNetwork=True)
         await here.forwarded("second")
         assert level() == "privileged"
+
+
+async def test_a_fence_that_was_deleted_below_is_made_again(here: World) -> None:
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        (policy,) = names(here.below, NETWORK_POLICIES)
+        here.below.store.delete(NETWORK_POLICIES, policy, BELOW)
+        assert here.sync is not None
+        await here.sync.handle(("sweep", "periodic", "", ""))
+        assert names(here.below, NETWORK_POLICIES) == [policy]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -47,6 +48,7 @@ _OF_MACHINES: Final = re.compile(r"\w+://|\bdial\b|\d{1,3}(?:\.\d{1,3}){3}|\bx50
 """Words of a server about its own troubles: addresses of webhooks and of machines."""
 _TELL_AFTER: Final = 60.0
 """Seconds of trouble after which the tenant is told (design contract: transient failures are visible)."""
+_TELL_WITHIN: Final = 5.0
 
 
 class PodReconciler:
@@ -231,15 +233,17 @@ class PodReconciler:
             return
         try:
             said = cleaned(case, _sentence(error), namespace=compute_namespace(self.tenant.name, case.key[0]))
-            await self.hands.upward.report(case, "ForwardingDelayed", said)
-        except errors.ApiError as second:
+            # Where it is the tenant's own server that does not answer, telling it must not hold the worker as well.
+            async with asyncio.timeout(_TELL_WITHIN):
+                await self.hands.upward.report(case, "ForwardingDelayed", said)
+        except (errors.ApiError, TimeoutError) as second:
             log.warning("cannot tell of a delay", tenant=self.tenant.name, pod="/".join(case.key), error=str(second))
 
 
 def _sentence(error: Exception) -> str:
     """What a tenant may know of trouble: not which server was asked for what."""
     if isinstance(error, errors.Unreachable):
-        return "the compute cluster does not answer"
+        return "a server does not answer; it is tried again"
     if isinstance(error, errors.ServerError) and _OF_MACHINES.search(error.words):
         return f"a server failed ({error.status}); it is tried again"
     return error.words if isinstance(error, errors.ApiError) else str(error)
