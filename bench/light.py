@@ -31,7 +31,6 @@ async def run(session: Session) -> Outcome:
         watching([(session.platform.compute, tenant_of)], run=kind.run, timeline=below),
     ):
         await warm_up(places, kind, timeline=above)
-        below.drop([(place.name, "warm-up") for place in places])
         wanted = spread(int(RATE * session.settings.seconds), len(places))
         keys: list[Key] = [(places[index].name, name) for index, name in wanted]
         session.report(f"{len(keys)} pods at {RATE:.0f} a second")
@@ -40,8 +39,8 @@ async def run(session: Session) -> Outcome:
         await load.delete_all(places, keys)
         await above.until("gone", keys)
     return _tell(
-        down=[when - above.of("bound")[key] for key, when in below.of("seen").items()],
-        up=[when - below.of("ready")[key] for key, when in above.of("ready").items()],
+        down=[below.of("seen")[key] - above.of("bound")[key] for key in keys],
+        up=[above.of("ready")[key] - below.of("ready")[key] for key in keys],
     )
 
 
