@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import VKGATEWAY, Answer, Cluster, Platform, eventually, pod
+from tests.e2e.cluster import VKGATEWAY, Cluster, Platform, eventually, pod
 
 
 @pytest.fixture
@@ -150,16 +150,15 @@ def test_down_while_up_runs_is_refused(elsewhere: Platform) -> None:
         [*VKGATEWAY, "up", "--real-node", "no"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        eventually((elsewhere.data_dir / "lock").exists, what="the lock")
-        refused: list[Answer] = []
+        eventually((elsewhere.data_dir / "platform.json").exists, what="a half-made platform")
+        up.send_signal(signal.SIGSTOP)  # or it could be done before the other command has begun
 
-        def look() -> bool:
-            refused.append(elsewhere.try_vkgateway("down"))
-            return refused[-1].code == 4
+        refused = elsewhere.try_vkgateway("down")
 
-        eventually(look, what="down refused as a conflict")
-        assert "up" in refused[-1].err
+        assert refused.code == 4, str(refused)
+        assert "up" in refused.err
     finally:
+        up.send_signal(signal.SIGCONT)
         up.send_signal(signal.SIGINT)
         code = up.wait(timeout=60)
     assert code == 130
