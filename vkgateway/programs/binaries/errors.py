@@ -57,7 +57,7 @@ def disk_full(folder: Path) -> DiskFullError:
     except OSError:
         free = "it is full"
     return DiskFullError(
-        f"no room on the disk of {folder}: {free}, a build of Kubernetes needs about 4 GB",
+        f"no room on the disk of {folder}: {free}, a build of Kubernetes needs about 9 GB",
         hint="free some ('vkgateway binaries prune' removes old versions), or set XDG_CACHE_HOME to a larger disk",
     )
 
