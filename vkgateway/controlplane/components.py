@@ -87,10 +87,20 @@ def _api_server_etcd(plane: Plane, files: PlaneFiles) -> _Flags:
         "etcd-compaction-interval": "0",
         "etcd-db-metric-poll-interval": "0",
         "etcd-count-metric-poll-period": "0",
-        # Streaming lists want to know etcd's version, which etcd tells its root user only. Without an answer
-        # every streaming list fails for good; refused outright, clients list and watch the plain way.
-        "feature-gates": "WatchList=false",
+        "feature-gates": _feature_gates(plane),
     }
+
+
+def _feature_gates(plane: Plane) -> str:
+    """What does not work for an etcd user who is not root, since etcd tells its version and progress to root only.
+
+    Streaming lists would fail for good; refused outright, clients list and watch the plain way. From 1.34 on, watch
+    caches count their keys every second for an estimate of what lists cost, and each time wait in vain to catch up.
+    """
+    gates = ["WatchList=false"]
+    if plane.minor >= 34:
+        gates.append("SizeBasedListCostEstimate=false")
+    return ",".join(gates)
 
 
 def _api_server_identity(plane: Plane, files: PlaneFiles) -> _Flags:

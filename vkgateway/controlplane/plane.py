@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from vkgateway.controlplane.etcd.tenancy import COMPUTE_PREFIX, COMPUTE_USER, tenant_user
+from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 from vkgateway.model.names import tenant_etcd_prefix
 
 ComponentName = Literal["apiserver", "controller-manager", "scheduler"]
@@ -52,9 +53,15 @@ class Plane:
     kubelet_groups: tuple[str, ...] = ()
     subject_alt_names: tuple[str, ...] = ()
     service_cidr: str = SERVICE_CIDR
+    kubernetes_version: str = DEFAULT_KUBERNETES_VERSION
     cluster_domain: str = CLUSTER_DOMAIN
     controllers_off: tuple[str, ...] = ()
     tuning: Mapping[ComponentName, Tuning] = field(default_factory=dict)
+
+    @property
+    def minor(self) -> int:
+        """The release's second number: 36 of 1.36.3."""
+        return int(self.kubernetes_version.split(".")[1])
 
     @property
     def url(self) -> str:
@@ -90,6 +97,7 @@ def tenant_plane(
     etcd_endpoints: tuple[str, ...],
     subject_alt_names: tuple[str, ...] = (),
     service_cidr: str = SERVICE_CIDR,
+    kubernetes_version: str = DEFAULT_KUBERNETES_VERSION,
     tuning: Mapping[ComponentName, Tuning] | None = None,
 ) -> Plane:
     """Describe a tenant's control plane."""
@@ -104,6 +112,7 @@ def tenant_plane(
         kubelet_user=f"{TENANT_KUBELET_USER}{tenant}",
         subject_alt_names=subject_alt_names,
         service_cidr=service_cidr,
+        kubernetes_version=kubernetes_version,
         controllers_off=TENANT_CONTROLLERS_OFF,
         tuning=tuning or {},
     )
@@ -116,6 +125,7 @@ def compute_plane(
     etcd_endpoints: tuple[str, ...],
     subject_alt_names: tuple[str, ...] = (),
     service_cidr: str = SERVICE_CIDR,
+    kubernetes_version: str = DEFAULT_KUBERNETES_VERSION,
     tuning: Mapping[ComponentName, Tuning] | None = None,
 ) -> Plane:
     """Describe the embedded compute cluster's control plane; its kubelets trust its own authority."""
@@ -131,6 +141,7 @@ def compute_plane(
         kubelet_groups=("system:masters",),
         subject_alt_names=subject_alt_names,
         service_cidr=service_cidr,
+        kubernetes_version=kubernetes_version,
         tuning=tuning or {},
     )
 

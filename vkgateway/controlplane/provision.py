@@ -229,6 +229,7 @@ class Provisioner:
             etcd_endpoints=self._etcd_endpoints,
             subject_alt_names=tenant.spec.api_server.subject_alt_names,
             service_cidr=template.service_cidr,
+            kubernetes_version=tenant.spec.kubernetes_version,
             tuning=template.tuning,
         )
 

@@ -45,6 +45,7 @@ def plane(record: PlatformRecord) -> Plane:
         port=record.ports["compute-api"],
         etcd_endpoints=(etcd.endpoint(record.ports["etcd"]),),
         service_cidr=Network(record.number).service_subnet,
+        kubernetes_version=record.kubernetes_version,
         tuning=_TUNING,
     )
 
