@@ -152,15 +152,7 @@ class Provisioner:
         await on_step(Step.PROCESSES)
         version = tenant.spec.kubernetes_version
         kubelet_clients = await self._driver.start(plane, credentials=record.credentials, version=version)
-        control_plane = ControlPlane(
-            tenant=name,
-            url=plane.url,
-            address=plane.address,
-            port=plane.port,
-            ca=record.credentials.ca.cert_pem,
-            identity=record.credentials.gateway(),
-            kubelet_clients=kubelet_clients,
-        )
+        control_plane = _control_plane(plane, record, kubelet_clients)
         async with self._connect(control_plane) as client:
             await self._serving(client, plane, exclude=_ROLES_HOOK)
             await on_step(Step.OBJECTS)
@@ -168,6 +160,20 @@ class Provisioner:
             await on_step(Step.SERVING)
             await self._serving(client, plane)
         return control_plane
+
+    async def recall(self, tenant: Tenant) -> ControlPlane | None:
+        """Say how a tenant's control plane was last made; None where that was never finished.
+
+        Nothing is checked or changed, so it takes one look at the store where `provision` takes seconds.
+        """
+        name = tenant.metadata.name
+        validate_tenant_name(name)
+        kept = await self._store.load(name)
+        kubelet_clients = self._driver.kubelet_clients(name)
+        if kept is None or not kept.objects or not kubelet_clients:
+            return None
+        plane = self._plane(tenant, self._templates.load(tenant.spec.template), port=kept.port)
+        return _control_plane(plane, kept, kubelet_clients)
 
     async def deprovision(self, tenant: str, *, on_step: OnStep = _silent) -> None:
         """Remove everything a tenant's control plane had, and nothing else; credentials go last.
@@ -294,4 +300,16 @@ def _facts(tenant: Tenant, plane: Plane) -> TenantFacts:
         address=plane.address,
         port=plane.port,
         cluster_domain=plane.cluster_domain,
+    )
+
+
+def _control_plane(plane: Plane, record: Record, kubelet_clients: frozenset[str]) -> ControlPlane:
+    return ControlPlane(
+        tenant=plane.cluster,
+        url=plane.url,
+        address=plane.address,
+        port=plane.port,
+        ca=record.credentials.ca.cert_pem,
+        identity=record.credentials.gateway(),
+        kubelet_clients=kubelet_clients,
     )

@@ -39,6 +39,9 @@ class ControlPlanes(Protocol):
     def templates(self) -> Collection[str]:
         """Names of the templates there are."""
 
+    async def recall(self, tenant: Tenant) -> Access | None:
+        """Say how the control plane was last made, without a look at it; None where it was never finished."""
+
     async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> Access:
         """Make the control plane as the tenant's spec says, and wait until it serves."""
 

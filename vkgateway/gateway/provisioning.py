@@ -14,7 +14,7 @@ from vkgateway.controlplane.etcd.client import EtcdClient, Tls
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.layout import Authorities
 from vkgateway.controlplane.pki import Authority
-from vkgateway.controlplane.provision import Provisioner, Step
+from vkgateway.controlplane.provision import ControlPlane, Provisioner, Step
 from vkgateway.controlplane.store import SecretStore
 from vkgateway.controlplane.templates import SHIPPED, Templates
 from vkgateway.gateway.config import Config, ControlPlanes, Datastore
@@ -57,9 +57,16 @@ class ProvisionedPlanes:
     async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> Access:
         """See `planes.ControlPlanes`."""
         plane = await self._provisioner.provision(tenant, on_step=lambda step: on_step(step.value, SENTENCES[step]))
-        client = plane.client(max_connections=self._connections)
+        return self._access(plane)
+
+    async def recall(self, tenant: Tenant) -> Access | None:
+        """See `planes.ControlPlanes`."""
+        plane = await self._provisioner.recall(tenant)
+        return self._access(plane) if plane is not None else None
+
+    def _access(self, plane: ControlPlane) -> Access:
         return Access(
-            client=client,
+            client=plane.client(max_connections=self._connections),
             url=plane.url,
             host=plane.address,
             port=plane.port,

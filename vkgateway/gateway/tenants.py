@@ -40,6 +40,7 @@ RETELL_SECONDS = 3.0
 RENEW_SECONDS = 24 * 3600.0
 """How often certificates that near their end are looked for; they have months left then."""
 RENEW_AGAIN_SECONDS = 600.0
+RECALLED_SECONDS = 60.0
 PROVISION_TIMEOUT = 180.0
 """One attempt at a control plane; the steps it has done stay done."""
 
@@ -180,6 +181,8 @@ class TenantController:
     async def _control_plane(self, tenant: Tenant, record: TenantRecord) -> Access:
         record.stage = "control_plane"
         access = await self._healthy(tenant, record)
+        if access is None and record.access is None and record.was_ready:
+            access = await self._recall(tenant, record)
         if access is None:
             access = await self._provision(tenant, record)
         elif self._monotonic() >= record.renewal_due:
@@ -203,6 +206,27 @@ class TenantController:
             await self._teller.tell(tenant, record)
             return None
         record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
+        return access
+
+    async def _recall(self, tenant: Tenant, record: TenantRecord) -> Access | None:
+        """Go on with a control plane that was Ready before this gateway began, if it still answers.
+
+        A gateway that comes back must find every difference within seconds, for all tenants at once; so the steps of
+        making a control plane are gone through a while later, in silence.
+        """
+        if tenant.status.observed_generation != tenant.metadata.generation:
+            return None
+        access = await self._planes.recall(tenant)
+        if access is None:
+            return None
+        try:
+            await access.client.request("GET", "/readyz", timeout=PROBE_TIMEOUT)
+        except errors.ApiError:
+            await access.client.close()
+            return None
+        record.access, record.built_from = access, _shape(tenant.spec)
+        record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
+        record.renewal_due = self._monotonic() + RECALLED_SECONDS
         return access
 
     async def _provision(self, tenant: Tenant, record: TenantRecord) -> Access:

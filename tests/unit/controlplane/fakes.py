@@ -207,6 +207,10 @@ class FakeDriver:
         self.running[plane.cluster] = (plane, version)
         return frozenset({f"fingerprint of {plane.kubelet_user}"})
 
+    def kubelet_clients(self, tenant: str) -> frozenset[str]:
+        plane, _ = self.running.get(tenant, (None, ""))
+        return frozenset({f"fingerprint of {plane.kubelet_user}"} if plane else ())
+
     async def trouble(self, plane: Plane) -> str:
         return self.said
 

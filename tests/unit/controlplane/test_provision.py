@@ -145,6 +145,25 @@ async def test_a_running_control_plane_is_left_alone(world: World) -> None:
     assert {request.split()[0] for request in world.server.requests[requests:]} == {"GET"}
 
 
+async def test_what_was_made_is_recalled_without_a_look_at_it(world: World) -> None:
+    made = await world.provisioner().provision(tenant())
+    requests = len(world.server.requests)
+
+    recalled = await world.provisioner().recall(tenant())
+
+    assert recalled is not None
+    assert replace(recalled, identity=made.identity) == made
+    assert len(world.server.requests) == requests
+
+
+@pytest.mark.parametrize("step", MAKING[:-1])
+async def test_what_was_never_finished_cannot_be_recalled(world: World, step: Step) -> None:
+    with pytest.raises(Stopped):
+        await world.provisioner().provision(tenant(), on_step=lambda reached: stop_at(step, reached))
+
+    assert await world.provisioner().recall(tenant()) is None
+
+
 @pytest.mark.parametrize("made_until", [*MAKING, None])
 @pytest.mark.parametrize("removed_until", [*REMOVING, None])
 async def test_removal_leaves_nothing_however_far_either_came(

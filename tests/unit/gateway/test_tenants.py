@@ -19,7 +19,7 @@ from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.ledger import ACCEPTED_SPEC
 from vkgateway.gateway.planes import Access, NodesSeen, OnStep
 from vkgateway.gateway.status import passed
-from vkgateway.gateway.tenants import RENEW_AGAIN_SECONDS, RENEW_SECONDS, TenantController
+from vkgateway.gateway.tenants import RECALLED_SECONDS, RENEW_AGAIN_SECONDS, RENEW_SECONDS, TenantController
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import EVENTS, NAMESPACES, PODS, TENANTS
 from vkgateway.model.api import Tenant
@@ -40,6 +40,7 @@ class Planes:
         self.server = server
         self.there: set[str] = set()
         self.made: Counter[str] = Counter()
+        self.recalled: Counter[str] = Counter()
         self.held: dict[str, asyncio.Event] = {}
         self.broken: dict[str, str] = {}
 
@@ -57,6 +58,13 @@ class Planes:
         self.made[name] += 1
         client = self.server.client(name)
         return Access(client=client, url=self.server.url, host="127.0.0.1", port=self.server.port)
+
+    async def recall(self, tenant: Tenant) -> Access | None:
+        name = tenant.metadata.name
+        if name not in self.there:
+            return None
+        self.recalled[name] += 1
+        return Access(client=self.server.client(name), url=self.server.url, host="127.0.0.1", port=self.server.port)
 
     async def remove(self, name: str, *, on_step: OnStep) -> None:
         await on_step("StoppingControlPlane", "it is being stopped")
@@ -312,6 +320,30 @@ async def test_a_restart_finds_the_tenant_and_writes_nothing(world: World) -> No
         await until(lambda: tenants.ledger.guaranteed("local", "a100"))
         assert world.get("alpha")["metadata"]["resourceVersion"] == before
         assert len(world.server.store.all(EVENTS)) == events
+
+
+async def test_a_restart_goes_on_at_once_and_goes_through_the_steps_later(world: World) -> None:
+    now = time.monotonic()
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway(monotonic=lambda: now):
+        await until(lambda: world.phase("alpha") == "Ready")
+    async with world.gateway(monotonic=lambda: now) as tenants:
+        await until(lambda: world.runtimes.served["alpha"] >= 2)
+        assert (world.planes.made["alpha"], world.planes.recalled["alpha"]) == (1, 1)
+        now += RECALLED_SECONDS + 1
+        await looked_at(world, tenants)
+        assert (world.planes.made["alpha"], world.planes.recalled["alpha"]) == (2, 1)
+
+
+async def test_a_control_plane_that_does_not_answer_after_a_restart_is_made_again(world: World) -> None:
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway():
+        await until(lambda: world.phase("alpha") == "Ready")
+    world.server.fail("GET", "/readyz", status=503, times=1)
+    async with world.gateway():
+        await until(lambda: world.runtimes.served["alpha"] >= 2)
+
+    assert world.planes.made["alpha"] == 2
 
 
 async def test_deletion_takes_everything_and_only_that(world: World) -> None:

@@ -25,6 +25,9 @@ class Driver(Protocol):
             InputError: that version cannot be run.
         """
 
+    def kubelet_clients(self, tenant: str) -> frozenset[str]:
+        """Return the fingerprints that `start` returned last; none where it was never called for that tenant."""
+
     async def trouble(self, plane: Plane) -> str:
         """Say in one sentence what keeps a component from running; empty where none is in trouble."""
 

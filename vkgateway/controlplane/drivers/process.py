@@ -79,6 +79,10 @@ class ProcessDriver:
             await self._supervisor.ensure(spec)
         return files.kubelet_clients()
 
+    def kubelet_clients(self, tenant: str) -> frozenset[str]:
+        """Read them from the certificates there are."""
+        return PlaneFiles(self._directory(tenant)).kubelet_clients()
+
     async def trouble(self, plane: Plane) -> str:
         """Tell the first process that waits for its next start, and why it ended.
 
