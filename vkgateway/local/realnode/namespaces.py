@@ -79,10 +79,20 @@ class Namespaces:
             # The kernel lists true paths, whatever links the data directory was reached by.
             for _ in range(mount_points().count(str(place.resolve()))):
                 run("umount", str(place))
-        if Path(f"/sys/class/net/{self.network.host_link}").exists():
-            run("ip", "link", "delete", self.network.host_link)
+        self._delete_link()
         if succeeds("nft", "list", "table", "ip", self.network.table):
             run("nft", "delete", "table", "ip", self.network.table)
+
+    def _delete_link(self) -> None:
+        """Delete the host's end of the pair; the kernel may do so at this very moment, as its other end has gone."""
+        link = Path(f"/sys/class/net/{self.network.host_link}")
+        if not link.exists():
+            return
+        try:
+            run("ip", "link", "delete", self.network.host_link)
+        except ToolError:
+            if link.exists():
+                raise
 
     def members(self) -> set[int]:
         """Return the processes inside either namespace: shims, containerd, the kubelet and their children."""
