@@ -147,7 +147,12 @@ def test_down_and_up_keep_tenants_and_pods(elsewhere: Platform, platform: Platfo
 def test_down_while_up_runs_is_refused(elsewhere: Platform) -> None:
     environment = os.environ | {"VKGATEWAY_DATA_DIR": str(elsewhere.data_dir)}
     up = subprocess.Popen(
-        [*VKGATEWAY, "up", "--real-node", "no"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*VKGATEWAY, "up", "--real-node", "no"],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # Whoever runs the tests in the background may have interrupts ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
     )
     try:
         eventually((elsewhere.data_dir / "platform.json").exists, what="a half-made platform")
