@@ -14,7 +14,7 @@ import structlog
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
 from vkgateway.model import times
-from vkgateway.model.objects import Meta
+from vkgateway.model.objects import Meta, ObjectView
 
 log = structlog.get_logger(__name__)
 
@@ -23,10 +23,6 @@ _QUIET_SECONDS: Final = 30.0
 """How long the same event about the same object is only counted, not written."""
 _MESSAGE_MAX: Final = 1024
 """What the API server accepts in an Event's message (core/v1 validation)."""
-
-
-class _Named(msgspec.Struct):
-    metadata: Meta
 
 
 @dataclass(slots=True)
@@ -94,7 +90,7 @@ class EventRecorder:
             "reportingComponent": "vkgateway",
         }
         answer = await self._client.create(resources.EVENTS, event, namespace=metadata.namespace)
-        name = msgspec.json.decode(answer, type=_Named).metadata.name
+        name = msgspec.json.decode(answer, type=ObjectView).metadata.name
         self._series[key] = _Series(name, stamp, now)
         while len(self._series) > _REMEMBERED:
             self._series.popitem(last=False)

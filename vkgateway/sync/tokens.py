@@ -21,7 +21,7 @@ from vkgateway.model.names import (
     compute_namespace,
     token_secret_name,
 )
-from vkgateway.model.objects import Meta
+from vkgateway.model.objects import Meta, ObjectView
 from vkgateway.sync.compute import ComputeLink, Key, owned_by
 from vkgateway.sync.marks import REFRESH_AT, TOKEN_OF
 from vkgateway.translate.references import TokenSource
@@ -39,10 +39,6 @@ class _TokenStatus(msgspec.Struct, rename="camel"):
 
 class _TokenRequest(msgspec.Struct):
     status: _TokenStatus
-
-
-class _Found(msgspec.Struct):
-    metadata: Meta
 
 
 class Tokens:
@@ -147,7 +143,7 @@ class Tokens:
         metadata = secret["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         found = msgspec.json.decode(
-            await link.client.get(resources.SECRETS, name, namespace=namespace), type=_Found
+            await link.client.get(resources.SECRETS, name, namespace=namespace), type=ObjectView
         ).metadata
         wanted = metadata["annotations"]
         same_pod = found.annotations.get(UID_ANNOTATION) == wanted[UID_ANNOTATION]

@@ -11,7 +11,7 @@ import structlog
 
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
-from vkgateway.model.objects import Meta, Object
+from vkgateway.model.objects import Meta, Object, ObjectView
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.marks import EVICTED
 from vkgateway.sync.metrics import PodMeter
@@ -34,11 +34,7 @@ LOST: Final = Taken(
 )
 
 
-class _Stored(msgspec.Struct):
-    metadata: Meta
-
-
-_decode_stored = msgspec.json.Decoder(_Stored).decode
+_decode_stored = msgspec.json.Decoder(ObjectView).decode
 
 
 class Upward:
