@@ -283,9 +283,9 @@ class ComputeController:
                 attached.version,
                 self._status(found).pools,
             )
-        nodes = list(link.nodes.items.values())
         pools = tuple(
-            pool_status(pool, nodes, guaranteed=self.guaranteed(link.name, pool.name)) for pool in found.spec.pools
+            pool_status(pool, link.pool_nodes(pool.node_selector), guaranteed=self.guaranteed(link.name, pool.name))
+            for pool in found.spec.pools
         )
         usable = sum(pool.usable_nodes for pool in pools)
         ready = (

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from vkgateway.model.api import Pool, TenantPool
-from vkgateway.model.objects import NodeView, Object
-from vkgateway.model.quantity import Quantity
+from vkgateway.model.objects import Object
+from vkgateway.model.quantity import Quantity, least
 from vkgateway.sync.compute import ComputeLink
 from vkgateway.translate import nodes as translation
 from vkgateway.translate.context import PoolContext
+from vkgateway.translate.poolnodes import PoolNodes
 from vkgateway.version import __version__
 
 _TIMES = ("lastHeartbeatTime", "lastTransitionTime")
@@ -33,10 +34,9 @@ class NodeSource:
     port: int
     last_capacity: Mapping[str, Quantity] = field(default_factory=dict)
 
-    def members(self) -> list[NodeView]:
+    def members(self) -> PoolNodes:
         """Return the pool's compute nodes as seen last."""
-        nodes = self.link.nodes.items.values()
-        return [node for node in nodes if translation.in_pool(node, self.pool.node_selector)]
+        return self.link.pool_nodes(self.pool.node_selector)
 
     def context(self) -> PoolContext:
         """Return the pool as translation needs it."""
@@ -52,7 +52,7 @@ class NodeSource:
         """Return what the node offers to its tenant."""
         if not self.link.nodes.complete and not self.link.nodes.items:
             return dict(self.last_capacity)
-        return dict(translation.capacity(self.members(), limit=self.wanted.limit))
+        return dict(least(self.members().allocatable, self.wanted.limit))
 
     def build(self) -> Object:
         """Return the Node object as it should be now, its conditions without times."""

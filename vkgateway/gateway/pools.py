@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from vkgateway.model.api import Pool, PoolStatus
-from vkgateway.model.objects import NodeView
-from vkgateway.translate.nodes import capacity, in_pool
+from vkgateway.translate.poolnodes import PoolNodes
 
 
-def pool_status(pool: Pool, nodes: Iterable[NodeView], *, guaranteed: Mapping[str, str]) -> PoolStatus:
+def pool_status(pool: Pool, nodes: PoolNodes, *, guaranteed: Mapping[str, str]) -> PoolStatus:
     """Count a pool's nodes and sum up what the usable ones offer, beside what tenants are guaranteed of it."""
-    chosen = [node for node in nodes if in_pool(node, pool.node_selector)]
     return PoolStatus(
         name=pool.name,
-        nodes=len(chosen),
-        usable_nodes=sum(node.usable for node in chosen),
-        allocatable=dict(capacity(chosen, limit={})),
+        nodes=len(nodes.nodes),
+        usable_nodes=sum(node.usable for node in nodes.nodes),
+        allocatable=dict(nodes.allocatable),
         guaranteed=dict(guaranteed),
     )

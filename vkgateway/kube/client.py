@@ -20,7 +20,8 @@ import msgspec
 from yarl import URL
 
 from vkgateway.kube import errors, tls
-from vkgateway.kube.http1 import AnswerTooLongError, Pool
+from vkgateway.kube.answers import AnswerTooLongError
+from vkgateway.kube.http1 import Pool
 from vkgateway.kube.resources import Resource
 from vkgateway.model.errors import InputError
 from vkgateway.version import __version__
@@ -36,6 +37,9 @@ _PATCH_TYPES: Final[dict[PatchKind, str]] = {
     "json": "application/json-patch+json",
     "apply": "application/apply-patch+yaml",
 }
+_METADATA: Final = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1, {JSON}"
+"""Asks for no more of an object than its metadata (Kubernetes API concepts, "Metadata-only fetches"): what was written
+need be neither encoded, sent nor read again."""
 _HEADERS: Final = {
     "User-Agent": f"{FIELD_MANAGER}/{__version__}",
     "Accept": JSON,
@@ -106,9 +110,8 @@ class Client:
         self.server_hostname: Final = server_hostname
         self._token = token
         self._max_connections = max_connections
-        self._head: Final = "".join(
-            f"{name}: {value}\r\n" for name, value in ({"Host": base.raw_authority} | _HEADERS).items()
-        )
+        self._head: Final = _head({"Host": base.raw_authority} | _HEADERS)
+        self._metadata_head: Final = _head({"Host": base.raw_authority} | _HEADERS | {"Accept": _METADATA})
         self._origin: Final = base.host, base.port or (443 if base.scheme == "https" else 80)
         self._pool: Pool | None = None
         self._streams: aiohttp.ClientSession | None = None
@@ -173,12 +176,18 @@ class Client:
         params: Params | None = None,
         body: bytes | None = None,
         content_type: str = JSON,
+        metadata_only: bool = False,
         timeout: float = 30,
     ) -> bytes:
-        """Send one request and return the whole answer; `path` is absolute and percent-encoded already."""
+        """Send one request and return the whole answer; `path` is absolute and percent-encoded already.
+
+        With `metadata_only` a server that can leaves all but the metadata out of an answer that is an object.
+        """
         pool = self._pool or self._open_pool()
-        token = await self._token() if self._token is not None else ""
-        message = self._message(method, path, params=params, body=body, content_type=content_type, token=token)
+        head = self._metadata_head if metadata_only else self._head
+        if self._token is not None:
+            head += f"Authorization: Bearer {await self._token()}\r\n"
+        message = self._message(method, path, params=params, body=body, content_type=content_type, head=head)
         try:
             answer = await pool.request(method, message, timeout=timeout)
         except AnswerTooLongError as error:
@@ -190,16 +199,14 @@ class Client:
         raise self._refused(method, path, answer.status, answer.body, retry_after=answer.header("retry-after"))
 
     def _message(
-        self, method: str, path: str, *, params: Params | None, body: bytes | None, content_type: str, token: str
+        self, method: str, path: str, *, params: Params | None, body: bytes | None, content_type: str, head: str
     ) -> bytes:
         """The bytes of a whole request."""
         _, _, prefix = self._base
         target = f"{prefix}{path}?{_query(params)}" if params else prefix + path
         if not (target.isascii() and target.isprintable() and " " not in target):
             raise InputError(f"{target!r} is no percent-encoded path")
-        head = f"{method} {target} HTTP/1.1\r\n{self._head}"
-        if token:
-            head += f"Authorization: Bearer {token}\r\n"
+        head = f"{method} {target} HTTP/1.1\r\n{head}"
         if body is not None:
             head += f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
         elif method not in ("GET", "DELETE"):
@@ -226,13 +233,14 @@ class Client:
         namespace: str | None = None,
         name: str | None = None,
         subresource: str | None = None,
+        metadata_only: bool = False,
         timeout: float = 30,
     ) -> bytes:
         """Create an object (`name` only with a subresource, as for `token` and `eviction`); returns it as
-        stored.
+        stored, or its metadata.
         """
         path = resource.path(namespace, name, subresource)
-        return await self.request("POST", path, body=encode(body), timeout=timeout)
+        return await self.request("POST", path, body=encode(body), metadata_only=metadata_only, timeout=timeout)
 
     async def replace(
         self,
@@ -259,9 +267,13 @@ class Client:
         subresource: str | None = None,
         field_manager: str = FIELD_MANAGER,
         force: bool = True,
+        metadata_only: bool = False,
         timeout: float = 30,
     ) -> bytes:
-        """Patch an object; `apply` is server-side apply, where `force` takes over fields that others own."""
+        """Patch an object; `apply` is server-side apply, where `force` takes over fields that others own.
+
+        Returns the object as stored, or its metadata.
+        """
         params: dict[str, str | int | bool] = {"fieldManager": field_manager}
         if kind == "apply":
             params["force"] = force
@@ -271,6 +283,7 @@ class Client:
             params=params,
             body=encode(body),
             content_type=_PATCH_TYPES[kind],
+            metadata_only=metadata_only,
             timeout=timeout,
         )
 
@@ -286,7 +299,10 @@ class Client:
         propagation_policy: Literal["Background", "Foreground", "Orphan"] | None = None,
         timeout: float = 30,
     ) -> bytes:
-        """Delete an object, only if it still has that UID and resource version where they are given."""
+        """Delete an object, only if it still has that UID and resource version where they are given.
+
+        Of what the server answers, the metadata is asked for.
+        """
         options: dict[str, object] = {}
         if uid is not None or resource_version is not None:
             wanted = {"uid": uid, "resourceVersion": resource_version}
@@ -296,7 +312,9 @@ class Client:
         if propagation_policy is not None:
             options["propagationPolicy"] = propagation_policy
         body = _encode({"kind": "DeleteOptions", "apiVersion": "v1"} | options) if options else None
-        return await self.request("DELETE", resource.path(namespace, name), body=body, timeout=timeout)
+        return await self.request(
+            "DELETE", resource.path(namespace, name), body=body, metadata_only=True, timeout=timeout
+        )
 
     async def pages(
         self,
@@ -467,6 +485,10 @@ class Client:
     def _unreachable(self, method: str, path: str, error: Exception) -> errors.Unreachable:
         why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
         return errors.Unreachable(f"{method} {path} at {self.name}: {why}", reason="Unreachable")
+
+
+def _head(headers: Mapping[str, str]) -> str:
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items())
 
 
 def _selectors(label_selector: str, field_selector: str) -> dict[str, str | int | bool]:

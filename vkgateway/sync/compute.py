@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, Protocol
 
 import msgspec
@@ -20,11 +20,12 @@ from vkgateway.model.names import (
     TENANT_LABEL,
     compute_namespace,
 )
-from vkgateway.model.objects import Meta, NamespaceView, NodeView, ObjectView
+from vkgateway.model.objects import Meta, NamespaceView, NodeStatusView, NodeView, ObjectView
 from vkgateway.sync.eventviews import SELECTOR, EventView, decode_event
 from vkgateway.sync.heartbeat import Heartbeat
 from vkgateway.sync.marks import TOKEN_OF
 from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod
+from vkgateway.translate.poolnodes import PoolNodes, in_pool
 
 log = structlog.get_logger(__name__)
 
@@ -122,6 +123,7 @@ class ComputeLink:
             client, resources.EVENTS, decode=decode_event, on_change=self._event_changed, field_selector=SELECTOR
         )
         self._events: dict[str, set[Key]] = defaultdict(set)
+        self._pool_nodes: dict[frozenset[tuple[str, str]], PoolNodes] = {}
 
     @property
     def trusted(self) -> bool:
@@ -148,6 +150,15 @@ class ComputeLink:
     def pod_keys(self, tenant: str) -> list[Key]:
         """All tenant pods that something stands for here."""
         return list(self._pods[tenant])
+
+    def pool_nodes(self, selector: Mapping[str, str]) -> PoolNodes:
+        """The nodes that a selector chooses, as seen last; kept until a node changes."""
+        chosen = frozenset(selector.items())
+        found = self._pool_nodes.get(chosen)
+        if found is None:
+            found = PoolNodes(node for node in self.nodes.items.values() if in_pool(node, selector))
+            self._pool_nodes[chosen] = found
+        return found
 
     def copies_of(self, tenant: str, kind: CopyKind) -> Iterator[Key]:
         """Namespace and name, in the tenant, of everything that a copy is here of."""
@@ -247,6 +258,7 @@ class ComputeLink:
     def _node_changed(self, old: NodeView | None, new: NodeView | None) -> None:
         if old is not None and new is not None and same_for_us(old, new):
             return
+        self._pool_nodes.clear()
         for callback in self.on_nodes_changed:
             callback()
 
@@ -302,11 +314,14 @@ def same_for_us(old: NodeView, new: NodeView) -> bool:
     """Whether two states of a node differ in nothing that a virtual node shows; heartbeats are no news."""
     return (
         old.usable == new.usable
-        and old.status.allocatable == new.status.allocatable
-        and old.status.capacity == new.status.capacity
         and old.spec == new.spec
         and old.metadata.labels == new.metadata.labels
+        and _unconditional(old.status) == _unconditional(new.status)
     )
+
+
+def _unconditional(status: NodeStatusView) -> NodeStatusView:
+    return msgspec.structs.replace(status, conditions=())
 
 
 def namespace_owner(view: NamespaceView) -> str:

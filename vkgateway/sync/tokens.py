@@ -135,7 +135,7 @@ class Tokens:
     async def _store(self, link: ComputeLink, secret: dict[str, Any]) -> None:
         metadata = secret["metadata"]
         try:
-            await link.client.create(resources.SECRETS, secret, namespace=metadata["namespace"])
+            await link.client.create(resources.SECRETS, secret, namespace=metadata["namespace"], metadata_only=True)
         except errors.AlreadyExists:
             await self._overwrite(link, secret)
 

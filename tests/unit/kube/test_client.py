@@ -197,7 +197,7 @@ async def test_answers_have_an_end_and_large_objects_come_a_few_at_a_time(
     for number in range(20):
         body = {"metadata": {"name": f"c{number:02}"}, "data": {"x": "y" * 1000}}
         await client.create(CONFIG_MAPS, body, namespace="n")
-    monkeypatch.setattr("vkgateway.kube.http1.LONGEST_ANSWER", 5_000)
+    monkeypatch.setattr("vkgateway.kube.answers.LONGEST_ANSWER", 5_000)
 
     names = [
         _load(bytes(item))["metadata"]["name"]

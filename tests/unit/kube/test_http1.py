@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.kube.http1 import Answer, AnswerTooLongError, ConnectionClosedError, MalformedAnswerError, Pool, _Reader
+from vkgateway.kube.answers import Answer, AnswerReader, AnswerTooLongError, MalformedAnswerError
+from vkgateway.kube.http1 import ConnectionClosedError, Pool
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nRetry-After: 7\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"
@@ -22,7 +23,7 @@ REQUEST = b"GET / HTTP/1.1\r\n\r\n"
 
 
 def feed(data: bytes, cuts: set[int]) -> Answer | None:
-    reader = _Reader()
+    reader = AnswerReader()
     edges = [0, *sorted(cut % len(data) for cut in cuts), len(data)]
     answers = [reader.feed(data[a:b]) for a, b in itertools.pairwise(edges)]
     assert all(answer is None for answer in answers[:-1])
@@ -61,11 +62,11 @@ def test_headers_are_found_by_lower_case_name() -> None:
 )
 def test_what_is_no_answer_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedAnswerError):
-        _Reader().feed(data)
+        AnswerReader().feed(data)
 
 
 def test_a_chunk_of_many_megabytes_is_not_copied_for_each_piece_of_it() -> None:
-    reader = _Reader()
+    reader = AnswerReader()
     size, piece = 32 * 1024 * 1024, b"x" * 16384
     assert reader.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % size) is None
     started = time.process_time()
@@ -79,8 +80,8 @@ def test_a_chunk_of_many_megabytes_is_not_copied_for_each_piece_of_it() -> None:
 
 @pytest.mark.parametrize("head", [b"Content-Length: 999999", b"Transfer-Encoding: chunked", b"Connection: close"])
 def test_an_answer_without_end_is_refused(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vkgateway.kube.http1.LONGEST_ANSWER", 1000)
-    reader = _Reader()
+    monkeypatch.setattr("vkgateway.kube.answers.LONGEST_ANSWER", 1000)
+    reader = AnswerReader()
     reader.feed(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n")
     pieces = itertools.repeat(b"8\r\n12345678\r\n", 200)
     with pytest.raises(AnswerTooLongError):

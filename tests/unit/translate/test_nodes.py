@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 
 from vkgateway.model.objects import NodeView, Object
-from vkgateway.translate.nodes import capacity, carried_labels, common_labels, in_pool, pool_context, virtual_node
+from vkgateway.translate.nodes import pool_context, virtual_node
+from vkgateway.translate.poolnodes import PoolNodes, in_pool
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 SHARED = {
@@ -54,10 +55,12 @@ def node(name: str, *, ready: bool = True, unschedulable: bool = False, **status
 NODES = [node("host-1"), node("host-2")]
 
 
+def behind(nodes: list[NodeView] | None) -> PoolNodes:
+    return PoolNodes(NODES if nodes is None else nodes)
+
+
 def context(nodes: list[NodeView] | None = None) -> Any:
-    return pool_context(
-        name="a100", compute_cluster="local", node_selector={}, tolerations=[], nodes=NODES if nodes is None else nodes
-    )
+    return pool_context(name="a100", compute_cluster="local", node_selector={}, tolerations=[], nodes=behind(nodes))
 
 
 def made(nodes: list[NodeView] | None = None, **more: Any) -> Object:
@@ -69,20 +72,18 @@ def made(nodes: list[NodeView] | None = None, **more: Any) -> Object:
         "connected": True,
         "now": NOW,
     }
-    return virtual_node(context(nodes), nodes=NODES if nodes is None else nodes, **{**settings, **more})
+    return virtual_node(context(nodes), nodes=behind(nodes), **{**settings, **more})
 
 
 def test_capacity_is_the_sum_of_usable_nodes() -> None:
     nodes = [*NODES, node("host-3", ready=False), node("host-4", unschedulable=True)]
-    assert capacity(nodes, limit={}) == {"cpu": "191", "memory": "2Ti", "pods": "220", "nvidia.com/gpu": "16"}
+    assert PoolNodes(nodes).allocatable == {"cpu": "191", "memory": "2Ti", "pods": "220", "nvidia.com/gpu": "16"}
 
 
 def test_capacity_is_no_more_than_the_tenant_may_use() -> None:
-    held = capacity(NODES, limit={"nvidia.com/gpu": 4, "memory": "8Ti", "other": 3})
-    assert held == {"cpu": "191", "memory": "2Ti", "pods": "220", "nvidia.com/gpu": "4"}
-    status = made(limit={"nvidia.com/gpu": 4})["status"]
+    status = made(limit={"nvidia.com/gpu": 4, "memory": "8Ti", "other": 3})["status"]
+    assert status["allocatable"] == {"cpu": "191", "memory": "2Ti", "pods": "220", "nvidia.com/gpu": "4"}
     assert status["capacity"] == status["allocatable"]
-    assert status["capacity"]["nvidia.com/gpu"] == "4"
 
 
 def test_labels_are_the_pools_common_ones() -> None:
@@ -104,7 +105,7 @@ def test_a_pool_of_one_host_does_not_name_it() -> None:
     text = repr(single)
     assert "host-1" not in text
     assert "192.0.2.1" not in text
-    assert common_labels([NODES[0]])["zone"] == "1"
+    assert PoolNodes([NODES[0]]).common_labels["zone"] == "1"
 
 
 def test_system_and_architecture_come_from_the_nodes_where_they_carry_no_label() -> None:
@@ -115,7 +116,7 @@ def test_system_and_architecture_come_from_the_nodes_where_they_carry_no_label()
 
 
 def test_carried_labels_are_those_of_any_node_but_host_names() -> None:
-    keys = carried_labels(NODES)
+    keys = PoolNodes(NODES).carried_labels
     assert {"zone", "nvidia.com/gpu.product"} <= keys
     assert not {"kubernetes.io/hostname", "rack", "platform.vkgateway.io/pool"} & keys
 

@@ -98,7 +98,9 @@ class Downward:
         below = forward_pod(whole, tenant=self.tenant, pool=case.binding.pool, namespace=below_namespace)
         below["metadata"]["annotations"] |= {FORWARDED: above.fingerprint, REQUESTS: encode(plan.requests).decode()}
         try:
-            await case.link.client.create(resources.PODS, below, namespace=below["metadata"]["namespace"])
+            await case.link.client.create(
+                resources.PODS, below, namespace=below["metadata"]["namespace"], metadata_only=True
+            )
         except errors.AlreadyExists:
             await self._already_exists(case, below)
         except (errors.Invalid, errors.BadRequest, errors.Forbidden) as error:
@@ -166,7 +168,9 @@ class Downward:
         metadata["uid"] = below.metadata.uid
         metadata.setdefault("annotations", {})[FORWARDED] = above.fingerprint
         try:
-            await case.link.client.patch(resources.PODS, name, patch, namespace=namespace, kind="strategic")
+            await case.link.client.patch(
+                resources.PODS, name, patch, namespace=namespace, kind="strategic", metadata_only=True
+            )
         except errors.Invalid as error:
             said = cleaned(case, error.words, namespace=namespace)
             await self._upward.tell(case, "ChangeNotForwarded", said)
@@ -251,7 +255,9 @@ class Downward:
     async def _patch_metadata(self, case: Case, metadata: Object) -> None:
         below = below_of(case).metadata
         try:
-            await case.link.client.patch(resources.PODS, below.name, {"metadata": metadata}, namespace=below.namespace)
+            await case.link.client.patch(
+                resources.PODS, below.name, {"metadata": metadata}, namespace=below.namespace, metadata_only=True
+            )
         except errors.NotFound:
             return
 

@@ -175,6 +175,7 @@ class Upward:
             {"metadata": {"uid": metadata.uid}, "status": status},
             namespace=metadata.namespace,
             subresource="status",
+            metadata_only=True,
         )
         return _decode_stored(answer).metadata.resource_version
 

@@ -1,0 +1,133 @@
+"""The compute nodes behind a pool, and what they amount to together: worked out once for all its virtual nodes."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+from vkgateway.model.names import is_reserved
+from vkgateway.model.objects import NodeView, Object
+from vkgateway.model.quantity import Quantity, total
+from vkgateway.translate.context import HOSTNAME_LABEL, VIRTUAL_KEYS
+
+_OPERATING_SYSTEM: Final = "kubernetes.io/os"
+_ARCHITECTURE: Final = "kubernetes.io/arch"
+_NO_LABEL_PREFIXES: Final = ("node-role.kubernetes.io/", "beta.kubernetes.io/")
+_NO_RESOURCE_PREFIXES: Final = ("attachable-volumes-",)
+
+
+def in_pool(node: NodeView, node_selector: Mapping[str, str]) -> bool:
+    """Tell whether a compute node belongs to the pool that a selector chooses."""
+    labels = node.metadata.labels
+    return all(labels.get(key) == value for key, value in node_selector.items())
+
+
+class PoolNodes:
+    """A pool's compute nodes as last seen. What is derived from them is kept: make a new one when a node changes."""
+
+    def __init__(self, nodes: Iterable[NodeView]) -> None:
+        self.nodes: Final = tuple(nodes)
+
+    @cached_property
+    def allocatable(self) -> dict[str, str]:
+        """The sum over nodes that are Ready and open."""
+        return total(_counted(node.status.allocatable) for node in self.nodes if node.usable)
+
+    @cached_property
+    def common_labels(self) -> dict[str, str]:
+        """Labels that all nodes share, without those that name a host, a role, or the platform's own things."""
+        if not self.nodes:
+            return {}
+        first, *rest = (node.metadata.labels for node in self.nodes)
+        hidden = {node.metadata.name for node in self.nodes}
+        hidden |= {entry.address for node in self.nodes for entry in node.status.addresses}
+        return {
+            key: value
+            for key, value in first.items()
+            if all(labels.get(key) == value for labels in rest)
+            and value not in hidden
+            and key not in VIRTUAL_KEYS
+            and not key.startswith(_NO_LABEL_PREFIXES)
+            and not is_reserved(key)
+        }
+
+    @cached_property
+    def carried_labels(self) -> frozenset[str]:
+        """Keys of the labels that any node carries and that tenants may choose by; never host names."""
+        return frozenset(
+            key
+            for node in self.nodes
+            for key, value in node.metadata.labels.items()
+            if key != HOSTNAME_LABEL and value != node.metadata.name and not is_reserved(key)
+        )
+
+    @cached_property
+    def platform_labels(self) -> dict[str, str]:
+        """Operating system and architecture, as the nodes tell them where they carry no such label."""
+        info = self._common_info
+        made = {_OPERATING_SYSTEM: info.get("operatingSystem", ""), _ARCHITECTURE: info.get("architecture", "")}
+        return {key: value for key, value in made.items() if value}
+
+    @cached_property
+    def info(self) -> Object:
+        """What all nodes agree on; ids of hosts stay empty, and the oldest kubelet counts."""
+        info = self._common_info
+        versions = [str(node.status.node_info.get("kubeletVersion") or "") for node in self.nodes]
+        return {
+            "architecture": info.get("architecture", ""),
+            "operatingSystem": info.get("operatingSystem", ""),
+            "kernelVersion": info.get("kernelVersion", ""),
+            "osImage": info.get("osImage", ""),
+            "kubeletVersion": min(filter(None, versions), key=_version_key, default=""),
+            "kubeProxyVersion": "",
+            "machineID": "",
+            "systemUUID": "",
+            "bootID": "",
+        }
+
+    @cached_property
+    def features(self) -> dict[str, bool]:
+        """What the kubelets can, each true if it is true of all of them."""
+        return _all_true([node.status.features for node in self.nodes])
+
+    @cached_property
+    def declared_features(self) -> list[str]:
+        """Features that all kubelets declare."""
+        return sorted(_in_all([frozenset(node.status.declared_features) for node in self.nodes]))
+
+    @cached_property
+    def runtime_handlers(self) -> list[Object]:
+        """Handlers that all nodes have, each with the features that it has on all of them."""
+        offered = [{handler.name: handler.features for handler in node.status.runtime_handlers} for node in self.nodes]
+        names = sorted(_in_all([frozenset(handlers) for handlers in offered]))
+        return [{"name": name, "features": _all_true([handlers[name] for handlers in offered])} for name in names]
+
+    @cached_property
+    def _common_info(self) -> dict[str, Any]:
+        return _common([node.status.node_info for node in self.nodes])
+
+
+def _counted(resources: Mapping[str, str]) -> dict[str, Quantity]:
+    return {name: value for name, value in resources.items() if not name.startswith(_NO_RESOURCE_PREFIXES)}
+
+
+def _version_key(version: str) -> tuple[int, ...]:
+    numbers = version.removeprefix("v").split("-")[0].split("+")[0].split(".")
+    return tuple(int(number) if number.isdigit() else 0 for number in numbers)
+
+
+def _common(maps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    if not maps:
+        return {}
+    first, *rest = maps
+    return {key: value for key, value in first.items() if all(other.get(key) == value for other in rest)}
+
+
+def _in_all(sets: Sequence[frozenset[str]]) -> frozenset[str]:
+    return sets[0].intersection(*sets[1:]) if sets else frozenset()
+
+
+def _all_true(maps: Sequence[Mapping[str, bool]]) -> dict[str, bool]:
+    """Features of the first map, each true if it is true in all of them."""
+    if not maps:
+        return {}
+    return {name: all(other.get(name, False) for other in maps) for name in maps[0]}
