@@ -16,13 +16,21 @@ from bench.watching import SeenPod, watching
 TITLE: Final = "Added delay at 10 pods a second"
 COLUMNS: Final = ["way", "pods", "p50, ms", "p99, ms", "slowest, ms"]
 RATE: Final = 10.0
+TENANTS: Final = 5
+"""So few that the machine has cores to spare: what is looked for is the gateway's delay, not the wait for a core."""
 _P99_MS: Final = 25.0
 
 
 async def run(session: Session) -> Outcome:
-    """Create pods at a steady rate, and watch both sides."""
-    await session.tenants()
-    places = session.platform.places(session.settings.tenants)
+    """Create pods at a steady rate, and watch both sides; the tenants made for it are removed again."""
+    count = min(TENANTS, session.settings.tenants)
+    made = await session.tenants(count)
+    outcome = await _measure(session, session.platform.places(count))
+    await session.platform.remove_tenants(made)
+    return outcome
+
+
+async def _measure(session: Session, places: list[load.Place]) -> Outcome:
     kind = PodKind(run="light")
     above, below = Timeline(), Timeline()
     watches = [(place.client, always(place.name)) for place in places]
@@ -39,6 +47,7 @@ async def run(session: Session) -> Outcome:
         await load.delete_all(places, keys)
         await above.until("gone", keys)
     return _tell(
+        tenants=len(places),
         down=[below.of("seen")[key] - above.of("bound")[key] for key in keys],
         up=[above.of("ready")[key] - below.of("ready")[key] for key in keys],
     )
@@ -58,7 +67,7 @@ def tenant_of(pod: SeenPod) -> str:
     return pod.metadata.namespace.partition("--")[0]
 
 
-def _tell(*, down: list[float], up: list[float]) -> Outcome:
+def _tell(*, tenants: int, down: list[float], up: list[float]) -> Outcome:
     rows: list[list[Cell]] = []
     targets: list[Target] = []
     for way, delays in (
@@ -68,7 +77,8 @@ def _tell(*, down: list[float], up: list[float]) -> Outcome:
         p50, p99 = (round(1000 * seconds, 1) for seconds in summary(delays))
         rows.append([way, len(delays), p50, p99, round(1000 * max(delays), 1)])
         targets.append(Target(what=f"p99 {way}", seen=p99, limit=_P99_MS, unit="ms"))
-    note = (
-        "Both ends are taken when a watch of this benchmark shows them, so the way includes one write at an API server."
-    )
-    return Outcome(columns=COLUMNS, rows=rows, targets=targets, notes=[note])
+    notes = [
+        "Both ends are taken when a watch of this benchmark shows them, so the way holds one write at an API server.",
+        f"{tenants} tenants, so that the machine is not busy with more control planes than pods.",
+    ]
+    return Outcome(columns=COLUMNS, rows=rows, targets=targets, notes=notes)

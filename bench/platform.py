@@ -57,14 +57,31 @@ class Platform:
 
     # -- tenants ---------------------------------------------------------------------------------------------------
 
-    async def onboard(self, count: int) -> None:
-        """Have at least `count` tenants ready."""
+    async def onboard(self, count: int) -> list[str]:
+        """Have at least `count` tenants ready; returns the names of those that were not there before."""
         names = [f"bench-{number:02d}" for number in range(count)]
         missing = [name for name in names if name not in self.tenants]
         if missing:
             self.report(f"making {len(missing)} tenants")
             await each(missing, self._onboard, in_flight=3)
             self.report.done(f"{count} tenants: ready")
+        return missing
+
+    async def remove_tenants(self, names: list[str]) -> None:
+        """Remove tenants with all that they have."""
+        if names:
+            self.report(f"removing {len(names)} tenants")
+            await each(names, self._remove, in_flight=3)
+
+    async def _remove(self, name: str) -> None:
+        await self.tenants.pop(name).close()
+        deadline = now() + _READY_WITHIN
+        with contextlib.suppress(errors.NotFound):
+            await self.compute.delete(TENANTS, name)
+            while now() < deadline:
+                await self.compute.get(TENANTS, name)
+                await asyncio.sleep(0.1)
+            raise UnavailableError(f"tenant {name} is still there after {_READY_WITHIN:.0f} s")
 
     async def _onboard(self, name: str) -> None:
         await self.create_tenant(name)

@@ -42,10 +42,12 @@ class Session:
             self.report.done(f"{words}: {flow.throughput:.0f} pods/s, p99 {flow.ready_p99:.2f} s")
         return self._flows[key]
 
-    async def tenants(self) -> None:
-        """Have all tenants ready for pods."""
-        await self.platform.onboard(self.settings.tenants)
-        await self.platform.until_schedulable(self.settings.tenants)
+    async def tenants(self, count: int | None = None) -> list[str]:
+        """Have so many tenants (all, unless told) ready for pods; returns the names of those that were made for it."""
+        count = self.settings.tenants if count is None else count
+        made = await self.platform.onboard(count)
+        await self.platform.until_schedulable(count)
+        return made
 
     @contextlib.asynccontextmanager
     async def without_gateway(self) -> AsyncIterator[None]:

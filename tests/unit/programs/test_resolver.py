@@ -1,6 +1,7 @@
 """The resolver chain with a fake Go, a fake pip and a fake release server: which way is taken, and what goes wrong."""
 
 import asyncio
+import contextlib
 import errno
 import hashlib
 import io
@@ -280,17 +281,28 @@ async def test_two_at_once_build_once_and_the_second_says_that_it_waits(world: W
     assert world.builds() == 1
 
 
-async def test_builds_of_different_projects_wait_for_each_other(world: World) -> None:
+async def test_no_more_than_two_builds_run_at_once(world: World) -> None:
     world.go()
     cache = Cache(world.cache)
-    async with cache.lock("go-build", report=world.reports.append):
+    held = contextlib.AsyncExitStack()
+    async with held:
+        for _ in range(2):
+            await held.enter_async_context(cache.slot("go-build", slots=2, report=world.reports.append))
         task = asyncio.create_task(world.resolver().resolve("etcd"))
-        waiting = f"go-build: process {os.getpid()} is at it already, waiting for that"
         async with asyncio.timeout(10):
-            while waiting not in world.reports:  # noqa: ASYNC110 - the task is waited for
+            while "go-build: 2 are under way already, waiting for one of them" not in world.reports:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert world.builds() == 0
     assert await task
+
+
+async def test_units_are_built_side_by_side_and_one_failure_ends_the_others(world: World) -> None:
+    world.go(build='case "$*" in *kwok*) echo boom >&2; exit 1 ;; *) sleep 1000 ;; esac')
+    with pytest.raises(errors.BuildError, match="kwok"):
+        await asyncio.wait_for(world.resolver().resolve("etcd", "kwok"), 30)
+    assert world.builds() == 2
+    assert world.left() == []
+    assert world.resolver().installed() == []
 
 
 async def test_an_interrupted_build_leaves_cache_and_lock_usable(world: World) -> None:

@@ -143,6 +143,25 @@ class Cache:
         finally:
             os.close(descriptor)
 
+    @contextlib.asynccontextmanager
+    async def slot(self, name: str, *, slots: int, report: Callable[[str], None]) -> AsyncIterator[None]:
+        """Take one of so many locks of a name, whichever is free first."""
+        async with contextlib.AsyncExitStack() as taken:
+            if not await self._take_slot(taken, name, slots=slots, report=report):
+                report(f"{name}: {slots} are under way already, waiting for one of them")
+                while not await self._take_slot(taken, name, slots=slots, report=report):  # noqa: ASYNC110 - processes
+                    await asyncio.sleep(_POLL_SECONDS)
+            yield
+
+    async def _take_slot(
+        self, taken: contextlib.AsyncExitStack, name: str, *, slots: int, report: Callable[[str], None]
+    ) -> bool:
+        for number in range(slots):
+            with contextlib.suppress(ConflictError):
+                await taken.enter_async_context(self.lock(f"{name}-{number}", report=report, wait=False))
+                return True
+        return False
+
 
 @contextlib.contextmanager
 def _held(file: Path) -> Iterator[None]:

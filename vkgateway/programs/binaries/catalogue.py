@@ -37,7 +37,7 @@ class Unit:
     name: str
     project: str
     packages: Mapping[str, str]
-    """Program to Go import path of its `main` package."""
+    """Program to Go import path of its `main` package; `./NAME` is one of ours, kept in `mains/NAME`."""
     modules: tuple[str, ...]
     """Go modules required at the release's version; the first tells the Go version to build with."""
     variables: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Unit:
     """The first module keeps other modules in its own tree (`./staging/src`), published as v0.MINOR.PATCH."""
     release: Release | None = None
     seconds: int = 60
-    """What a build with cold caches takes on two cores, roughly."""
+    """What a build with cold caches takes on two cores, roughly. The longest build begins first."""
     version_args: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Program to the arguments that make it tell its version, where these are not `--version`."""
 
@@ -78,8 +78,8 @@ def _kubernetes(name: str, *programs: str, seconds: int) -> Unit:
 
 
 UNITS: tuple[Unit, ...] = (
-    _kubernetes("kubernetes", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", seconds=240),
-    _kubernetes("kubernetes-node", "kubelet", "kube-proxy", seconds=60),
+    _kubernetes("kubernetes", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", seconds=400),
+    _kubernetes("kubernetes-node", "kubelet", "kube-proxy", seconds=35),
     Unit(
         name="etcd",
         project="etcd",
@@ -95,7 +95,7 @@ UNITS: tuple[Unit, ...] = (
             checksum_url="https://github.com/etcd-io/etcd/releases/download/v{version}/SHA256SUMS",
             member="etcd-v{version}-linux-{arch}/{program}",
         ),
-        seconds=25,
+        seconds=80,
         version_args={"etcdctl": ("version",), "etcdutl": ("version",)},
     ),
     Unit(
@@ -105,7 +105,7 @@ UNITS: tuple[Unit, ...] = (
         packages={"kwok": "sigs.k8s.io/kwok/cmd/kwok"},
         modules=("sigs.k8s.io/kwok",),
         variables=("sigs.k8s.io/kwok/pkg/consts.Version={version}",),
-        seconds=50,
+        seconds=100,
     ),
     Unit(
         name="containerd",
@@ -123,13 +123,13 @@ UNITS: tuple[Unit, ...] = (
             "/containerd-static-{version}-linux-{arch}.tar.gz.sha256sum",
             member="bin/{program}",
         ),
-        seconds=45,
+        seconds=110,
         version_args={"containerd-shim-runc-v2": ("-v",)},
     ),
     Unit(
         name="coredns",
         project="coredns",
-        packages={"coredns": "github.com/coredns/coredns"},
+        packages={"coredns": "./coredns"},
         modules=("github.com/coredns/coredns",),
         release=Release(
             url="https://github.com/coredns/coredns/releases/download/v{version}/coredns_{version}_linux_{arch}.tgz",
@@ -137,7 +137,7 @@ UNITS: tuple[Unit, ...] = (
             "/coredns_{version}_linux_{arch}.tgz.sha256",
             member="coredns",
         ),
-        seconds=150,
+        seconds=90,
         version_args={"coredns": ("-version",)},
     ),
 )

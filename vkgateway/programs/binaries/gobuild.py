@@ -17,6 +17,7 @@ from vkgateway.programs.binaries.golang import Go
 from vkgateway.programs.binaries.run import run
 
 _NEEDED_BYTES = 1_000_000_000
+_MAINS = Path(__file__).with_name("mains")
 _STAGING = re.compile(r"^\s*(?:replace\s+)?(\S+)\s+=>\s+\./staging/src/\S+\s*$", re.MULTILINE)
 _SETTINGS = re.compile(r"^(?:go|godebug)\s+[^(\s].*$", re.MULTILINE)
 
@@ -98,6 +99,9 @@ async def build(
     env = {**go.env, "GOTMPDIR": str(temporary)}
     main = await _describe(unit, version, go=go, env=env, folder=folder, log=log)
     (folder / "go.mod").write_text(go_mod(unit, version, go_version=main.go_version, upstream=_upstream(main)))
+    for package in unit.packages.values():
+        if package.startswith("./"):
+            shutil.copytree(_MAINS / package, folder / package)
     output = folder / "out"
     argv = [str(go.command), "build", "-v", "-trimpath", f"-p={os.cpu_count() or 1}"]
     argv += ["-ldflags", link_flags(unit, version), "-o", f"{output}/", *unit.packages.values()]

@@ -24,6 +24,9 @@ from vkgateway.programs.binaries.run import told_version
 
 _TOLD = re.compile(r"\bv?(\d+\.\d+\.\d+(?:-(?:alpha|beta|rc)\.?\d+)?)")
 
+_BUILDS_AT_ONCE = 2
+"""While one build downloads or links, the other compiles. More would only fight for the same cores and memory."""
+
 PROGRAM_DIR_VARIABLE = "VKGATEWAY_PROGRAM_DIR"
 """Folders of ready programs, separated as in PATH."""
 
@@ -76,10 +79,8 @@ class Resolver:
         """
         units = {name: unit_of(name) for name in names}
         found = {name: located.path for name in names if (located := await self.locate(name)) is not None}
-        for unit in dict.fromkeys(unit for name, unit in units.items() if name not in found):
-            fetched = await self._fetch(unit)
-            found.update({name: fetched[name] for name in names if units[name] is unit and name not in found})
-        return {name: found[name] for name in names}
+        fetched = await self._fetch_all({unit for name, unit in units.items() if name not in found})
+        return {name: found.get(name) or fetched[name] for name in names}
 
     async def locate(self, name: str) -> Located | None:
         """Where the program is without fetching it; None if it is nowhere."""
@@ -147,6 +148,22 @@ class Resolver:
         self._report(f"{path} {found}, {wanted} is wanted: looking further")
         return False
 
+    async def _fetch_all(self, units: Iterable[Unit]) -> dict[str, Path]:
+        """Every program of the units, some side by side, the longest work first; the first failure ends the rest."""
+        lanes = asyncio.Semaphore(_BUILDS_AT_ONCE)
+
+        async def fetch(unit: Unit) -> dict[str, Path]:
+            async with lanes:
+                return await self._fetch(unit)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                ordered = sorted(units, key=lambda unit: (-unit.seconds, unit.name))
+                tasks = [group.create_task(fetch(unit), name=f"fetch-{unit.name}") for unit in ordered]
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return {program: path for task in tasks for program, path in task.result().items()}
+
     async def _fetch(self, unit: Unit) -> dict[str, Path]:
         """Every program of the unit, by download or build, once even if several processes want it."""
         version = self.versions[unit.project]
@@ -181,8 +198,7 @@ class Resolver:
         names = ", ".join(unit.packages)
         about = elapsed(unit.seconds)
         self._report(f"building {names} {version} with {go.version}; on two cores that takes about {about}")
-        # One build at a time: two would fight for the same cores and memory, and neither would be done sooner.
-        async with self.cache.lock("go-build", report=self._report):
+        async with self.cache.slot("go-build", slots=_BUILDS_AT_ONCE, report=self._report):
             built = await build(
                 unit,
                 version,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vkgateway.programs.supervisor import logs, procfs
+from vkgateway.programs.supervisor.slack import timer_slack
 from vkgateway.programs.supervisor.spec import ProcessSpec, SupervisorPaths
 
 _INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_DATA_HOME", "XDG_CACHE_HOME")
@@ -72,15 +73,16 @@ def spawn(spec: ProcessSpec, *, paths: SupervisorPaths) -> Running:
     paths.log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     output = logs.open_log(paths.log(spec.name))
     try:
-        child = subprocess.Popen(
-            spec.argv,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=spec.cwd or paths.data_dir,
-            env=environment(spec, data_dir=paths.data_dir, inherited=os.environ),
-            start_new_session=True,
-        )
+        with timer_slack(spec.timer_slack):
+            child = subprocess.Popen(
+                spec.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=spec.cwd or paths.data_dir,
+                env=environment(spec, data_dir=paths.data_dir, inherited=os.environ),
+                start_new_session=True,
+            )
     finally:
         os.close(output)
     return Running(child.pid, child=child)

@@ -40,12 +40,16 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """In an ordered stop the higher rank stops first; equal ranks stop together."""
     stop_timeout: float = 10.0
     """Seconds between SIGTERM and SIGKILL."""
+    timer_slack: float = 0.0
+    """Seconds by which its timers may be late, so that an idle process wakes up less often; 0 for the usual slack."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > _NAME_LIMIT:
             raise InputError(f"process name {self.name!r} is not lower-case letters, digits and dashes, joined by '/'")
         if self.name in RESERVED:
             raise InputError(f"process name {self.name!r} is the supervisor's own")
+        if not 0 <= self.timer_slack <= 1:
+            raise InputError(f"process {self.name!r} has a timer slack of {self.timer_slack} s; it is from 0 to 1")
         if not self.argv:
             raise InputError(f"process {self.name!r} has no command line")
         if any("\0" in text for text in (*self.argv, *self.env, *self.env.values())):

@@ -1,0 +1,30 @@
+"""Timer slack: what is started inside the block has it, and this process keeps its own."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from vkgateway.model.errors import InputError
+from vkgateway.programs.supervisor.slack import timer_slack
+from vkgateway.programs.supervisor.spec import ProcessSpec
+
+
+def slack_of_a_child() -> int:
+    return int(subprocess.run(["cat", "/proc/self/timerslack_ns"], capture_output=True, check=True).stdout)
+
+
+@pytest.mark.skipif(not Path("/proc/self/timerslack_ns").exists(), reason="the kernel does not tell timer slack")
+def test_children_of_the_block_have_the_slack_and_later_ones_have_not() -> None:
+    before = slack_of_a_child()
+    with timer_slack(0.02):
+        assert slack_of_a_child() == 20_000_000
+    assert slack_of_a_child() == before
+    with timer_slack(0):
+        assert slack_of_a_child() == before
+
+
+@pytest.mark.parametrize("seconds", [-0.1, 1.5])
+def test_a_slack_that_makes_no_sense_is_refused(seconds: float) -> None:
+    with pytest.raises(InputError, match="timer slack"):
+        ProcessSpec(name="x", argv=("x",), timer_slack=seconds)
