@@ -16,6 +16,7 @@ from rich.console import Console
 from bench import burst, cost, light, memory, onboard, report, restart, surroundings
 from bench.outcome import Result
 from bench.platform import platform
+from bench.procfs import stolen_seconds
 from bench.session import Session
 from bench.settings import LARGEST, Settings, hollow_nodes
 from bench.timeline import now
@@ -85,8 +86,9 @@ async def _run(names: list[str], settings: Settings) -> None:
 async def _measure(name: str, session: Session) -> None:
     module = BENCHMARKS[name]
     machine = await surroundings.machine()
-    started = now()
+    started, stolen = now(), stolen_seconds()
     outcome = await module.run(session)
+    machine.stolen = round((stolen_seconds() - stolen) / (now() - started) / machine.cores, 2)
     result = Result(
         name=name,
         title=module.TITLE,

@@ -32,12 +32,14 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 
 class Machine(msgspec.Struct, kw_only=True):
-    """Where it was measured. `busy` is the share of all cores that others used just before, 0 to 1."""
+    """Where it was measured. `busy` is the share of all cores that others used just before, 0 to 1; `stolen` the share
+    that the machine, if it is a virtual one, did not get from its host meanwhile."""
 
     cores: int
     memory_gib: float
     kernel: str
     busy: float
+    stolen: float = 0.0
 
 
 class Result(msgspec.Struct, kw_only=True):

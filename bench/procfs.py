@@ -43,6 +43,11 @@ def busy_seconds() -> float:
     return (sum(numbers) - numbers[3] - numbers[4]) / _TICKS
 
 
+def stolen_seconds() -> float:
+    """CPU time that a virtual machine wanted so far and its host gave to others, all cores together."""
+    return int(Path("/proc/stat").read_text().split()[8]) / _TICKS
+
+
 class CpuMeter:
     """CPU time of groups of processes since the meter was made; the processes must live on."""
 

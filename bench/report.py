@@ -34,6 +34,9 @@ def show(result: Result, *, console: Console) -> None:
         console.print(f"{'met   ' if target.met else 'MISSED'} {_sentence(target)}", highlight=False)
     for note in result.outcome.notes:
         console.print(note, style="dim", highlight=False)
+    console.print(
+        f"{100 * result.machine.stolen:.0f} % of the cores withheld by the host", style="dim", highlight=False
+    )
 
 
 def save(result: Result, *, docs: Path = DOCS) -> None:
@@ -68,7 +71,8 @@ def _section(result: Result) -> str:
         f"{result.title}.",
         "",
         f"Taken {result.date} in {result.seconds:.0f} s on {machine.cores} cores, {machine.memory_gib:.0f} GiB, Linux "
-        f"{machine.kernel}, {100 * machine.busy:.0f} % of the cores busy before it began. {versions}.",
+        f"{machine.kernel}, {100 * machine.busy:.0f} % of the cores busy before it began, {100 * machine.stolen:.0f} % of them "
+        f"withheld by the host meanwhile. {versions}.",
         "",
         _line(outcome.columns),
         "|" + "|".join("---:" if _numeric(result, index) else "---" for index in range(len(outcome.columns))) + "|",
