@@ -31,9 +31,9 @@ NEEDLESS_CONTROLLERS = (
 # The collector starts when the heap has grown by half instead of doubled: 50 MB less, 2 ms of CPU a pod more.
 _SMALL_HEAP = {"GOGC": "50"}
 _TIMER_SLACK: Mapping[ComponentName, float] = {"apiserver": 0.0, "controller-manager": 0.02, "scheduler": 0.0}
-"""Seconds. The controller-manager runs a hundred timers a second with nothing to do; so late, most of them fire at once,
-which halves what it costs while idle. Those whose answers are waited for must not be late: Go's collector, too, goes by
-such timers."""
+"""Seconds. The controller-manager runs a hundred timers a second with nothing to do; so late, most of them fire
+together, which halves what it costs while idle. Those whose answers are waited for must not be late: Go's collector,
+too, goes by such timers."""
 
 _Flags = dict[str, str | None]
 
