@@ -71,8 +71,8 @@ def _section(result: Result) -> str:
         f"{result.title}.",
         "",
         f"Taken {result.date} in {result.seconds:.0f} s on {machine.cores} cores, {machine.memory_gib:.0f} GiB, Linux "
-        f"{machine.kernel}, {100 * machine.busy:.0f} % of the cores busy before it began, {100 * machine.stolen:.0f} % of them "
-        f"withheld by the host meanwhile. {versions}.",
+        f"{machine.kernel}, {100 * machine.busy:.0f} % of the cores busy before it began, {100 * machine.stolen:.0f} % "
+        f"of them withheld by the host meanwhile. {versions}.",
         "",
         _line(outcome.columns),
         "|" + "|".join("---:" if _numeric(result, index) else "---" for index in range(len(outcome.columns))) + "|",
