@@ -81,7 +81,12 @@ class Sync(_Section, frozen=True):
     workers: Annotated[
         Count, Meta(description="Objects worked on at the same time, an eighth of them at most for one tenant.")
     ] = 128
-    connections: Annotated[Count, Meta(description="Connections kept to one API server at most.")] = 64
+    connections: Annotated[Count, Meta(description="Connections kept to one compute cluster's API server at most.")] = (
+        32
+    )
+    tenant_connections: Annotated[
+        Count, Meta(description="Connections kept to one tenant's API server at most; each costs a handshake first.")
+    ] = 4
 
 
 class Nodes(_Section, frozen=True):

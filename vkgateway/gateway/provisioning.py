@@ -112,7 +112,7 @@ async def provisioned(
             address=address,
             etcd_endpoints=datastore.endpoints,
         )
-        yield ProvisionedPlanes(provisioner, templates=templates, connections=settings.sync.connections)
+        yield ProvisionedPlanes(provisioner, templates=templates, connections=settings.sync.tenant_connections)
 
 
 def _authority(datastore: Datastore) -> Authority:

@@ -54,6 +54,8 @@ class TenantRecord:
     access: Access | None = None
     built_from: TenantSpec | None = None
     probe_due: float = 0.0
+    unanswered: int = 0
+    """Probes of its API server in a row that were not answered well."""
     renewal_due: float = 0.0
     """When the control plane's certificates are looked at again (monotonic seconds)."""
     recorded: TenantSpec | None = None

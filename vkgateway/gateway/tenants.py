@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -33,6 +34,10 @@ log = structlog.get_logger(__name__)
 
 PROBE_SECONDS = 10.0
 PROBE_TIMEOUT = 5.0
+PROBES_IN_VAIN = 3
+"""So many in a row, and the control plane is gone through. One that is busy misses a probe now and then: etcd must
+answer within two seconds for an API server to be ready."""
+PROBE_AGAIN_SECONDS = 3.0
 LOOK_SECONDS = 0.25
 """How soon to look again at what is on its way and may not tell when it has come."""
 RETRY_SECONDS = 15.0
@@ -40,7 +45,9 @@ RETELL_SECONDS = 3.0
 RENEW_SECONDS = 24 * 3600.0
 """How often certificates that near their end are looked for; they have months left then."""
 RENEW_AGAIN_SECONDS = 600.0
-RECALLED_SECONDS = 60.0
+RECALLED_SECONDS = 300.0
+"""How soon after a restart of the gateway the steps of making a control plane are gone through: so long, or up to twice
+so long, that not all tenants' come at once."""
 PROVISION_TIMEOUT = 180.0
 """One attempt at a control plane; the steps it has done stay done."""
 
@@ -131,7 +138,9 @@ class TenantController:
         access = await self._control_plane(inforce, record)
         await self._serve(inforce, record, access)
         await self._teller.tell(tenant, record)
-        return LOOK_SECONDS if record.facts.virtual_nodes.status == "Unknown" else PROBE_SECONDS
+        if record.facts.virtual_nodes.status == "Unknown":
+            return LOOK_SECONDS
+        return PROBE_AGAIN_SECONDS if record.unanswered else PROBE_SECONDS
 
     async def _failed(self, name: str, error: Exception) -> None:
         tenant, record = self.tenants.items.get(("", name)), self._records.get(name)
@@ -201,10 +210,15 @@ class TenantController:
             await access.client.request("GET", "/readyz", timeout=PROBE_TIMEOUT)
         except errors.ApiError as error:
             why = _unready(error)
+            record.unanswered += 1
             log.warning("tenant's API server is not ready", tenant=tenant.metadata.name, why=why)
+            if record.unanswered < PROBES_IN_VAIN:
+                record.probe_due = self._monotonic() + PROBE_AGAIN_SECONDS
+                return access
             record.learn(control_plane=failing("Unreachable", f"{access.url}: {why}"))
             await self._teller.tell(tenant, record)
             return None
+        record.unanswered = 0
         record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
         return access
 
@@ -226,7 +240,7 @@ class TenantController:
             return None
         record.access, record.built_from = access, _shape(tenant.spec)
         record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
-        record.renewal_due = self._monotonic() + RECALLED_SECONDS
+        record.renewal_due = self._monotonic() + RECALLED_SECONDS * (1 + random.random())  # noqa: S311 - spreads work
         return access
 
     async def _provision(self, tenant: Tenant, record: TenantRecord) -> Access:
@@ -259,6 +273,7 @@ class TenantController:
             access = await self._ensure(tenant, record, on_step=on_step)
         record.access = await self._keep_or_replace(tenant.metadata.name, record.access, access)
         record.built_from = _shape(tenant.spec)
+        record.unanswered = 0
         record.renewal_due = self._monotonic() + RENEW_SECONDS
         record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
         return record.access
