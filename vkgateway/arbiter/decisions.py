@@ -1,0 +1,81 @@
+"""What the arbiter answers: who starts where, who must go for whom, who waits and why. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from vkgateway.arbiter.facts import PoolKey
+
+
+class HoldCode(StrEnum):
+    """Why a gang waits."""
+
+    QUOTA = "WaitingForQuota"
+    ROOM = "WaitingForRoom"
+    MEMBERS = "WaitingForMembers"
+    EVICTION = "WaitingForEviction"
+    """Its room is being made: others were told to go."""
+    RESERVATION = "BehindReservation"
+    INFEASIBLE = "Infeasible"
+    INVALID = "Invalid"
+    """Its marks contradict each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admit:
+    """These pods start now, each on its node; all of the gang's minimum are among them or run already."""
+
+    gang: str
+    pool: PoolKey
+    nodes: Mapping[str, str]
+    """Pod uid to node."""
+    borrowed: bool
+    """Outside the tenant's cells: may be evicted later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evict:
+    """These pods of a gang go at the deadline: all of them, or some of an elastic gang's surplus."""
+
+    gang: str
+    pods: tuple[str, ...]
+    whole: bool
+    makes_room_for: str
+    deadline: float
+    lost: float
+    """GPU-seconds of work that are lost by it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reprieve:
+    """These pods were told to go, and may stay: what they made room for is not there any more, or needs less."""
+
+    gang: str
+    pods: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """A gang, or the waiting rest of one, does not start now."""
+
+    gang: str
+    code: HoldCode
+    message: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    place: int = 0
+    """Gangs of the same pool before it, plus one; 0 where it does not stand in line."""
+    earliest: float | None = None
+    likely: float | None = None
+    """When it may start (seconds since the epoch); None: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decisions:
+    """All of one cycle. Deciding again with them carried out, and nothing new, gives none but the same holds."""
+
+    admits: tuple[Admit, ...] = ()
+    evicts: tuple[Evict, ...] = ()
+    reprieves: tuple[Reprieve, ...] = ()
+    holds: tuple[Hold, ...] = ()

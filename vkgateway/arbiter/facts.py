@@ -1,0 +1,202 @@
+"""What the arbiter is told: nodes, pools, tenants' quotas and gangs, as they are at one moment. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from vkgateway.model.objects import Taint
+from vkgateway.model.requests import Milli
+
+PoolKey = tuple[str, str]
+"""A compute cluster's name and a pool's."""
+
+PodState = StrEnum("PodState", {"WAITING": "waiting", "PLACED": "placed", "NOTIFIED": "notified", "ENDING": "ending"})
+"""Waiting: nothing of it exists in the compute cluster. Placed: admitted to a node. Notified: placed, and told that it
+is evicted at its deadline. Ending: its deletion is under way."""
+
+
+class Band(StrEnum):
+    """Which work it is: promised within the tenant's guarantee, or filling what is idle."""
+
+    GUARANTEED = "guaranteed"
+    LOW = "low"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """One condition on a node's label; `operator` is In, NotIn, Exists, DoesNotExist, Gt or Lt, as in node affinity."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toleration:
+    """As in a pod's spec; an empty key tolerates all, an empty effect every effect."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What equal pods ask of a node; pods of one shape can stand in for each other.
+
+    `terms` are the alternatives of the node affinity, each a conjunction; no terms: any node.
+    """
+
+    requests: tuple[tuple[str, int], ...]
+    """Resource and amount in thousandths, sorted by name; zero amounts are left out."""
+    terms: tuple[tuple[Requirement, ...], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    images: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, requests: Mapping[str, int]) -> Shape:
+        """A shape without any condition on the node."""
+        return cls(tuple(sorted((name, amount) for name, amount in requests.items() if amount)))
+
+    def amount(self, resource: str) -> int:
+        """How much it asks for, in thousandths."""
+        return next((amount for name, amount in self.requests if name == resource), 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A compute node. `used` is what pods hold there that the arbiter does not place: it is never free."""
+
+    name: str
+    allocatable: Milli
+    used: Milli = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    images: frozenset[str] = frozenset()
+    usable: bool = True
+    """Ready and open for new pods. What runs on a node that is not usable stays and counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Nodes that are handed out together.
+
+    `governed` are the resources that the arbiter hands out; cells are cut from the first of them. `levels` are the
+    node labels of the network, the widest first (domain, rack); none: all nodes are equally near.
+    """
+
+    key: PoolKey
+    nodes: tuple[Node, ...]
+    governed: tuple[str, ...]
+    levels: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """The resource that cells are cut from."""
+        return self.governed[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """A tenant's part of a pool. A resource that `limit` does not name is not limited by it.
+
+    `cells` are the pieces of the guarantee in units of the pool (GPUs): `(8, 8, 1)` are two whole nodes of 8 and a
+    single; none given: they are cut from the guarantee, as large as the pool's nodes allow.
+    """
+
+    tenant: str
+    pool: PoolKey
+    guarantee: Milli = field(default_factory=dict)
+    limit: Milli = field(default_factory=dict)
+    weight: float = 1.0
+    cells: tuple[int, ...] = ()
+    granted: float = 0.0
+    """When it was granted (seconds since the epoch): where nodes die, the last granted is reduced first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """One pod of a gang; `uid` is the tenant pod's."""
+
+    uid: str
+    shape: Shape
+    rank: int = 0
+    """Its place in the gang: lower ranks are its core, and neighbours in rank are placed near each other."""
+    role: str = ""
+    """The kind of task it is where a gang's pods are not equal: launcher, worker, ps."""
+    state: PodState = PodState.WAITING
+    pool: PoolKey | None = None
+    node: str = ""
+    """Where it is placed; empty while it waits."""
+    borrowed: bool = False
+    """Placed outside its tenant's cells: may be evicted."""
+    since: float = 0.0
+    """When it was placed (seconds since the epoch)."""
+    deadline: float = 0.0
+    """Notified: when it is deleted. Ending: when it will have gone at the latest."""
+    evicted_for: str = ""
+    """The gang that its eviction makes room for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """Pods that start together or not at all; a lone pod is a gang of one. Times are seconds since the epoch.
+
+    `pods` holds those that exist and have not ended. Fewer than `minimum` of them, or fewer of a role than
+    `role_minimum` says: its members are still being created. It runs on nodes of one pool out of `pools`.
+    """
+
+    id: str
+    tenant: str
+    pods: tuple[Pod, ...]
+    pools: tuple[PoolKey, ...]
+    """Where it may run, best liked first."""
+    band: Band = Band.GUARANTEED
+    priority: int = 0
+    created: float = 0.0
+    minimum: int = 1
+    role_minimum: Mapping[str, int] = field(default_factory=dict)
+    elastic: bool = False
+    """Its pods beyond the minimum may come and go one by one."""
+    required_level: str = ""
+    """All its pods within one value of this node label."""
+    preferred_level: str = ""
+    run_limit: float | None = None
+    """Seconds after which it will have ended, as its owner declared."""
+    expected_run: float | None = None
+    """Seconds that gangs like it have run, where nothing was declared."""
+    minimum_run: float = 0.0
+    """Seconds for which it is evicted only if nothing else will do."""
+    checkpoint: float = 0.0
+    """When its work was last saved; 0: never."""
+    restart_cost: float = 0.0
+    """GPU-seconds that a restart takes, as its owner declared."""
+    notice: float = 0.0
+    """Seconds between the notice of an eviction and the deletion."""
+    grace: float = 30.0
+    """Seconds that its pods may take to end, capped by policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Rules of the platform."""
+
+    age_cap: float = 3600.0
+    """Seconds of waiting beyond which a gang grows no older: what raises its place in line."""
+    age_weight: float = 1.0 / 60.0
+    """Priority that a second of waiting is worth."""
+    run_margin: float = 1.25
+    """Expected run times are taken this many times longer when a start is promised by them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything at one moment."""
+
+    pools: tuple[Pool, ...]
+    quotas: tuple[Quota, ...]
+    gangs: tuple[Gang, ...]
+    policy: Policy = field(default_factory=Policy)
