@@ -1,0 +1,204 @@
+"""Whether a pod's shape may run on a node: node affinity against labels, tolerations against taints; and how gladly.
+
+Rules as Kubernetes has them: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/ and
+https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/. Amounts are no matter of this file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from vkgateway.arbiter.facts import Node, Requirement, Shape, Toleration
+from vkgateway.model.objects import Taint
+
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+ABSENT = -1
+"""The code of nodes that do not have a label."""
+
+_MEMO = 1024
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
+_INT64 = 1 << 63
+
+
+def allows(requirement: Requirement, value: str | None) -> bool:
+    """Whether a node whose label has this value (None: it does not have the label) meets the requirement.
+
+    A requirement that the API server would not accept (an unknown operator, values missing) is met by no node.
+    """
+    match requirement.operator:
+        case "In":
+            return value is not None and value in requirement.values
+        case "NotIn":
+            return bool(requirement.values) and value not in requirement.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt" as operator:
+            return (
+                value is not None and len(requirement.values) == 1 and _compares(value, operator, requirement.values[0])
+            )
+        case _:
+            return False
+
+
+def selects(terms: Sequence[Sequence[Requirement]], labels: Mapping[str, str]) -> bool:
+    """Whether the labels meet all of one of the terms. No terms: any node. An empty term selects nothing."""
+    if not terms:
+        return True
+    return any(term and all(allows(each, labels.get(each.key)) for each in term) for term in terms)
+
+
+def tolerates(tolerations: Sequence[Toleration], taint: Taint) -> bool:
+    """Whether one of the tolerations takes the taint."""
+    return any(_tolerates(toleration, taint) for toleration in tolerations)
+
+
+def blocked(tolerations: Sequence[Toleration], taints: Sequence[Taint]) -> bool:
+    """Whether a taint that is not tolerated keeps the pod away."""
+    return any(taint.effect in ("NoSchedule", "NoExecute") and not tolerates(tolerations, taint) for taint in taints)
+
+
+def disliked(tolerations: Sequence[Toleration], taints: Sequence[Taint]) -> int:
+    """How many taints that are not tolerated say that the pod should rather go elsewhere."""
+    return sum(taint.effect == "PreferNoSchedule" and not tolerates(tolerations, taint) for taint in taints)
+
+
+def fits(shape: Shape, node: Node) -> bool:
+    """Whether the shape may run on the node as far as labels, taints and the node's state go."""
+    return node.usable and selects(shape.terms, node.labels) and not blocked(shape.tolerations, node.taints)
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
+        return False
+    match toleration.operator:
+        case "Exists":
+            return True
+        case "" | "Equal":
+            return toleration.value == taint.value
+        case "Gt" | "Lt" as operator:
+            return _compares(taint.value, operator, toleration.value)
+        case _:
+            return False
+
+
+def _compares(value: str, operator: str, bound: str) -> bool:
+    one, other = _integer(value), _integer(bound)
+    if one is None or other is None:
+        return False
+    return one > other if operator == "Gt" else one < other
+
+
+def _integer(text: str) -> int | None:
+    """A whole number of 64 bits in plain decimal digits; None: it is none."""
+    if _INTEGER.fullmatch(text) is None:
+        return None
+    number = int(text)
+    return number if -_INT64 <= number < _INT64 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One label over all nodes: its values in order, and for each node the index of its value, or ABSENT."""
+
+    values: tuple[str, ...]
+    codes: IntArray
+
+
+class Fitting:
+    """The rules above for all nodes at once: each distinct value of a label and each set of taints is judged once.
+
+    The arrays handed out are in the order of the nodes, are kept for the next who asks, and must not be written to.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._usable: BoolArray = np.array([node.usable for node in nodes], dtype=bool)
+        self._taints, self._taint_codes = _numbered([node.taints for node in nodes])
+        self._columns: dict[str, Column] = {}
+        self._masks: dict[object, BoolArray] = {}
+        self._ranks: dict[object, IntArray] = {}
+        self._images: dict[str, BoolArray] = {}
+
+    def column(self, label: str) -> Column:
+        """The values of a label."""
+        found = self._columns.get(label)
+        if found is None:
+            given = [node.labels.get(label) for node in self._nodes]
+            values = tuple(sorted({value for value in given if value is not None}))
+            number = {value: index for index, value in enumerate(values)}
+            codes = np.array([ABSENT if value is None else number[value] for value in given], dtype=np.int64)
+            found = self._columns[label] = Column(values, codes)
+        return found
+
+    def mask(self, shape: Shape) -> BoolArray:
+        """Which nodes the shape may run on, as `fits` tells for each."""
+        key = shape.terms, shape.tolerations
+        found = self._masks.get(key)
+        if found is None:
+            table = np.array([not blocked(shape.tolerations, taints) for taints in self._taints], dtype=bool)
+            found = self._usable & table[self._taint_codes]
+            if shape.terms:
+                found = found & self._selected(shape.terms)
+            _keep(self._masks, key, found)
+        return found
+
+    def dislike(self, shape: Shape) -> IntArray:
+        """For each node the number of taints for which the shape should rather go elsewhere."""
+        key = shape.tolerations
+        found = self._ranks.get(key)
+        if found is None:
+            table = np.array([disliked(shape.tolerations, taints) for taints in self._taints], dtype=np.int64)
+            found = table[self._taint_codes]
+            _keep(self._ranks, key, found)
+        return found
+
+    def missing_images(self, shape: Shape) -> IntArray:
+        """For each node the number of the shape's images that it would have to fetch."""
+        missing = np.zeros(len(self._nodes), dtype=np.int64)
+        for image in sorted(shape.images):
+            present = self._images.get(image)
+            if present is None:
+                present = np.array([image in node.images for node in self._nodes], dtype=bool)
+                _keep(self._images, image, present)
+            missing += ~present
+        return missing
+
+    def _selected(self, terms: Sequence[Sequence[Requirement]]) -> BoolArray:
+        found = np.zeros(len(self._nodes), dtype=bool)
+        for term in terms:
+            if term:
+                found |= np.logical_and.reduce([self._meets(requirement) for requirement in term])
+        return found
+
+    def _meets(self, requirement: Requirement) -> BoolArray:
+        column = self.column(requirement.key)
+        # The last place of the table is that of ABSENT, which is -1.
+        table = np.array([*(allows(requirement, value) for value in column.values), allows(requirement, None)])
+        return table[column.codes]
+
+
+def _numbered(taints: Sequence[tuple[Taint, ...]]) -> tuple[list[tuple[Taint, ...]], IntArray]:
+    """The distinct sets of taints, and for each node the index of its own."""
+    number: dict[tuple[Taint, ...], int] = {}
+    codes = [number.setdefault(each, len(number)) for each in taints]
+    return list(number), np.array(codes, dtype=np.int64)
+
+
+def _keep(memo: dict[K, V], key: K, value: V) -> None:
+    """Remember what was worked out last; the oldest goes."""
+    if len(memo) >= _MEMO:
+        del memo[next(iter(memo))]
+    memo[key] = value

@@ -1,0 +1,189 @@
+"""What is free on the nodes of a pool, how many pods of a shape fit on each, and trials that can be undone.
+
+Nodes stand in the order of the network: by the pool's levels, the widest first, then by name; a node's position is its
+index in this order, and all arrays are in it. A room is one state: for "what if all of these were evicted", give their
+places back after a mark, look, and undo, or work on a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from vkgateway.arbiter.facts import Node, Pool, Shape
+from vkgateway.arbiter.fitting import BoolArray, Fitting, IntArray
+from vkgateway.arbiter.views import View, Yard
+from vkgateway.model.requests import Milli
+
+Among = Iterable[str] | BoolArray | None
+"""Nodes that are allowed: names (others than the pool's are passed over), or a mask by position; None: all."""
+
+_VIEWS = 256
+_MISSES = 4096
+
+
+class Mark(NamedTuple):
+    """A state to go back to."""
+
+    changes: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """So many pods of a shape put on nodes (below zero: taken away)."""
+
+    shape: Shape
+    positions: IntArray
+    counts: IntArray
+
+
+class Room:
+    """The free amounts of a pool's nodes, in thousandths.
+
+    Whatever is taken is counted, even beyond what a node has and on nodes that are not usable: what runs, runs. It
+    is `capacity` that never offers more than there is. Resources that no node of the pool has are not counted.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.nodes: tuple[Node, ...] = tuple(sorted(pool.nodes, key=lambda node: _along_network(node, pool.levels)))
+        self.names: tuple[str, ...] = tuple(node.name for node in self.nodes)
+        self.version = 0
+        """Grows when room appears. What did not fit does not fit as long as the version stays the same."""
+        self._position = {name: index for index, name in enumerate(self.names)}
+        self._yard = Yard(self.nodes, pool.unit)
+        self._views: dict[Shape, View] = {}
+        self._changes: list[_Change | object] = []
+        self._latest = 0
+        self._misses: dict[object, int] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._position
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def copy(self) -> Room:
+        """A second state of the same nodes, to be changed apart from this one. Marks are not carried over."""
+        other = Room.__new__(Room)
+        other.__dict__.update(self.__dict__)
+        other._yard = self._yard.copy()
+        other._views, other._changes, other._misses = {}, [], {}
+        return other
+
+    @property
+    def fitting(self) -> Fitting:
+        """What labels and taints allow, by position."""
+        return self._yard.fitting
+
+    @property
+    def units(self) -> IntArray:
+        """Free thousandths of the pool's unit on each node, by position; below zero where too much was taken."""
+        return self._yard.amount(self.pool.unit).copy()
+
+    def position(self, name: str) -> int:
+        """A node's index in all arrays. Raises KeyError for a node that is not the pool's."""
+        return self._position[name]
+
+    def free(self, name: str) -> Milli:
+        """What is free on a node, for each resource that the pool has. Raises KeyError for a foreign node."""
+        return self._yard.free_at(self._position[name])
+
+    def take(self, name: str, shape: Shape, count: int = 1) -> None:
+        """Count pods of a shape as placed on a node. Raises KeyError for a node that is not the pool's."""
+        self.take_at([self._position[name]], shape, [count])
+
+    def give(self, name: str, shape: Shape, count: int = 1) -> None:
+        """Count pods of a shape as gone from a node. Raises KeyError for a node that is not the pool's."""
+        self._changed(_change(shape, [self._position[name]], [-count]))
+        self._newer()
+
+    def take_at(self, positions: Sequence[int] | IntArray, shape: Shape, counts: Sequence[int] | IntArray) -> None:
+        """Count pods of a shape as placed on several nodes at once; each position is named once."""
+        self._changed(_change(shape, positions, counts))
+
+    def mark(self) -> Mark:
+        """Where a trial begins."""
+        return Mark(len(self._changes), self.version)
+
+    def undo(self, mark: Mark) -> None:
+        """Back to the mark, which stays good for further trials; costs what was changed since. Later marks are void."""
+        while len(self._changes) > mark.changes:
+            change = self._changes.pop()
+            if isinstance(change, _Change):
+                self._yard.change(change.shape, change.positions, -change.counts)
+            else:
+                self._misses.pop(change, None)
+        self.version = mark.version
+
+    def settle(self) -> None:
+        """Everything so far stays: all marks are void, and the memory of how to undo is freed."""
+        self._changes.clear()
+
+    def capacity(self, shape: Shape, among: Among = None) -> IntArray:
+        """How many pods of the shape fit on each node, each node seen alone; 0 outside `among`."""
+        capacity = self.view(shape).capacity.copy()
+        if among is not None:
+            capacity[~self.mask(among)] = 0
+        return capacity
+
+    def fits(self, name: str, shape: Shape) -> int:
+        """How many pods of the shape fit on one node. Raises KeyError for a node that is not the pool's."""
+        return int(self.view(shape).capacity[self._position[name]])
+
+    def total(self, shape: Shape) -> int:
+        """How many pods of the shape fit at all."""
+        return self.view(shape).total
+
+    def mask(self, among: Among) -> BoolArray:
+        """The allowed nodes by position."""
+        if isinstance(among, np.ndarray):
+            return among
+        if among is None:
+            return np.ones(len(self.nodes), dtype=bool)
+        mask = np.zeros(len(self.nodes), dtype=bool)
+        mask[[self._position[name] for name in among if name in self._position]] = True
+        return mask
+
+    def view(self, shape: Shape) -> View:
+        """What the nodes are worth to a shape at this moment; to be read before the next change, and not written to."""
+        found = self._views.get(shape)
+        if found is None:
+            if len(self._views) >= _VIEWS:
+                del self._views[next(iter(self._views))]
+            found = self._views[shape] = View(self._yard, shape)
+        found.refresh()
+        return found
+
+    def missed(self, what: object) -> bool:
+        """Whether this was found not to fit, and no room has appeared since."""
+        return self._misses.get(what) == self.version
+
+    def miss(self, what: object) -> None:
+        """Remember that this does not fit; what was found out in a trial is forgotten with it."""
+        if len(self._misses) >= _MISSES:
+            self._misses.clear()
+        self._misses[what] = self.version
+        self._changes.append(what)
+
+    def _changed(self, change: _Change) -> None:
+        self._yard.change(change.shape, change.positions, change.counts)
+        self._changes.append(change)
+
+    def _newer(self) -> None:
+        # Never a number that was in use before, even after an undo: what was remembered then was another state.
+        self._latest += 1
+        self.version = self._latest
+
+
+def _change(shape: Shape, positions: Sequence[int] | IntArray, counts: Sequence[int] | IntArray) -> _Change:
+    return _Change(shape, np.asarray(positions, dtype=np.int64), np.asarray(counts, dtype=np.int64))
+
+
+def _along_network(node: Node, levels: Sequence[str]) -> tuple[tuple[tuple[bool, str], ...], str]:
+    """Neighbours in the network stand together; nodes that do not have a level's label come last."""
+    return tuple((level not in node.labels, node.labels.get(level, "")) for level in levels), node.name
