@@ -125,7 +125,8 @@ class Fitting:
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
-        self._usable: BoolArray = np.array([node.usable for node in nodes], dtype=bool)
+        self.usable: BoolArray = np.array([node.usable for node in nodes], dtype=bool)
+        """Which nodes take new pods."""
         self._taints, self._taint_codes = _numbered([node.taints for node in nodes])
         self._columns: dict[str, Column] = {}
         self._masks: dict[object, BoolArray] = {}
@@ -149,7 +150,7 @@ class Fitting:
         found = self._masks.get(key)
         if found is None:
             table = np.array([not blocked(shape.tolerations, taints) for taints in self._taints], dtype=bool)
-            found = self._usable & table[self._taint_codes]
+            found = self.usable & table[self._taint_codes]
             if shape.terms:
                 found = found & self._selected(shape.terms)
             _keep(self._masks, key, found)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vkgateway.arbiter.facts import Node, Pool, Shape
-from vkgateway.arbiter.fitting import BoolArray, Fitting, IntArray
+from vkgateway.arbiter.fitting import ABSENT, BoolArray, Fitting, IntArray
 from vkgateway.arbiter.views import View, Yard
 from vkgateway.model.requests import Milli
 
@@ -37,8 +37,8 @@ class _Change:
     """So many pods of a shape put on nodes (below zero: taken away)."""
 
     shape: Shape
-    positions: IntArray
-    counts: IntArray
+    positions: Sequence[int]
+    counts: Sequence[int]
 
 
 class Room:
@@ -80,10 +80,26 @@ class Room:
         """What labels and taints allow, by position."""
         return self._yard.fitting
 
+    def amount(self, resource: str) -> IntArray:
+        """What is free of a resource on each node, by position: below zero where too much was taken.
+
+        To be read before the next change, and not written to. Raises KeyError for a resource that no node has.
+        """
+        return self._yard.amount(resource)
+
     @property
-    def units(self) -> IntArray:
-        """Free thousandths of the pool's unit on each node, by position; below zero where too much was taken."""
-        return self._yard.amount(self.pool.unit).copy()
+    def whole(self) -> int:
+        """Thousandths of the pool's unit on its largest usable node: a node with as much free is a whole one."""
+        return self._yard.whole
+
+    def near(self, name: str, level: str) -> BoolArray:
+        """The nodes, by position, in the same domain of a network level as this one; without the label only itself.
+
+        Raises KeyError for a node that is not the pool's.
+        """
+        codes = self.fitting.column(level).codes
+        code = codes[self._position[name]]
+        return codes == code if code != ABSENT else self.mask([name])
 
     def position(self, name: str) -> int:
         """A node's index in all arrays. Raises KeyError for a node that is not the pool's."""
@@ -99,12 +115,12 @@ class Room:
 
     def give(self, name: str, shape: Shape, count: int = 1) -> None:
         """Count pods of a shape as gone from a node. Raises KeyError for a node that is not the pool's."""
-        self._changed(_change(shape, [self._position[name]], [-count]))
+        self._changed(_Change(shape, [self._position[name]], [-count]))
         self._newer()
 
-    def take_at(self, positions: Sequence[int] | IntArray, shape: Shape, counts: Sequence[int] | IntArray) -> None:
+    def take_at(self, positions: Sequence[int], shape: Shape, counts: Sequence[int]) -> None:
         """Count pods of a shape as placed on several nodes at once; each position is named once."""
-        self._changed(_change(shape, positions, counts))
+        self._changed(_Change(shape, positions, counts))
 
     def mark(self) -> Mark:
         """Where a trial begins."""
@@ -115,7 +131,7 @@ class Room:
         while len(self._changes) > mark.changes:
             change = self._changes.pop()
             if isinstance(change, _Change):
-                self._yard.change(change.shape, change.positions, -change.counts)
+                self._yard.change(change.shape, change.positions, [-count for count in change.counts])
             else:
                 self._misses.pop(change, None)
         self.version = mark.version
@@ -178,10 +194,6 @@ class Room:
         # Never a number that was in use before, even after an undo: what was remembered then was another state.
         self._latest += 1
         self.version = self._latest
-
-
-def _change(shape: Shape, positions: Sequence[int] | IntArray, counts: Sequence[int] | IntArray) -> _Change:
-    return _Change(shape, np.asarray(positions, dtype=np.int64), np.asarray(counts, dtype=np.int64))
 
 
 def _along_network(node: Node, levels: Sequence[str]) -> tuple[tuple[tuple[bool, str], ...], str]:

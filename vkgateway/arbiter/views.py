@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +18,17 @@ MOST = 1 << 56
 PLENTY = 1 << 20
 """How many pods that ask for nothing fit on a node."""
 
-NEVER = np.iinfo(np.int64).max
+NEVER = (1 << 63) - 1
 """The key of a node on which nothing fits."""
 
 _SOFT_BITS, _IMAGE_BITS, _SPARE_BITS = 3, 4, 10
 """How finely a node's key tells taints, missing images and the other resources."""
+_SPARE = (1 << _SPARE_BITS) - 1
 
-_FEW = 8
-"""A share of one in so many nodes touched, and all are worked out anew."""
+_FEW, _SOME = 8, 32
+"""Up to so many nodes are counted, or worked out, one by one; numpy is quicker for more."""
+
+FloatArray = npt.NDArray[np.float64]
 
 
 class Yard:
@@ -38,11 +42,11 @@ class Yard:
         self.dropped = 0
         """How many entries were cut off the front of the log."""
         self._free: dict[str, IntArray] = {}
-        self._scale: dict[str, npt.NDArray[np.float64]] = {}
+        self._scale: dict[str, FloatArray] = {}
         for resource in sorted({name for node in nodes for name in node.allocatable} | {unit}):
             allocatable = _column([node.allocatable for node in nodes], resource)
             self._free[resource] = allocatable - _column([node.used for node in nodes], resource)
-            self._scale[resource] = ((1 << _SPARE_BITS) - 1) / np.maximum(allocatable, 1)
+            self._scale[resource] = _SPARE / np.maximum(allocatable, 1)
         sizes = [node.allocatable.get(unit, 0) for node in nodes if node.usable]
         self.whole = min(max(sizes, default=0), MOST)
         """Thousandths of the unit of the largest usable node."""
@@ -59,27 +63,33 @@ class Yard:
         """What is free of a resource on each node; not to be written to."""
         return self._free[resource]
 
-    def amounts(self, shape: Shape) -> list[tuple[str, int]] | None:
-        """What a shape asks for of the resources that there are; None: it asks for one that no node has."""
+    def asked(self, shape: Shape) -> list[tuple[IntArray, int]] | None:
+        """For each resource that a shape asks for what is free and how much it asks; None: no node has one of them."""
         if any(name not in self._free for name, _ in shape.requests):
             return None
-        return [(name, min(amount, MOST)) for name, amount in shape.requests]
+        return [(self._free[name], min(amount, MOST)) for name, amount in shape.requests]
+
+    def share(self, resource: str) -> tuple[IntArray, FloatArray]:
+        """What is free of a resource, and by what to multiply it for its part of what the node has."""
+        return self._free[resource], self._scale[resource]
 
     def free_at(self, position: int) -> Milli:
         """What is free on one node."""
         return {name: int(free[position]) for name, free in self._free.items()}
 
-    def spare(self, resource: str, positions: IntArray | slice) -> npt.NDArray[np.float64]:
-        """What is free of a resource, as a part of what the node has."""
-        return self._free[resource][positions] * self._scale[resource][positions]
-
-    def change(self, shape: Shape, positions: IntArray, counts: IntArray) -> None:
+    def change(self, shape: Shape, positions: Sequence[int], counts: Sequence[int]) -> None:
         """Put pods of a shape on nodes; below zero: take them away. Each position is named once."""
+        few = len(positions) <= _FEW
         for name, amount in shape.requests:
             free = self._free.get(name)
-            if free is not None:
-                free[positions] -= min(amount, MOST) * counts
-        self.touched.extend(positions.tolist())
+            if free is None:
+                continue
+            if few:
+                for position, count in zip(positions, counts, strict=True):
+                    free[position] -= min(amount, MOST) * count
+            else:
+                free[positions] -= min(amount, MOST) * np.array(counts, dtype=np.int64)
+        self.touched.extend(positions)
         if len(self.touched) > 2 * self.size + 64:
             self.dropped += len(self.touched)
             self.touched.clear()
@@ -89,17 +99,25 @@ class View:
     """What each node is worth to a shape.
 
     `capacity` is how many pods of it fit on each node; the smaller a node's `key`, the sooner it is chosen. Keys are
-    all different, but for those of nodes on which nothing fits: they are NEVER.
+    all different, but for those of nodes on which nothing fits: they are NEVER. What a key tells, most telling first:
+    whether a whole node is broken into, dislike (taints), units free, images missing, how much is free of the other
+    resources, position. The fewer units are free the sooner a node is chosen, so that none which could still take a
+    larger pod is broken into where a fuller one would do.
     """
 
     def __init__(self, yard: Yard, shape: Shape) -> None:
         self._yard = yard
-        self._asked = yard.amounts(shape)
         self._mask = yard.fitting.mask(shape)
-        self._unit = min(shape.amount(yard.unit), MOST)
-        self._others = [name for name, _ in self._asked or () if name not in (yard.unit, "pods")]
-        self._soft = np.minimum(yard.fitting.dislike(shape), (1 << _SOFT_BITS) - 1)
-        self._images = np.minimum(yard.fitting.missing_images(shape), (1 << _IMAGE_BITS) - 1)
+        asked = yard.asked(shape)
+        self._asked = asked or []
+        self._possible = asked is not None
+        self._free = yard.amount(yard.unit)
+        self._breaks = shape.amount(yard.unit) > 0
+        self._others = [
+            yard.share(name) for name, _ in shape.requests if self._possible and name not in (yard.unit, "pods")
+        ]
+        self._layout = _Layout.of(yard.whole, yard.size)
+        self._fixed = self._layout.fixed(yard.fitting.dislike(shape), yard.fitting.missing_images(shape))
         self._seen = -1
         self.capacity: IntArray = np.zeros(yard.size, dtype=np.int64)
         self.key: IntArray = np.full(yard.size, NEVER, dtype=np.int64)
@@ -108,52 +126,79 @@ class View:
 
     def refresh(self) -> None:
         """Work out anew what was touched since the last time."""
-        if self._asked is None:
-            return
         log = self._yard
         now = log.dropped + len(log.touched)
-        if self._seen == now:
+        if self._seen == now or not self._possible:
             return
-        if self._seen < log.dropped or (now - self._seen) * _FEW > log.size:
-            self.capacity, self.key = self._worth(slice(None))
-            self.total = int(self.capacity.sum())
+        if self._seen < log.dropped or (now - self._seen) > _SOME:
+            self._all()
         else:
-            positions = np.unique(np.array(log.touched[self._seen - log.dropped :], dtype=np.int64))
-            before = int(self.capacity[positions].sum())
-            self.capacity[positions], self.key[positions] = self._worth(positions)
-            self.total += int(self.capacity[positions].sum()) - before
+            # Sorted only for the sake of order; a node may have been touched more than once.
+            for position in sorted(set(log.touched[self._seen - log.dropped :])):
+                before = self.capacity.item(position)
+                capacity, self.key[position] = self._one(position)
+                self.capacity[position] = capacity
+                self.total += capacity - before
         self._seen = now
 
-    def _worth(self, positions: IntArray | slice) -> tuple[IntArray, IntArray]:
-        capacity = np.where(self._mask[positions], PLENTY, 0)
-        for name, amount in self._asked or ():
-            np.minimum(capacity, self._yard.amount(name)[positions] // amount, out=capacity)
-        np.maximum(capacity, 0, out=capacity)
-        return capacity, np.where(capacity > 0, self._key(positions), NEVER)
+    def _all(self) -> None:
+        capacity = np.where(self._mask, PLENTY, 0)
+        for free, amount in self._asked:
+            np.minimum(capacity, free // amount, out=capacity)
+        self.capacity = np.maximum(capacity, 0)
+        self.total = int(self.capacity.sum())
+        units = np.clip(self._free, 0, self._yard.whole)
+        key = self._fixed + ((units >> self._layout.coarse) << self._layout.units)
+        if self._breaks:
+            key += (units >= self._yard.whole).astype(np.int64) << self._layout.broken
+        if self._others:
+            rest = sum(free * scale for free, scale in self._others) / len(self._others)
+            key += np.clip(rest, 0, _SPARE).astype(np.int64) << self._layout.spare
+        self.key = np.where(self.capacity > 0, key, NEVER)
 
-    def _key(self, positions: IntArray | slice) -> IntArray:
-        """Most telling first: a whole node broken into, dislike, units free, images missing, the rest free, position.
+    def _one(self, position: int) -> tuple[int, int]:
+        """The same for a single node: numpy takes twenty times longer for it."""
+        capacity = PLENTY if self._mask[position] else 0
+        for free, amount in self._asked:
+            capacity = min(capacity, free.item(position) // amount)
+        if capacity <= 0:
+            return 0, NEVER
+        units = min(max(self._free.item(position), 0), self._yard.whole)
+        key: int = self._fixed.item(position) + ((units >> self._layout.coarse) << self._layout.units)
+        if self._breaks and units >= self._yard.whole:
+            key += 1 << self._layout.broken
+        if self._others:
+            rest = sum(free.item(position) * scale.item(position) for free, scale in self._others) / len(self._others)
+            key += int(min(max(rest, 0), _SPARE)) << self._layout.spare
+        return capacity, key
 
-        The fewer units are free, the sooner a node is chosen: so none that could still take a larger pod is broken
-        into where a fuller one would do.
-        """
-        whole = self._yard.whole
-        free = np.clip(self._yard.amount(self._yard.unit)[positions], 0, whole)
-        broken = (free >= whole) & (self._unit > 0)
-        place_bits = max(self._yard.size - 1, 0).bit_length()
-        coarse = max(0, whole.bit_length() - (62 - _SOFT_BITS - _IMAGE_BITS - _SPARE_BITS - place_bits))
-        key = (broken.astype(np.int64) << _SOFT_BITS) + self._soft[positions]
-        key = (key << (whole.bit_length() - coarse)) + (free >> coarse)
-        key = (key << _IMAGE_BITS) + self._images[positions]
-        key = (key << _SPARE_BITS) + self._rest(positions)
-        return (key << place_bits) + np.arange(self._yard.size)[positions]
 
-    def _rest(self, positions: IntArray | slice) -> IntArray:
-        """How much is free of the other resources that the shape asks for, on the average."""
-        if not self._others:
-            return np.zeros_like(self._soft[positions])
-        spare = sum(self._yard.spare(name, positions) for name in self._others) / len(self._others)
-        return np.clip(spare, 0, (1 << _SPARE_BITS) - 1).astype(np.int64)
+class _Layout(NamedTuple):
+    """Where each part of a key stands: the number of bits below it."""
+
+    spare: int
+    images: int
+    units: int
+    soft: int
+    broken: int
+    coarse: int
+    """So many bits of the units are left out, where they are too many."""
+
+    @classmethod
+    def of(cls, whole: int, size: int) -> _Layout:
+        spare = max(size - 1, 0).bit_length()
+        images = spare + _SPARE_BITS
+        units = images + _IMAGE_BITS
+        coarse = max(0, units + whole.bit_length() + _SOFT_BITS + 1 - 63)
+        soft = units + whole.bit_length() - coarse
+        return cls(spare, images, units, soft, soft + _SOFT_BITS, coarse)
+
+    def fixed(self, dislike: IntArray, images: IntArray) -> IntArray:
+        """What does not change with what is free."""
+        key = np.minimum(dislike, (1 << _SOFT_BITS) - 1) << self.soft
+        key += np.minimum(images, (1 << _IMAGE_BITS) - 1) << self.images
+        key += np.arange(len(key))
+        return key
 
 
 def _column(lists: Sequence[Milli], resource: str) -> IntArray:
