@@ -1,0 +1,317 @@
+"""Cells against brute force: counting agrees with trying, and no life of pods and nodes breaks the promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vkgateway.arbiter.cells import Cells, Placed
+from vkgateway.arbiter.cuts import chain, covers, cut, listed, smallest_cover, total
+from vkgateway.arbiter.facts import Node, Pool, Quota
+from vkgateway.arbiter.refusals import refusals
+from vkgateway.arbiter.tally import Tally
+
+GPU = "nvidia.com/gpu"
+KEY = ("c", "p")
+quick = settings(max_examples=200, deadline=None)
+sizes = st.sampled_from([8, 6, 12, 4])
+
+
+def packs(cells: Sequence[int], rooms: Sequence[int]) -> bool:
+    """Whether the cells fit into the rooms: every way is tried."""
+    if not cells:
+        return True
+    first, rest = cells[0], cells[1:]
+    tried = set()
+    for at, room in enumerate(rooms):
+        if room >= first and room not in tried:
+            tried.add(room)
+            if packs(rest, [*rooms[:at], room - first, *rooms[at + 1 :]]):
+                return True
+    return False
+
+
+@st.composite
+def cells_and_rooms(draw: st.DrawFn) -> tuple[tuple[int, ...], list[int], list[int]]:
+    levels = chain(draw(sizes))
+    counts = [draw(st.integers(0, 3)) for _ in levels]
+    rooms = draw(st.lists(st.integers(0, levels[0] + 3), min_size=1, max_size=4))
+    return levels, counts, rooms
+
+
+@quick
+@given(cells_and_rooms())
+def test_counting_says_what_trying_says(case: tuple[tuple[int, ...], list[int], list[int]]) -> None:
+    levels, counts, rooms = case
+    tally = Tally(levels, rooms, [True] * len(rooms))
+    for level, number in enumerate(counts):
+        tally.want(level, number)
+
+    assert tally.wholesome() == packs(list(listed(counts, levels)), rooms)
+
+
+def subsets(available: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    return product(*(range(number + 1) for number in available))
+
+
+@quick
+@given(cells_and_rooms(), st.integers(0, 40))
+def test_a_cover_has_the_fewest_units_to_spare(case: tuple[tuple[int, ...], list[int], list[int]], need: int) -> None:
+    levels, available, _ = case
+    sums = [total(counts, levels) for counts in subsets(available)]
+    best = min((units for units in sums if units >= need), default=None)
+
+    found = smallest_cover(available, levels, need)
+
+    assert (None if found is None else total(found, levels)) == best
+    if found is not None:
+        equal = [counts for counts in subsets(available) if total(counts, levels) == best]
+        assert sum(found) == min(map(sum, equal)), "of equal covers, the one of the largest cells"
+        assert next(covers(available, levels, need)) == found
+
+
+@quick
+@given(sizes, st.integers(0, 100))
+def test_a_cut_is_complete_and_as_large_as_can_be(size: int, amount: int) -> None:
+    levels = chain(size)
+    cells = cut(amount, levels)
+
+    assert sum(cells) == amount
+    assert list(cells) == sorted(cells, reverse=True)
+    for smaller, larger in zip(levels[1:], levels, strict=False):
+        assert cells.count(smaller) * smaller < larger
+
+
+def pool_of(nodes: Sequence[Node]) -> Pool:
+    return Pool(key=KEY, nodes=tuple(nodes), governed=(GPU,))
+
+
+def node(name: str, size: int, used: int = 0, *, usable: bool = True) -> Node:
+    return Node(name=name, allocatable={GPU: size * 1000}, used={GPU: used * 1000}, usable=usable)
+
+
+@st.composite
+def nodes_of(draw: st.DrawFn, most: int = 5) -> list[Node]:
+    size = draw(sizes)
+    count = draw(st.integers(1, most))
+    return [
+        node(
+            f"n{at}",
+            size if draw(st.integers(0, 3)) else draw(st.integers(1, size)),
+            draw(st.sampled_from([0, 0, 0, 1, 4])),
+        )
+        for at in range(count)
+    ]
+
+
+@st.composite
+def quotas_of(draw: st.DrawFn, pool: Pool) -> list[Quota]:
+    """Quotas that fit the pool: those that would be refused are left out."""
+    asked = draw(st.lists(st.integers(1, 20), min_size=1, max_size=4))
+    found: list[Quota] = []
+    for at, units in enumerate(asked):
+        quota = Quota(
+            tenant=f"t{at}",
+            pool=KEY,
+            guarantee={GPU: units * 1000},
+            granted=float(draw(st.integers(0, 2))),
+            weight=draw(st.sampled_from([1.0, 1.0, 2.0, 5.0])),
+        )
+        if not refusals(pool, [*found, quota]):
+            found.append(quota)
+    return found
+
+
+def sound(cells: Cells, pool: Pool, quotas: Sequence[Quota]) -> None:
+    """What must hold at all times: no node over-used, and all that is unused fits beside what is bound."""
+    rooms = {n.name: max(0, (n.allocatable[GPU] - n.used.get(GPU, 0)) // 1000) for n in pool.nodes if n.usable}
+    unused: list[int] = []
+    for quota in quotas:
+        for name, bound in cells.bound(quota.tenant).items():
+            if name in rooms:
+                rooms[name] -= sum(bound)
+        for size, number in cells.unused(quota.tenant).items():
+            unused += [size] * number
+    assert min(rooms.values(), default=0) >= 0
+    assert packs(sorted(unused, reverse=True), sorted(rooms.values()))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_pods_that_come_and_go_never_break_the_promise(data: st.DataObject) -> None:
+    pool = pool_of(data.draw(nodes_of()))
+    quotas = data.draw(quotas_of(pool))
+    placed: list[Placed] = []
+    for _ in range(data.draw(st.integers(1, 8))):
+        cells = Cells(pool, quotas, placed)
+        sound(cells, pool, quotas)
+        assert cells.losses() == ()
+        assert all(cells.excess(quota.tenant) == {} for quota in quotas)
+        ends = data.draw(st.booleans())
+        if placed and ends:
+            placed.remove(data.draw(st.sampled_from(placed)))
+        for _ in range(data.draw(st.integers(0, 5)) if quotas else 0):
+            pod = (
+                data.draw(st.sampled_from(quotas)).tenant,
+                data.draw(st.sampled_from(pool.nodes)).name,
+                data.draw(st.integers(1, 8)) * 1000,
+            )
+            if cells.hold(*pod):
+                placed.append(pod)
+            sound(cells, pool, quotas)
+
+
+@st.composite
+def full_pools(draw: st.DrawFn) -> tuple[Pool, list[Quota], list[Placed]]:
+    """A pool with its quotas and guaranteed pods, as decisions leave them."""
+    pool = pool_of(draw(nodes_of()))
+    quotas = draw(quotas_of(pool))
+    cells, placed = Cells(pool, quotas), []
+    pods = st.tuples(st.integers(0, 3), st.integers(0, len(pool.nodes) - 1), st.integers(1, 8))
+    for who, where, units in draw(st.lists(pods, max_size=8)):
+        if who < len(quotas):
+            pod = (quotas[who].tenant, pool.nodes[where].name, units * 1000)
+            if cells.hold(*pod):
+                placed.append(pod)
+    return pool, quotas, placed
+
+
+FullPool = tuple[Pool, list[Quota], list[Placed]]
+
+
+def seen(cells: Cells, quotas: Sequence[Quota], pool: Pool) -> object:
+    """All that can be asked."""
+    return [
+        (
+            cells.bound(q.tenant),
+            cells.unused(q.tenant),
+            cells.excess(q.tenant),
+            cells.most(q.tenant).tolist(),
+            [cells.spare(q.tenant, n.name) for n in pool.nodes],
+        )
+        for q in quotas
+    ]
+
+
+@settings(max_examples=150, deadline=None)
+@given(full_pools(), st.randoms(use_true_random=False))
+def test_the_order_in_which_things_are_told_does_not_matter(full: FullPool, random: Random) -> None:
+    pool, quotas, placed = full
+    expected = seen(Cells(pool, quotas, placed), quotas, pool)
+    told_quotas, told = list(quotas), list(placed)
+    random.shuffle(told)
+    random.shuffle(told_quotas)
+
+    assert seen(Cells(pool, told_quotas, told), quotas, pool) == expected
+
+
+@settings(max_examples=150, deadline=None)
+@given(full_pools(), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 8)), max_size=8))
+def test_what_is_taken_back_leaves_no_trace(full: FullPool, tries: list[tuple[int, int, int]]) -> None:
+    pool, quotas, placed = full
+    cells = Cells(pool, quotas, placed)
+    before, mark = seen(cells, quotas, pool), cells.mark()
+    for who, where, units in tries:
+        if who < len(quotas) and where < len(pool.nodes):
+            tenant, name = quotas[who].tenant, pool.nodes[where].name
+            if units and cells.hold(tenant, name, units * 1000):
+                sound(cells, pool, quotas)
+            elif placed:
+                cells.release(*placed.pop(units % len(placed)))
+                sound(cells, pool, quotas)
+            if cells.may_bind(tenant, cells.levels[-1], name):
+                cells.bind(tenant, cells.levels[-1], name)
+    cells.undo(mark)
+
+    assert seen(cells, quotas, pool) == before
+
+
+@settings(max_examples=150, deadline=None)
+@given(full_pools())
+def test_what_may_be_used_is_what_can_be_held(full: FullPool) -> None:
+    pool, quotas, placed = full
+    cells = Cells(pool, quotas, placed)
+    for quota in quotas:
+        for name, most in zip((n.name for n in pool.nodes), cells.most(quota.tenant).tolist(), strict=True):
+            mark = cells.mark()
+            assert most == 0 or cells.hold(quota.tenant, name, most)
+            cells.undo(mark)
+            assert not cells.hold(quota.tenant, name, most + 1)
+
+
+@settings(max_examples=150, deadline=None)
+@given(full_pools())
+def test_a_cell_may_be_bound_where_the_rest_still_fits(full: FullPool) -> None:
+    pool, quotas, placed = full
+    cells = Cells(pool, quotas, placed)
+    rooms = {n.name: max(0, (n.allocatable[GPU] - n.used[GPU]) // 1000) for n in pool.nodes}
+    unused: list[int] = []
+    for quota in quotas:
+        unused += [size for size, number in cells.unused(quota.tenant).items() for _ in range(number)]
+        for name, bound in cells.bound(quota.tenant).items():
+            rooms[name] -= sum(bound)
+    for quota, name, size in product(quotas, rooms, cells.levels):
+        after = sorted(room - (size if name == at else 0) for at, room in rooms.items())
+        rest = sorted(unused, reverse=True)
+        mine = size in cells.unused(quota.tenant)
+        if mine:
+            rest.remove(size)
+        assert cells.may_bind(quota.tenant, size, name) == (mine and after[0] >= 0 and packs(rest, after))
+
+
+def without(pool: Pool, gone: set[int]) -> Pool:
+    return pool_of([replace(n, usable=at not in gone) for at, n in enumerate(pool.nodes)])
+
+
+@settings(max_examples=200, deadline=None)
+@given(full_pools(), st.sets(st.integers(0, 4)))
+def test_where_nodes_go_only_what_must_be_is_lost_and_all_comes_back(full: FullPool, gone: set[int]) -> None:
+    pool, quotas, placed = full
+    left = without(pool, gone)
+
+    idle = Cells(left, quotas)
+    sound(idle, left, quotas)
+    asked = sum(sum(cut(q.guarantee[GPU] // 1000, idle.levels)) for q in quotas)
+    room = sum(max(0, (n.allocatable[GPU] - n.used[GPU]) // 1000) for n in left.nodes if n.usable)
+    assert sum(loss.units for loss in idle.losses()) == max(0, asked - room)
+
+    busy = Cells(left, quotas, placed)
+    sound(busy, left, quotas)
+    for loss in busy.losses():
+        quota = next(q for q in quotas if q.tenant == loss.tenant)
+        held = sum(size * number for size, number in loss.held.items())
+        assert held + loss.units == quota.guarantee[GPU] // 1000
+        bound = [size for sizes in busy.bound(loss.tenant).values() for size in sizes]
+        assert sum(bound) + sum(s * n for s, n in busy.unused(loss.tenant).items()) == held
+    for tenant in {quota.tenant for quota in quotas}:
+        for name, over in busy.excess(tenant).items():
+            used = sum(amount for who, at, amount in placed if (who, at) == (tenant, name))
+            assert over == used - 1000 * sum(busy.bound(tenant).get(name, ()))
+    assert Cells(pool, quotas, placed).losses() == ()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_what_is_refused_would_not_fit_and_the_largest_named_does(data: st.DataObject) -> None:
+    pool = pool_of(data.draw(nodes_of()))
+    taken = data.draw(quotas_of(pool))
+    asked = data.draw(st.integers(1, 30))
+    levels = Cells(pool, ()).levels
+    rooms = sorted(max(0, (n.allocatable[GPU] - n.used[GPU]) // 1000) for n in pool.nodes)
+    others = [size for q in taken for size in cut(q.guarantee[GPU] // 1000, levels)]
+
+    def fits(units: int) -> bool:
+        return packs(sorted([*others, *cut(units, levels)], reverse=True), rooms)
+
+    said = refusals(pool, [*taken, Quota(tenant="new", pool=KEY, guarantee={GPU: asked * 1000}, granted=9.0)])
+
+    assert (said == []) == fits(asked)
+    if said:
+        largest = int(said[0].rpartition(" ")[2])
+        assert fits(largest)
+        assert not fits(largest + 1)

@@ -1,0 +1,140 @@
+"""Cells when nodes have gone and all of them no longer fit: who loses how much, and what can be given back.
+
+Reduced is what keeps the loss even: the next cell is taken from the tenant that has then lost the least part of its
+guarantee, times its weight; among equals from the last granted. Whether pods run in a cell does not matter: promises
+are what is reduced, and pods left without a cell are borrowing from then on. Nothing of it is kept: the next time
+that cells are counted, with the nodes back, they are all there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+from vkgateway.arbiter.bindings import Bindings, Holding
+
+_TINY = 1e-9
+_STEPS = 16
+"""A tenant loses, or gets back, at most this part of its even share at once: steps enough to be fair, few enough to be
+quick."""
+
+
+_BoundCell = tuple[int, int, str, int]
+"""Its size, what is used of its node (thousandths), the node's name, the cell's level."""
+
+_Waiting = list[tuple[float, float, str]]
+"""A heap of tenants: the pain of what comes next, when it was granted, the name."""
+
+
+@dataclass(slots=True)
+class Claim:
+    """A tenant's standing where cells are reduced."""
+
+    tenant: str
+    units: int
+    """What its cells held at first."""
+    weight: float
+    granted: float
+    lost: int = 0
+    bound: dict[int, list[_BoundCell]] = field(default_factory=dict)
+    """For a level: its bound cells that may make room there, the first to be taken last."""
+
+    def pain(self, more: int) -> float:
+        """The part of its guarantee that it will have lost, times its weight; a weight must be above zero to count."""
+        weight = self.weight if self.weight > _TINY else _TINY
+        return (self.lost + more) * weight / max(1, self.units)
+
+
+def reduce(bindings: Bindings, claims: Mapping[str, Claim]) -> None:
+    """Take cells away until the rest can all be bound, then give back what has room in smaller pieces."""
+    level = bindings.tally.short()
+    while level is not None:
+        _reduce_at(bindings, claims, level)
+        level = bindings.tally.short()
+    _give_back(bindings, claims)
+
+
+def _reduce_at(bindings: Bindings, claims: Mapping[str, Claim], level: int) -> None:
+    """Take cells away until those of this level and above can all be bound.
+
+    As long as they cannot, somebody has unused ones, so there is always one to take.
+    """
+    waiting: _Waiting = []
+    for tenant in sorted(claims):
+        _queue(bindings, claims[tenant], level, waiting)
+    heapify(waiting)
+    while bindings.tally.slack[level] < 0:
+        pain, _, tenant = heappop(waiting)
+        claim = claims[tenant]
+        found = _candidate(bindings, claim, level)
+        if found is not None and claim.pain(bindings.levels[found[0]]) <= pain:
+            # Many at once only as long as that is far from anybody's even share.
+            even = -bindings.tally.slack[level] // (bindings.levels[found[0]] * _STEPS * len(claims))
+            _take(bindings, claim, *found, max(1, even))
+        _queue(bindings, claim, level, waiting)
+
+
+def _queue(bindings: Bindings, claim: Claim, level: int, waiting: _Waiting) -> None:
+    found = _candidate(bindings, claim, level)
+    if found is not None:
+        heappush(waiting, (claim.pain(bindings.levels[found[0]]), -claim.granted, claim.tenant))
+
+
+def _candidate(bindings: Bindings, claim: Claim, level: int) -> tuple[int, int | None] | None:
+    """The level of the cell that the tenant would lose, and its node where it is bound: unused ones first."""
+    holding = bindings.holding(claim.tenant)
+    for at in range(level, -1, -1):
+        if holding.unused[at]:
+            return at, None
+    if level not in claim.bound:
+        claim.bound[level] = sorted(_bound_cells(bindings, holding), reverse=True)
+    waiting = claim.bound[level]
+    while waiting:
+        _, _, name, at = waiting[-1]
+        node = bindings.numbers[name]
+        if bindings.bound(holding, node)[at] and _makes_room(bindings, node, at, level):
+            return at, node
+        waiting.pop()
+    return None
+
+
+def _bound_cells(bindings: Bindings, holding: Holding) -> Iterator[_BoundCell]:
+    """Bound cells whose nodes are usable; as they sort: small ones first, then those with the least use."""
+    for node, counts in holding.bound.items():
+        for at, number in enumerate(counts):
+            if number and bindings.tally.usable[node]:
+                yield bindings.levels[at], holding.used.get(node, 0), bindings.names[node], at
+
+
+def _makes_room(bindings: Bindings, node: int, at: int, level: int) -> bool:
+    size, room = bindings.levels[level], bindings.tally.rooms[node]
+    return (room + bindings.levels[at]) // size > room // size
+
+
+def _take(bindings: Bindings, claim: Claim, level: int, node: int | None, number: int) -> None:
+    """Take unused cells of a level from the tenant, as many as there are up to a number, or the one bound to a node."""
+    holding = bindings.holding(claim.tenant)
+    if node is None:
+        number = min(number, holding.unused[level])
+    else:
+        number = 1
+        cells = list(bindings.bound(holding, node))
+        cells[level] -= 1
+        bindings.put(holding, node, cells, holding.used.get(node, 0))
+    bindings.add_unused(holding, level, -number)
+    claim.lost += number * bindings.levels[level]
+
+
+def _give_back(bindings: Bindings, claims: Mapping[str, Claim]) -> None:
+    """What was lost in large cells comes back in those that have room: the largest first, to whom it hurts most."""
+    for level, size in enumerate(bindings.levels):
+        waiting = [(-claim.pain(0), claim.granted, claim.tenant) for claim in claims.values() if claim.lost >= size]
+        heapify(waiting)
+        while waiting and (room := min(bindings.tally.slack[level:]) // size) > 0:
+            claim = claims[heappop(waiting)[2]]
+            number = min(claim.lost // size, max(1, room // (_STEPS * len(claims))))
+            bindings.add_unused(bindings.holding(claim.tenant), level, number)
+            claim.lost -= number * size
+            if claim.lost >= size:
+                heappush(waiting, (-claim.pain(0), claim.granted, claim.tenant))

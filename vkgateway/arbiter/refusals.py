@@ -1,0 +1,100 @@
+"""Guarantees that cannot be kept: what must be refused before a tenant is told that it has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+
+from vkgateway.arbiter.cuts import WHOLE, node_room, pool_levels, quota_cells
+from vkgateway.arbiter.facts import Pool, Quota
+from vkgateway.arbiter.tally import Tally
+from vkgateway.model.quantity import render
+
+
+def refusals(pool: Pool, quotas: Iterable[Quota]) -> list[str]:
+    """Why not all these guarantees can be kept on the nodes that are usable now; one sentence for each fault.
+
+    Guarantees are granted in their order in time; one that does not fit takes nothing from those after it. Of each
+    governed resource the sum must be there; of the pool's unit all cells must be bindable at once.
+    """
+    levels = pool_levels(pool)
+    usable = [node for node in pool.nodes if node.usable]
+    tally = Tally(levels, [node_room(node, pool.unit) for node in usable], [True] * len(usable))
+    left = {
+        name: sum(max(0, node.allocatable.get(name, 0) - node.used.get(name, 0)) for node in usable)
+        for name in pool.governed
+    }
+    said: list[str] = []
+    mine = (quota for quota in quotas if quota.pool == pool.key)
+    for quota in sorted(mine, key=lambda quota: (quota.granted, quota.tenant)):
+        faults = [*_ill_written(pool, quota, levels), *_beyond_sum(pool, quota, left)]
+        faults = faults or list(_beyond_cells(pool, quota, tally))
+        said += faults
+        if not faults:
+            _grant(pool, quota, tally, left)
+    return said
+
+
+def _grant(pool: Pool, quota: Quota, tally: Tally, left: dict[str, int]) -> None:
+    for level, number in enumerate(quota_cells(quota, pool.unit, tally.levels)):
+        tally.want(level, number)
+    for name in left:
+        left[name] -= quota.guarantee.get(name, 0)
+
+
+def _ill_written(pool: Pool, quota: Quota, levels: Sequence[int]) -> Iterator[str]:
+    for name in pool.governed:
+        if quota.guarantee.get(name, 0) < 0:
+            yield f"{_asks(pool, quota, name)}; a guarantee cannot be less than 0"
+    asked, cells = quota.guarantee.get(pool.unit, 0), sum(quota.cells)
+    if asked > 0 and asked % WHOLE:
+        below, above = asked // WHOLE, asked // WHOLE + 1
+        yield f"{_asks(pool, quota, pool.unit)}; only whole units can be guaranteed: ask for {below} or {above}"
+    odd = sorted(set(quota.cells).difference(levels), reverse=True)
+    if odd:
+        yield (
+            f"{_asks(pool, quota, pool.unit)} in cells of {_listed(odd)}; "
+            f"the largest of the pool is {levels[0]}, its sizes are {_listed(levels)}"
+        )
+    elif quota.cells and cells * WHOLE != asked:
+        yield f"{_asks(pool, quota, pool.unit)} in cells of {cells} in all; the two must be equal"
+
+
+def _beyond_sum(pool: Pool, quota: Quota, left: Mapping[str, int]) -> Iterator[str]:
+    for name in pool.governed:
+        if name != pool.unit and quota.guarantee.get(name, 0) > left[name]:
+            yield f"{_asks(pool, quota, name)}; not guaranteed to others are {_number(max(0, left[name]))}"
+
+
+def _beyond_cells(pool: Pool, quota: Quota, tally: Tally) -> Iterator[str]:
+    wanted = 0
+    for size, number, slack in zip(tally.levels, quota_cells(quota, pool.unit, tally.levels), tally.slack, strict=True):
+        wanted += number * size
+        if wanted > slack:
+            yield (
+                f"{_asks(pool, quota, pool.unit)}; {wanted // size} cells of {size} are needed for it "
+                f"and {max(0, slack // size)} are left beside the guarantees of others; "
+                f"the largest guarantee that would fit, in cells as large as can be, is {largest_guarantee(tally)}"
+            )
+            return
+
+
+def largest_guarantee(tally: Tally) -> int:
+    """The most whole units that could be guaranteed on top of the cells counted, cut as large as they can be.
+
+    A guarantee of n asks for floor(n / s) x s units in cells of size s and larger, which never falls as n grows.
+    """
+    return max(0, min(slack // size * size + size - 1 for size, slack in zip(tally.levels, tally.slack, strict=True)))
+
+
+def _asks(pool: Pool, quota: Quota, resource: str) -> str:
+    amount = _number(quota.guarantee.get(resource, 0))
+    return f"tenant {quota.tenant} asks for {amount} {resource} guaranteed in pool {'/'.join(pool.key)}"
+
+
+def _number(amount: int) -> str:
+    return render(Decimal(amount) / WHOLE)
+
+
+def _listed(sizes: Iterable[int]) -> str:
+    return ", ".join(str(size) for size in sizes)
