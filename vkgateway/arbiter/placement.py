@@ -189,7 +189,7 @@ class _Search:
         found = self._fill_in_order(self._groups, positions)
         if found is not None or len(self._groups) == 1:
             return found
-        choosy = sorted(self._groups, key=lambda group: self._room.total(group.shape))
+        choosy = sorted(self._groups, key=lambda group: self._room.view(group.shape).choice(positions))
         return self._fill_in_order(choosy, positions) if choosy != self._groups else None
 
     def _fill_in_order(self, groups: Sequence[_Group], positions: IntArray | None) -> list[_Part] | None:

@@ -141,6 +141,10 @@ class View:
                 self.total += capacity - before
         self._seen = now
 
+    def choice(self, positions: IntArray | None) -> int:
+        """On how many of these nodes one of the shape fits."""
+        return int(np.count_nonzero(self.capacity if positions is None else self.capacity[positions]))
+
     def _all(self) -> None:
         capacity = np.where(self._mask, PLENTY, 0)
         for free, amount in self._asked:

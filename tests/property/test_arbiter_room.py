@@ -1,0 +1,126 @@
+"""Whatever is taken, given and undone: a room's answers are those of plain counting."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vkgateway.arbiter.facts import Node, Pool, Shape, Toleration
+from vkgateway.arbiter.fitting import fits
+from vkgateway.arbiter.room import Mark, Room
+from vkgateway.arbiter.views import PLENTY, View
+from vkgateway.model.objects import Taint
+
+GPU = "nvidia.com/gpu"
+patient = settings(max_examples=100, deadline=None)
+
+amounts = st.fixed_dictionaries(
+    {GPU: st.integers(0, 9).map(lambda gpus: gpus * 1000)},
+    optional={"cpu": st.integers(0, 64_000), "memory": st.sampled_from([2**20, 2**50, 2**60, 2**90])},
+)
+nodes = st.builds(
+    Node,
+    name=st.text("abc", min_size=1, max_size=3),
+    allocatable=amounts,
+    used=st.one_of(st.just({}), amounts),
+    labels=st.dictionaries(st.just("rack"), st.sampled_from("xy")),
+    taints=st.lists(
+        st.builds(Taint, key=st.sampled_from("kl"), effect=st.sampled_from(["NoSchedule", "PreferNoSchedule"])),
+        max_size=2,
+    ).map(tuple),
+    images=st.frozensets(st.sampled_from("ij")),
+    usable=st.sampled_from([True, True, False]),
+)
+pools = st.lists(nodes, min_size=1, max_size=40, unique_by=lambda node: node.name).map(
+    lambda found: Pool(key=("compute", "pool"), nodes=tuple(found), governed=(GPU,), levels=("rack",))
+)
+shapes = st.builds(
+    lambda asked, tolerations, images: Shape(Shape.of(asked).requests, tolerations=tolerations, images=images),
+    amounts,
+    st.sampled_from([(), (Toleration(key="k", operator="Exists"),)]),
+    st.frozensets(st.sampled_from("ij")),
+)
+
+
+class Ledger:
+    """The same by plain counting: which shapes are on which nodes."""
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self.pods: list[Counter[Shape]] = [Counter() for _ in room.nodes]
+
+    def change(self, position: int, shape: Shape, count: int) -> None:
+        self.pods[position][shape] += count
+
+    def capacity(self, shape: Shape) -> list[int]:
+        return [self._fits(position, shape) for position in range(len(self.pods))]
+
+    def _fits(self, position: int, shape: Shape) -> int:
+        node = self.room.nodes[position]
+        if not fits(shape, node) or not all(
+            any(name in each.allocatable for each in self.room.nodes) for name, _ in shape.requests
+        ):
+            return 0
+        return max(0, min((self._free(position, name) // cut(asked) for name, asked in shape.requests), default=PLENTY))
+
+    def _free(self, position: int, name: str) -> int:
+        node = self.room.nodes[position]
+        taken = sum(cut(shape.amount(name)) * count for shape, count in self.pods[position].items())
+        return cut(node.allocatable.get(name, 0)) - cut(node.used.get(name, 0)) - taken
+
+
+def cut(amount: int) -> int:
+    return min(amount, 1 << 56)
+
+
+@patient
+@given(pools, st.lists(shapes, min_size=1, max_size=3), st.data())
+def test_capacity_is_what_counting_says(pool: Pool, wanted: list[Shape], data: st.DataObject) -> None:
+    room = Room(pool)
+    ledger = Ledger(room)
+    marks: list[tuple[Mark, list[Counter[Shape]]]] = []
+    for _ in range(data.draw(st.integers(0, 12))):
+        step = data.draw(st.sampled_from(["take", "give", "mark", "undo", "look", "take many"]))
+        shape = data.draw(st.sampled_from(wanted))
+        position = data.draw(st.integers(0, len(room) - 1))
+        if step == "take":
+            room.take(room.names[position], shape, 2)
+            ledger.change(position, shape, 2)
+        elif step == "give":
+            room.give(room.names[position], shape)
+            ledger.change(position, shape, -1)
+        elif step == "take many":
+            room.take_at(range(len(room)), shape, [1] * len(room))
+            for each in range(len(room)):
+                ledger.change(each, shape, 1)
+        elif step == "mark":
+            marks.append((room.mark(), [Counter(each) for each in ledger.pods]))
+        elif step == "undo" and marks:
+            mark, before = marks.pop(data.draw(st.integers(0, len(marks) - 1)))
+            room.undo(mark)
+            marks = [(other, pods) for other, pods in marks if other.changes <= mark.changes]
+            ledger.pods = [Counter(each) for each in before]
+        if step == "look":
+            assert room.capacity(shape).tolist() == ledger.capacity(shape)
+    for shape in wanted:
+        assert room.capacity(shape).tolist() == ledger.capacity(shape)
+        assert room.total(shape) == sum(ledger.capacity(shape))
+
+
+@patient
+@given(pools, st.lists(shapes, min_size=1, max_size=3), st.data())
+def test_views_brought_up_to_date_are_like_new_ones(pool: Pool, wanted: list[Shape], data: st.DataObject) -> None:
+    room = Room(pool)
+    for _ in range(data.draw(st.integers(1, 6))):
+        shape = data.draw(st.sampled_from(wanted))
+        room.take(data.draw(st.sampled_from(room.names)), shape, data.draw(st.integers(-1, 2)))
+        for looked_at in wanted:
+            room.view(looked_at)
+    for shape in wanted:
+        kept, new = room.view(shape), View(room._yard, shape)
+        new.refresh()
+        assert kept.key.tolist() == new.key.tolist()
+        assert kept.capacity.tolist() == new.capacity.tolist()
+        assert len(set(kept.key[kept.capacity > 0].tolist())) == kept.choice(None)

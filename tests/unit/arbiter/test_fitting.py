@@ -1,0 +1,142 @@
+"""Node affinity, taints and tolerations, one node at a time and all at once."""
+
+import numpy as np
+import pytest
+
+from vkgateway.arbiter.facts import Node, Requirement, Shape, Toleration
+from vkgateway.arbiter.fitting import ABSENT, Fitting, allows, blocked, disliked, fits, selects, tolerates
+from vkgateway.model.objects import Taint
+
+
+def needs(key: str, operator: str, *values: str) -> Requirement:
+    return Requirement(key=key, operator=operator, values=values)
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "value", "expected"),
+    [
+        ("In", ("a", "b"), "b", True),
+        ("In", ("a", "b"), "c", False),
+        ("In", ("a",), None, False),
+        ("In", (), "a", False),
+        ("NotIn", ("a",), "b", True),
+        ("NotIn", ("a",), "a", False),
+        ("NotIn", ("a",), None, True),
+        ("NotIn", (), "a", False),
+        ("Exists", (), "", True),
+        ("Exists", (), None, False),
+        ("DoesNotExist", (), None, True),
+        ("DoesNotExist", (), "", False),
+        ("Gt", ("5",), "6", True),
+        ("Gt", ("5",), "5", False),
+        ("Gt", ("-5",), "+4", True),
+        ("Gt", ("5",), "1_0", False),
+        ("Gt", ("5",), " 6", False),
+        ("Gt", ("5",), "9223372036854775808", False),
+        ("Gt", ("5", "4"), "6", False),
+        ("Gt", ("many",), "6", False),
+        ("Gt", ("5",), None, False),
+        ("Lt", ("5",), "4", True),
+        ("Lt", ("5",), "5", False),
+        ("Lt", ("5",), "10", False),
+        ("Near", ("a",), "a", False),
+    ],
+)
+def test_requirement(operator: str, values: tuple[str, ...], value: str | None, expected: bool) -> None:
+    assert allows(needs("key", operator, *values), value) is expected
+
+
+def test_terms_are_alternatives_of_conjunctions() -> None:
+    terms = ((needs("a", "In", "1"), needs("b", "Exists")), (needs("c", "In", "3"),))
+    assert selects(terms, {"a": "1", "b": ""})
+    assert selects(terms, {"c": "3"})
+    assert not selects(terms, {"a": "1"})
+
+
+def test_no_terms_select_every_node_and_an_empty_term_none() -> None:
+    assert selects((), {})
+    assert not selects(((),), {"a": "1"})
+    assert selects(((), (needs("a", "Exists"),)), {"a": "1"})
+
+
+@pytest.mark.parametrize(
+    ("toleration", "expected"),
+    [
+        (Toleration(key="k", value="v"), True),
+        (Toleration(key="k", value="v", effect="NoSchedule"), True),
+        (Toleration(key="k", value="v", effect="NoExecute"), False),
+        (Toleration(key="k", value="w"), False),
+        (Toleration(key="j", value="v"), False),
+        (Toleration(key="k", operator="Exists"), True),
+        (Toleration(operator="Exists"), True),
+        (Toleration(operator="Exists", effect="NoExecute"), False),
+        (Toleration(key="k", operator="", value="v"), True),
+        (Toleration(key="k", operator="Like", value="v"), False),
+        (Toleration(key="k", operator="Gt", value="1"), False),
+    ],
+)
+def test_toleration(toleration: Toleration, expected: bool) -> None:
+    assert tolerates((toleration,), Taint(key="k", value="v", effect="NoSchedule")) is expected
+
+
+def test_a_toleration_may_compare_numbers() -> None:
+    taint = Taint(key="sla", value="950", effect="NoExecute")
+    assert tolerates((Toleration(key="sla", operator="Gt", value="900"),), taint)
+    assert not tolerates((Toleration(key="sla", operator="Lt", value="900"),), taint)
+
+
+def test_taints_block_and_preferences_only_rank() -> None:
+    rather_not = Taint(key="old", effect="PreferNoSchedule")
+    assert not blocked((), (rather_not,))
+    assert disliked((), (rather_not, rather_not)) == 2
+    assert disliked((Toleration(key="old", operator="Exists"),), (rather_not,)) == 0
+    for effect in ("NoSchedule", "NoExecute"):
+        assert blocked((), (rather_not, Taint(key="gpu", effect=effect)))
+        assert not blocked((Toleration(key="gpu", operator="Exists"),), (Taint(key="gpu", effect=effect),))
+
+
+NODES = (
+    Node(name="a", allocatable={}, labels={"zone": "north", "gen": "3"}),
+    Node(name="b", allocatable={}, labels={"zone": "south"}, taints=(Taint(key="x", effect="NoSchedule"),)),
+    Node(name="c", allocatable={}, taints=(Taint(key="x", effect="PreferNoSchedule"),), images=frozenset({"i", "j"})),
+    Node(name="d", allocatable={}, labels={"zone": "north", "gen": "12"}, usable=False, images=frozenset({"i"})),
+)
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        (),
+        ((),),
+        ((needs("zone", "In", "north"),),),
+        ((needs("zone", "NotIn", "north"), needs("gen", "DoesNotExist")),),
+        ((needs("gen", "Gt", "2"),), (needs("zone", "In", "south"),)),
+        ((needs("no-such", "Exists"),),),
+        ((needs("no-such", "DoesNotExist"),),),
+    ],
+)
+@pytest.mark.parametrize("tolerations", [(), (Toleration(key="x", operator="Exists"),)])
+def test_all_nodes_at_once_are_judged_like_each(
+    terms: tuple[tuple[Requirement, ...], ...], tolerations: tuple[Toleration, ...]
+) -> None:
+    shape = Shape((), terms=terms, tolerations=tolerations)
+    fitting = Fitting(NODES)
+    assert fitting.mask(shape).tolist() == [fits(shape, node) for node in NODES]
+    assert fitting.mask(shape) is fitting.mask(shape)
+    assert fitting.dislike(shape).tolist() == [disliked(tolerations, node.taints) for node in NODES]
+
+
+def test_missing_images_are_counted() -> None:
+    assert Fitting(NODES).missing_images(Shape((), images=frozenset({"i", "j"}))).tolist() == [2, 2, 0, 1]
+
+
+def test_a_label_as_a_column() -> None:
+    column = Fitting(NODES).column("zone")
+    assert column.values == ("north", "south")
+    assert np.array_equal(column.codes, [0, 1, ABSENT, 0])
+
+
+def test_no_nodes() -> None:
+    fitting = Fitting(())
+    shape = Shape((), terms=((needs("a", "Exists"),),), images=frozenset({"i"}))
+    assert fitting.mask(shape).size == fitting.dislike(shape).size == fitting.missing_images(shape).size == 0
