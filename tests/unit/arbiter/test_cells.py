@@ -1,0 +1,288 @@
+"""Cells: a guarantee is whole nodes and pieces of nodes that can be had when they are wanted, not a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from vkgateway.arbiter.cells import Cells, Placed
+from vkgateway.arbiter.facts import Node, Pool, Quota
+
+GPU = "nvidia.com/gpu"
+KEY = ("c", "p")
+
+
+def pool(*sizes: int, used: Sequence[int] = (), gone: Sequence[int] = ()) -> Pool:
+    """Nodes n0, n1 and so on, of these sizes; `used` is what unmanaged pods hold, `gone` are those not usable."""
+    nodes = (
+        Node(
+            name=f"n{at}",
+            allocatable={GPU: size * 1000},
+            used={GPU: used[at] * 1000} if used else {},
+            usable=at not in gone,
+        )
+        for at, size in enumerate(sizes)
+    )
+    return Pool(key=KEY, nodes=tuple(nodes), governed=(GPU,))
+
+
+def quota(tenant: str, units: int, *, weight: float = 1.0, granted: float = 0.0, cells: tuple[int, ...] = ()) -> Quota:
+    return Quota(tenant=tenant, pool=KEY, guarantee={GPU: units * 1000}, weight=weight, granted=granted, cells=cells)
+
+
+def test_single_pods_of_one_tenant_leave_another_its_whole_node() -> None:
+    cells = Cells(pool(8, 8), [quota("a", 8), quota("b", 8)])
+
+    assert cells.hold("b", "n0", 1000)
+    assert not cells.hold("b", "n1", 1000), "the last whole node is a's"
+    assert cells.hold("b", "n0", 7000)
+    assert cells.hold("a", "n1", 8000)
+
+
+def test_a_sum_that_is_there_is_no_whole_node() -> None:
+    cells = Cells(pool(8, 8, used=[4, 4]), [quota("a", 4), quota("b", 4)])
+
+    assert not cells.may_bind("a", 8, "n0")
+    assert cells.may_bind("a", 4, "n0")
+
+
+def test_halves_of_two_tenants_share_a_node() -> None:
+    cells = Cells(pool(8, 8), [quota("a", 4), quota("b", 4), quota("c", 8)])
+
+    assert cells.hold("a", "n0", 4000)
+    assert not cells.hold("b", "n1", 4000), "c would have no whole node any more"
+    assert cells.hold("b", "n0", 4000)
+
+
+def test_a_cell_binds_when_it_is_needed_and_lets_go_with_its_last_pod() -> None:
+    cells = Cells(pool(8, 8), [quota("a", 8)])
+    assert cells.unused("a") == {8: 1}
+    assert cells.bound("a") == {}
+
+    assert cells.hold("a", "n1", 2000)
+    assert cells.hold("a", "n1", 3000)
+    assert cells.bound("a") == {"n1": (8,)}
+    assert cells.spare("a", "n1") == 3000
+    assert cells.spare("a", "n0") == 0
+
+    cells.release("a", "n1", 2000)
+    assert cells.bound("a") == {"n1": (8,)}
+    cells.release("a", "n1", 3000)
+    assert cells.bound("a") == {}
+    assert cells.unused("a") == {8: 1}
+
+
+def test_a_single_pod_takes_a_single_where_there_is_one() -> None:
+    cells = Cells(pool(8, 8), [quota("a", 9)])
+
+    assert cells.hold("a", "n0", 1000)
+
+    assert cells.bound("a") == {"n0": (1,)}
+    assert cells.unused("a") == {8: 1}
+
+
+def test_more_pods_on_a_node_may_need_a_larger_cell_in_place_of_the_smaller() -> None:
+    cells = Cells(pool(8, 8), [quota("a", 12)])
+    assert cells.hold("a", "n0", 4000)
+    assert cells.bound("a") == {"n0": (4,)}
+
+    assert cells.hold("a", "n0", 4000)
+
+    assert cells.bound("a") == {"n0": (8,)}
+    assert cells.unused("a") == {4: 1}
+
+
+def test_cells_beyond_the_guarantee_are_nobodys() -> None:
+    cells = Cells(pool(8, 8), [quota("a", 4)])
+
+    assert not cells.hold("a", "n0", 5000)
+    assert not cells.hold("b", "n0", 1000)
+    assert cells.most("b").tolist() == [0, 0]
+    assert cells.most("a").tolist() == [4000, 4000]
+
+
+def test_pods_that_use_parts_of_a_unit_share_a_cell() -> None:
+    cells = Cells(pool(2), [quota("a", 1)])
+
+    assert cells.hold("a", "n0", 500)
+    assert cells.hold("a", "n0", 500)
+    assert not cells.hold("a", "n0", 1)
+
+
+def test_what_unmanaged_pods_hold_is_no_room_for_cells() -> None:
+    cells = Cells(pool(8, 8, used=[1, 0]), [quota("a", 8)])
+
+    assert cells.most("a").tolist() == [0, 8000]
+
+
+def test_nothing_starts_on_a_node_that_is_not_usable_and_what_runs_there_counts() -> None:
+    cells = Cells(pool(8, 8, gone=[0]), [quota("a", 8)], [("a", "n0", 4000)])
+
+    assert cells.bound("a") == {"n0": (8,)}
+    assert cells.spare("a", "n0") == 0
+    assert not cells.hold("a", "n0", 1000)
+    assert not cells.may_bind("a", 8, "n1"), "its only cell is on n0"
+    assert cells.losses() == ()
+
+
+def test_pods_left_on_a_node_that_the_pool_does_not_have_count_too() -> None:
+    cells = Cells(pool(8), [quota("a", 8)], [("a", "elsewhere", 1000)])
+
+    assert cells.bound("a") == {"elsewhere": (8,)}
+    assert cells.most("a").tolist() == [0]
+
+
+def test_cells_written_out_are_held_as_they_are_written() -> None:
+    cells = Cells(pool(8), [quota("a", 4, cells=(1, 1, 1, 1))])
+
+    assert cells.unused("a") == {1: 4}
+
+
+def test_a_written_cell_of_no_size_of_the_pool_is_cut() -> None:
+    cells = Cells(pool(4, 4, 4, 4), [quota("a", 11, cells=(8, 3))])
+
+    assert cells.unused("a") == {4: 2, 2: 1, 1: 1}
+
+
+def test_what_was_bound_is_found_again_where_some_pods_have_ended() -> None:
+    """Pods of 4 and 4 filled the whole node n0; with 4 bound there for the one left, no node would have room for 8."""
+    shared, quotas = pool(8, 8, used=[0, 4]), [quota("a", 12)]
+    assert Cells(shared, quotas, [("a", "n0", 8000)]).bound("a") == {"n0": (8,)}
+
+    left = Cells(shared, quotas, [("a", "n0", 4000)])
+
+    assert left.bound("a") == {"n0": (8,)}
+    assert left.spare("a", "n0") == 4000
+    assert left.losses() == ()
+
+
+def test_the_only_cell_that_fits_a_small_node_is_not_spent_on_a_large_one() -> None:
+    cells = Cells(pool(8, 8, used=[0, 4]), [quota("a", 12)], [("a", "n0", 4000), ("a", "n1", 3000)])
+
+    assert cells.bound("a") == {"n0": (8,), "n1": (4,)}
+    assert cells.excess("a") == {}
+
+
+def test_the_last_granted_loses_what_is_missing() -> None:
+    quotas = [quota("a", 8, granted=1.0), quota("b", 8, granted=2.0)]
+
+    cells = Cells(pool(8, 8, gone=[1]), quotas)
+
+    (loss,) = cells.losses()
+    assert (loss.tenant, loss.units, dict(loss.asked), dict(loss.held)) == ("b", 8, {8: 1}, {})
+    assert cells.unused("a") == {8: 1}
+    assert cells.unused("b") == {}
+
+
+def test_more_weight_loses_less() -> None:
+    quotas = [quota("a", 16, granted=1.0), quota("b", 16, granted=2.0, weight=4.0)]
+
+    cells = Cells(pool(8, 8, 8, 8, gone=[0, 1]), quotas)
+
+    assert [(loss.tenant, loss.units) for loss in cells.losses()] == [("a", 16)]
+
+
+def test_a_loss_is_shared_by_equals_and_by_the_size_of_the_guarantee() -> None:
+    quotas = [quota("a", 32, granted=1.0), quota("b", 16, granted=2.0)]
+
+    cells = Cells(pool(*[8] * 6, gone=[0, 1, 2]), quotas)
+
+    assert [(loss.tenant, loss.units) for loss in cells.losses()] == [("a", 16), ("b", 8)]
+
+
+def test_half_a_node_left_is_half_a_guarantee_left() -> None:
+    cells = Cells(pool(8, 8, used=[0, 4]), [quota("a", 8, granted=1.0), quota("b", 8, granted=2.0)])
+
+    (loss,) = cells.losses()
+    assert (loss.tenant, loss.units, dict(loss.held)) == ("b", 4, {4: 1})
+
+
+def test_cells_that_become_smaller_are_told_though_no_unit_is_lost() -> None:
+    cells = Cells(pool(8, 4, 4, gone=[0]), [quota("a", 8)])
+
+    (loss,) = cells.losses()
+    assert (loss.units, dict(loss.asked), dict(loss.held)) == (0, {8: 1}, {4: 2})
+
+
+def test_pods_in_a_cell_that_was_reduced_borrow_from_then_on() -> None:
+    quotas = [quota("a", 8, granted=1.0), quota("b", 8, granted=2.0)]
+
+    cells = Cells(pool(8, 8, gone=[1]), quotas, [("b", "n0", 5000), ("b", "n0", 3000)])
+
+    assert cells.excess("b") == {"n0": 8000}
+    assert cells.may_bind("a", 8, "n0")
+    cells.release("b", "n0", 8000)
+    assert cells.excess("b") == {}
+    assert cells.hold("a", "n0", 8000)
+
+
+def test_pods_beyond_what_a_quota_has_left_borrow() -> None:
+    cells = Cells(pool(8, 8), [quota("a", 4)], [("a", "n0", 3000), ("a", "n1", 2000)])
+
+    assert cells.bound("a") == {"n0": (4,)}
+    assert cells.excess("a") == {"n1": 2000}
+    assert Cells(pool(8), [], [("x", "n0", 1000)]).excess("x") == {"n0": 1000}
+
+
+def test_a_weight_of_nothing_or_less_loses_first_and_breaks_nothing() -> None:
+    quotas = [quota("a", 8, granted=1.0, weight=-3.0), quota("b", 8, granted=2.0)]
+
+    assert [loss.tenant for loss in Cells(pool(8, 8, gone=[0]), quotas).losses()] == ["a"]
+
+
+def test_a_pool_without_nodes_loses_all() -> None:
+    cells = Cells(pool(), [quota("a", 8)])
+
+    assert [(loss.tenant, loss.units) for loss in cells.losses()] == [("a", 8)]
+    assert cells.most("a").tolist() == []
+
+
+def test_a_unit_of_countless_parts_takes_no_time() -> None:
+    huge = 137_438_953_471
+
+    cells = Cells(pool(huge, huge, gone=[0]), [quota("a", huge), quota("b", huge - 1)])
+
+    assert sum(loss.units for loss in cells.losses()) == huge - 1
+
+
+@pytest.mark.parametrize("wrong", [("a", "n0", 3000), ("a", "n1", 1), ("b", "n0", 1), ("a", "nowhere", 1)])
+def test_nothing_is_released_that_was_not_used(wrong: Placed) -> None:
+    cells = Cells(pool(8, 8), [quota("a", 8)], [("a", "n0", 2000)])
+
+    with pytest.raises(ValueError, match="uses less"):
+        cells.release(*wrong)
+
+
+def test_a_cell_is_bound_by_hand_and_filled() -> None:
+    cells = Cells(pool(8, 8), [quota("a", 8), quota("b", 8)])
+    cells.bind("a", 8, "n0")
+
+    with pytest.raises(ValueError, match="may not bind a cell of 8 to n0"):
+        cells.bind("b", 8, "n0")
+    with pytest.raises(ValueError, match="may not bind a cell of 4 to n1"):
+        cells.bind("b", 4, "n1")
+    cells.use("a", "n0", 8000)
+    with pytest.raises(ValueError, match="less than 1 thousandths to spare"):
+        cells.use("a", "n0", 1)
+
+
+def test_a_trial_is_taken_back() -> None:
+    cells = Cells(pool(8, 8), [quota("a", 16)])
+    assert cells.hold("a", "n0", 8000)
+    mark = cells.mark()
+    assert cells.hold("a", "n1", 8000)
+    cells.release("a", "n0", 8000)
+
+    cells.undo(mark)
+
+    assert cells.bound("a") == {"n0": (8,)}
+    assert cells.unused("a") == {8: 1}
+    assert cells.spare("a", "n0") == 0
+    assert cells.most("a").tolist() == [0, 8000]
+
+
+def test_quotas_of_other_pools_do_not_count() -> None:
+    other = Quota(tenant="a", pool=("c", "other"), guarantee={GPU: 8000})
+
+    assert Cells(pool(8), [other]).unused("a") == {}

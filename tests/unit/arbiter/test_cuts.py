@@ -1,0 +1,54 @@
+"""Cuts: the sizes of cells, and guarantees in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from vkgateway.arbiter.cuts import chain, covers, cut, node_room, pool_levels, quota_cells
+from vkgateway.arbiter.facts import Node, Pool, Quota
+
+GPU = "nvidia.com/gpu"
+
+
+@pytest.mark.parametrize(
+    ("size", "levels"),
+    [
+        (8, (8, 4, 2, 1)),
+        (6, (6, 3, 1)),
+        (12, (12, 6, 3, 1)),
+        (7, (7, 1)),
+        (1, (1,)),
+        (0, (1,)),
+    ],
+)
+def test_sizes_divide_each_other(size: int, levels: tuple[int, ...]) -> None:
+    assert chain(size) == levels
+
+
+def test_a_guarantee_is_cut_as_large_as_can_be() -> None:
+    assert cut(23, (8, 4, 2, 1)) == (8, 8, 4, 2, 1)
+    assert cut(0, (8, 4, 2, 1)) == ()
+    assert cut(-1, (8, 4, 2, 1)) == ()
+
+
+def test_the_largest_node_gives_the_levels_be_it_usable_or_not() -> None:
+    nodes = (Node(name="a", allocatable={GPU: 4000}), Node(name="b", allocatable={GPU: 8000}, usable=False))
+
+    assert pool_levels(Pool(key=("c", "p"), nodes=nodes, governed=(GPU,))) == (8, 4, 2, 1)
+
+
+def test_a_unit_used_in_part_is_no_room() -> None:
+    assert node_room(Node(name="a", allocatable={GPU: 8900}, used={GPU: 1001}), GPU) == 6
+    assert node_room(Node(name="a", allocatable={GPU: 1000}, used={GPU: 5000}), GPU) == 0
+    assert node_room(Node(name="a", allocatable={}), GPU) == 0
+
+
+def test_ways_to_hold_an_amount_come_with_ever_larger_cells() -> None:
+    assert list(covers([1, 1, 0, 1], (8, 4, 2, 1), 5)) == [[0, 1, 0, 1], [1, 0, 0, 0]]
+    assert list(covers([0, 1, 0, 0], (8, 4, 2, 1), 5)) == []
+
+
+def test_written_cells_are_counted_and_odd_ones_cut() -> None:
+    quota = Quota(tenant="a", pool=("c", "p"), guarantee={GPU: 14000}, cells=(8, 3, 1, 1, 1))
+
+    assert quota_cells(quota, GPU, (8, 4, 2, 1)) == [1, 0, 1, 4]

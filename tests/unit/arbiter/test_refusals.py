@@ -1,0 +1,80 @@
+"""Refusals: guarantees that could not be kept are told beforehand, each with what would fit."""
+
+from __future__ import annotations
+
+from vkgateway.arbiter.facts import Node, Pool, Quota
+from vkgateway.arbiter.refusals import refusals
+
+GPU, CPU = "nvidia.com/gpu", "cpu"
+KEY = ("east", "a100")
+
+
+def pool(count: int, *, gone: int = 0) -> Pool:
+    nodes = (
+        Node(name=f"n{at}", allocatable={GPU: 8000, CPU: 64_000}, used={CPU: 4000}, usable=at >= gone)
+        for at in range(count)
+    )
+    return Pool(key=KEY, nodes=tuple(nodes), governed=(GPU, CPU))
+
+
+def quota(tenant: str, gpus: int, cpus: int = 0, *, cells: tuple[int, ...] = (), granted: float = 0.0) -> Quota:
+    guarantee = {GPU: gpus, CPU: cpus}
+    return Quota(tenant=tenant, pool=KEY, guarantee=guarantee, cells=cells, granted=granted)
+
+
+def test_what_fits_is_not_refused() -> None:
+    assert refusals(pool(2), [quota("a", 8000, 60_000), quota("b", 8000, 60_000)]) == []
+
+
+def test_a_whole_node_too_much_is_refused_with_the_largest_that_fits() -> None:
+    assert refusals(pool(2), [quota("a", 12_000), quota("b", 8000, granted=1.0)]) == [
+        "tenant b asks for 8 nvidia.com/gpu guaranteed in pool east/a100: 8 in cells of 4 or more, of which 4 are left "
+        "beside the guarantees of others; the largest that would fit is 4"
+    ]
+
+
+def test_the_first_granted_is_not_refused_for_the_last() -> None:
+    said = refusals(pool(1), [quota("late", 8000, granted=2.0), quota("early", 8000, granted=1.0)])
+
+    assert [sentence.split()[1] for sentence in said] == ["late"]
+
+
+def test_who_is_refused_takes_nothing_from_others() -> None:
+    said = refusals(pool(1), [quota("a", 16_000, granted=1.0), quota("b", 8000, granted=2.0)])
+
+    assert [sentence.split()[1] for sentence in said] == ["a"]
+
+
+def test_other_resources_must_be_there_in_sum() -> None:
+    assert refusals(pool(2), [quota("a", 8000, 100_000), quota("b", 8000, 20_500, granted=1.0)]) == [
+        "tenant b asks for 20500m cpu guaranteed in pool east/a100; not guaranteed to others are 20"
+    ]
+
+
+def test_only_nodes_that_are_usable_count() -> None:
+    assert len(refusals(pool(2, gone=1), [quota("a", 16_000)])) == 1
+
+
+def test_cells_must_have_a_size_of_the_pool_and_be_the_guarantee() -> None:
+    assert refusals(pool(2), [quota("a", 8000, cells=(3, 3, 2))]) == [
+        "tenant a asks for 8 nvidia.com/gpu guaranteed in pool east/a100 in cells of 3; "
+        "the largest of the pool is 8, its sizes are 8, 4, 2, 1"
+    ]
+    assert refusals(pool(2), [quota("a", 8000, cells=(4, 2))]) == [
+        "tenant a asks for 8 nvidia.com/gpu guaranteed in pool east/a100 in cells of 6 in all; the two must be equal"
+    ]
+    assert refusals(pool(2), [quota("a", 8000, cells=(4, 2, 1, 1))]) == []
+
+
+def test_nonsense_is_refused() -> None:
+    assert refusals(pool(2), [quota("a", -1000), quota("b", 500)]) == [
+        "tenant a asks for -1 nvidia.com/gpu guaranteed in pool east/a100; a guarantee cannot be less than 0",
+        "tenant b asks for 500m nvidia.com/gpu guaranteed in pool east/a100; "
+        "only whole units can be guaranteed: ask for 0 or 1",
+    ]
+
+
+def test_quotas_of_other_pools_are_not_looked_at() -> None:
+    other = Quota(tenant="a", pool=("west", "a100"), guarantee={GPU: 80_000})
+
+    assert refusals(pool(1), [other]) == []
