@@ -72,8 +72,9 @@ def _beyond_cells(pool: Pool, quota: Quota, tally: Tally) -> Iterator[str]:
         wanted += number * size
         if wanted > slack:
             yield (
-                f"{_asks(pool, quota, pool.unit)}: {wanted} in cells of {size} or more, of which {max(0, slack)} are left "
-                f"beside the guarantees of others; the largest that would fit is {largest_guarantee(tally)}"
+                f"{_asks(pool, quota, pool.unit)}: {wanted} in cells of {size} or more, "
+                f"of which {max(0, slack)} are left beside the guarantees of others; "
+                f"the largest that would fit is {largest_guarantee(tally)}"
             )
             return
 
