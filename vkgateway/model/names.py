@@ -33,6 +33,26 @@ POD_SERVICE_ACCOUNT: Final = "vkgateway-pod"
 GUARANTEED_CLASS: Final = "vkgateway-guaranteed"
 LOW_CLASS: Final = "vkgateway-low"
 
+GANG_ANNOTATION: Final = "vkgateway.io/gang"
+GANG_MIN_ANNOTATION: Final = "vkgateway.io/gang-min"
+GANG_SIZE_ANNOTATION: Final = "vkgateway.io/gang-size"
+GANG_MAX_ANNOTATION: Final = "vkgateway.io/gang-elastic-max"
+GANG_RUN_LIMIT_ANNOTATION: Final = "vkgateway.io/gang-run-limit"
+GANG_CHECKPOINT_ANNOTATION: Final = "vkgateway.io/gang-checkpoint"
+GANG_RESTART_COST_ANNOTATION: Final = "vkgateway.io/gang-restart-cost"
+GANG_ANNOTATIONS: Final = frozenset(
+    {
+        GANG_ANNOTATION,
+        GANG_MIN_ANNOTATION,
+        GANG_SIZE_ANNOTATION,
+        GANG_MAX_ANNOTATION,
+        GANG_RUN_LIMIT_ANNOTATION,
+        GANG_CHECKPOINT_ANNOTATION,
+        GANG_RESTART_COST_ANNOTATION,
+    }
+)
+"""With these, and no others of our own, tenants say what their gangs need. Nothing but the gang is read out of them."""
+
 TENANT_ROOT_CA: Final = "kube-root-ca.crt"
 """ConfigMap with the tenant's own certificate authority, one in each namespace of the tenant."""
 COMPUTE_ROOT_CA: Final = "vkgateway-root-ca.crt"
@@ -48,7 +68,12 @@ _TOKEN_SUFFIX_LENGTH = len("-01234567-token")
 
 
 def is_reserved(key: str) -> bool:
-    """Tell whether a label or annotation key is vkgateway's own, which no tenant may set."""
+    """Tell whether a label or annotation key is vkgateway's own, which no tenant may set.
+
+    The keys of `GANG_ANNOTATIONS`, letter by letter, are for tenants to set.
+    """
+    if key in GANG_ANNOTATIONS:
+        return False
     prefix = key.partition("/")[0] if "/" in key else ""
     return prefix != HOLLOW_DOMAIN and (prefix == GROUP or prefix.endswith("." + GROUP))
 

@@ -1,0 +1,84 @@
+"""Pods and objects as the API server of a tenant holds them, marked in each way, for the tests of their readers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vkgateway.model.objects import Object
+from vkgateway.translate.gangs import GangMarks, Reference, read_marks, references
+
+Marks = dict[str, str]
+
+
+def pod(
+    name: str = "train-0",
+    *,
+    labels: Marks | None = None,
+    annotations: Marks | None = None,
+    owner: tuple[str, str, str] | None = None,
+    **spec: Any,
+) -> Object:
+    """A pod with a GPU, gated by admission; `owner` is the API version, kind and name of its controller."""
+    metadata: Object = {
+        "name": name,
+        "namespace": "research",
+        "uid": f"uid-of-{name}",
+        "creationTimestamp": "2026-03-01T12:00:00Z",
+        "labels": labels or {},
+        "annotations": annotations or {},
+    }
+    if owner is not None:
+        version, kind, owner_name = owner
+        reference = {"apiVersion": version, "kind": kind, "name": owner_name, "uid": "o-1", "controller": True}
+        metadata["ownerReferences"] = [reference]
+    container = {"name": "app", "image": "pytorch:2.4", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"containers": [container], "schedulingGates": [{"name": "vkgateway.io/admission"}], **spec},
+        "status": {"phase": "Pending"},
+    }
+
+
+def ours(**marks: str) -> Marks:
+    """Our annotations: `ours(gang="a", min="4")` are `vkgateway.io/gang` and `vkgateway.io/gang-min`."""
+    return {
+        "vkgateway.io/gang" if key == "gang" else f"vkgateway.io/gang-{key.replace('_', '-')}": value
+        for key, value in marks.items()
+    }
+
+
+def read(marked: Object, *beside: Object) -> GangMarks:
+    """Read a pod's marks; the objects beside it are found by what `references` asks for, and by nothing else."""
+    return read_marks(marked, found(marked, *beside))
+
+
+def found(marked: Object, *beside: Object) -> dict[Reference, Object]:
+    """Those of the objects that `references` asks for."""
+    by_identity = {
+        (item["apiVersion"].rpartition("/")[0], item["kind"], item["metadata"]["name"]): item for item in beside
+    }
+    wanted = {reference: (reference.group, reference.kind, reference.name) for reference in references(marked)}
+    return {reference: by_identity[key] for reference, key in wanted.items() if key in by_identity}
+
+
+def beside(version: str, kind: str, name: str, spec: Any, status: Any = None) -> Object:
+    """An object beside a pod."""
+    made = {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": "research"}, "spec": spec}
+    return made if status is None else {**made, "status": status}
+
+
+def job(name: str, status: Object | None = None, **spec: Any) -> Object:
+    """A Job."""
+    return beside("batch/v1", "Job", name, spec, status or {})
+
+
+def volcano_group(name: str, **spec: Any) -> Object:
+    """A PodGroup of Volcano."""
+    return beside("scheduling.volcano.sh/v1beta1", "PodGroup", name, {"queue": "default", **spec})
+
+
+def kubernetes_group(name: str, version: str = "scheduling.k8s.io/v1alpha2", **spec: Any) -> Object:
+    """A PodGroup of Kubernetes itself."""
+    return beside(version, "PodGroup", name, spec)

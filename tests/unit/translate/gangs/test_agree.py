@@ -1,0 +1,58 @@
+"""One gang out of the marks of its pods: what must be alike, and what one may say for all."""
+
+from dataclasses import replace
+
+import pytest
+
+from vkgateway.translate.gangs import GangMarks, MarkError, Reference, agree
+
+ONE = GangMarks(group="research/gang/train", way="vkgateway.io/gang", minimum=4, size=8, elastic=True)
+
+
+def test_pods_that_say_the_same() -> None:
+    pods = [replace(ONE, rank=rank, role="worker") for rank in (3, 1, 2)]
+    assert agree(pods) == ONE
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (replace(ONE, minimum=6), "the minimum of gang research/gang/train is '6', which is 4 on another"),
+        (replace(ONE, size=None), "the size of gang"),
+        (replace(ONE, maximum=16), "the largest size of gang"),
+        (replace(ONE, role_minimum={"ps": 1}), "the minimum of each role"),
+    ],
+)
+def test_pods_that_do_not(other: GangMarks, says: str) -> None:
+    with pytest.raises(MarkError, match=says):
+        agree([ONE, ONE, other])
+
+
+def test_the_latest_checkpoint_and_the_largest_restart_cost_count() -> None:
+    pods = [replace(ONE, checkpoint=50.0, restart_cost=10.0), replace(ONE, checkpoint=90.0), ONE]
+    assert (agree(pods).checkpoint, agree(pods).restart_cost) == (90.0, 10.0)
+
+
+def test_an_end_is_known_only_if_all_pods_have_one() -> None:
+    assert agree([replace(ONE, run_limit=60.0), replace(ONE, run_limit=90.0)]).run_limit == 90.0
+    assert agree([replace(ONE, run_limit=60.0), ONE]).run_limit is None
+
+
+def test_levels_of_the_network() -> None:
+    assert agree([ONE, replace(ONE, required_level="rack")]).required_level == "rack"
+    assert agree([replace(ONE, preferred_level="rack"), ONE]).preferred_level == "rack"
+    with pytest.raises(MarkError, match="required level of the network"):
+        agree([replace(ONE, required_level="rack"), ONE, replace(ONE, required_level="domain")])
+
+
+def test_while_one_waits_all_wait() -> None:
+    missing = Reference("batch", "Job", "jobs", "research", "sweep")
+    made = agree([ONE, replace(ONE, minimum=1, size=None, elastic=False, waits_for=missing)])
+    assert made.waits_for == missing
+    assert not made.elastic
+
+
+@pytest.mark.parametrize("pods", [[], [ONE, replace(ONE, group="research/gang/other")]])
+def test_one_gang_at_a_time(pods: list[GangMarks]) -> None:
+    with pytest.raises(ValueError, match="one gang"):
+        agree(pods)

@@ -1,0 +1,119 @@
+"""Our own annotations: what they say, what they refuse, and that tenants may set just these."""
+
+import pytest
+
+from tests.unit.translate import samples
+from tests.unit.translate.gangs.pods import ours, pod, read
+from vkgateway.model import names
+from vkgateway.translate.gangs import MarkError
+from vkgateway.translate.policy import RESERVED, refusals
+
+
+def test_a_pod_without_marks_stands_alone() -> None:
+    marks = read(pod("notebook"))
+    assert marks.group == "research/pod/uid-of-notebook"
+    assert (marks.way, marks.minimum, marks.size, marks.elastic) == ("", 1, None, False)
+
+
+def test_a_size_is_the_minimum_too() -> None:
+    marks = read(pod("train-3", annotations=ours(gang="train", size="8")))
+    assert marks.group == "research/gang/train"
+    assert (marks.minimum, marks.size, marks.elastic, marks.rank) == (8, 8, False, 3)
+    assert marks.waits_for is None
+
+
+def test_pods_beyond_the_minimum_come_and_go() -> None:
+    marks = read(pod(annotations=ours(gang="train", min="4", size="8")))
+    assert (marks.minimum, marks.size, marks.elastic) == (4, 8, True)
+    alone = read(pod(annotations=ours(gang="train", min="4")))
+    assert (alone.minimum, alone.size, alone.elastic) == (4, None, True)
+
+
+def test_elastic_up_to_a_maximum() -> None:
+    marks = read(pod(annotations=ours(gang="train", min="4", elastic_max="16")))
+    assert (marks.minimum, marks.maximum, marks.elastic) == (4, 16, True)
+    fixed = read(pod(annotations=ours(gang="train", min="4", size="4", elastic_max="4")))
+    assert not fixed.elastic
+
+
+def test_what_a_lone_pod_may_say() -> None:
+    annotations = ours(run_limit="1h30m", checkpoint="2026-03-01T12:00:00Z", restart_cost="7200.5")
+    marks = read(pod(annotations=annotations))
+    assert (marks.run_limit, marks.checkpoint, marks.restart_cost) == (5400.0, 1772366400.0, 7200.5)
+
+
+def test_a_run_limit_is_the_least_that_is_known() -> None:
+    assert read(pod(activeDeadlineSeconds=600)).run_limit == 600.0
+    assert read(pod(annotations=ours(run_limit="5m"), activeDeadlineSeconds=600)).run_limit == 300.0
+    assert read(pod(labels={"kueue.x-k8s.io/max-exec-time-seconds": "60"}, activeDeadlineSeconds=600)).run_limit == 60.0
+
+
+@pytest.mark.parametrize(
+    ("marks", "mark", "value", "says"),
+    [
+        ({"gang": "a", "min": "-3"}, "vkgateway.io/gang-min", "-3", "whole number from 1"),
+        ({"gang": "a", "min": "0"}, "vkgateway.io/gang-min", "0", "whole number from 1"),
+        ({"gang": "a", "size": "eight"}, "vkgateway.io/gang-size", "eight", "whole number from 1"),
+        ({"gang": "a", "size": "2.5"}, "vkgateway.io/gang-size", "2.5", "whole number from 1"),
+        ({"gang": "a", "size": ""}, "vkgateway.io/gang-size", "", "whole number from 1"),
+        ({"gang": "a", "min": "9", "size": "8"}, "vkgateway.io/gang-min", "9", "lower it to at most 8"),
+        ({"gang": "a", "size": "8", "elastic_max": "6"}, "vkgateway.io/gang-size", "8", "lower it to at most 6"),
+        ({"gang": "a", "min": "8", "elastic_max": "6"}, "vkgateway.io/gang-min", "8", "lower it to at most 6"),
+        ({"gang": "a/b", "min": "1"}, "vkgateway.io/gang", "a/b", "letters, digits"),
+        ({"gang": "a"}, "vkgateway.io/gang", "a", "add vkgateway.io/gang-size"),
+        ({"min": "4"}, "vkgateway.io/gang-min", "4", "name it with the annotation vkgateway.io/gang"),
+        ({"elastic_max": "4"}, "vkgateway.io/gang-elastic-max", "4", "name it with"),
+        ({"gang": "job"}, "vkgateway.io/gang", "job", "pod template of a Job"),
+        ({"run_limit": "soon"}, "vkgateway.io/gang-run-limit", "soon", "90m"),
+        ({"run_limit": "0s"}, "vkgateway.io/gang-run-limit", "0s", "90m"),
+        ({"run_limit": "500d"}, "vkgateway.io/gang-run-limit", "500d", "longer than a year"),
+        ({"checkpoint": "yesterday"}, "vkgateway.io/gang-checkpoint", "yesterday", "2026-03-01"),
+        ({"checkpoint": "2026-03-01T12:00:00"}, "vkgateway.io/gang-checkpoint", "2026-03-01T12:00:00", "zone"),
+        ({"restart_cost": "-1"}, "vkgateway.io/gang-restart-cost", "-1", "GPU-seconds"),
+        ({"restart_cost": "nan"}, "vkgateway.io/gang-restart-cost", "nan", "GPU-seconds"),
+    ],
+)
+def test_nonsense_is_told_with_mark_value_and_way_out(marks: dict[str, str], mark: str, value: str, says: str) -> None:
+    with pytest.raises(MarkError, match=says) as caught:
+        read(pod(annotations=ours(**marks)))
+    assert caught.value.mark == f"annotation {mark}"
+    assert caught.value.value == value
+    assert f"annotation {mark} is {value!r}" in str(caught.value)
+
+
+def test_a_label_in_place_of_an_annotation_is_told() -> None:
+    with pytest.raises(MarkError, match="make it an annotation") as caught:
+        read(pod(labels=ours(gang="train")))
+    assert caught.value.mark == "label vkgateway.io/gang"
+
+
+def test_a_long_value_is_cut_and_control_characters_are_escaped() -> None:
+    with pytest.raises(MarkError) as caught:
+        read(pod(annotations=ours(gang="a", min="\n" + "9" * 500)))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 250
+
+
+def test_tenants_may_set_these_annotations() -> None:
+    annotations = dict.fromkeys(sorted(names.GANG_ANNOTATIONS), "1")
+    assert len(annotations) == 7
+    assert refusals(samples.pod(metadata={"annotations": annotations}), tenant=samples.TENANT) == ()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "vkgateway.io/gang-",
+        "vkgateway.io/gang-mini",
+        "vkgateway.io/Gang",
+        "vkgateway.io/gang/min",
+        "x.vkgateway.io/gang",
+        "vkgateway.io/admission",
+        names.TENANT_LABEL,
+        names.NAMESPACE_ANNOTATION,
+        names.UID_ANNOTATION,
+    ],
+)
+def test_tenants_may_set_no_other(key: str) -> None:
+    (refusal,) = refusals(samples.pod(metadata={"annotations": {key: "1"}}), tenant=samples.TENANT)
+    assert refusal.rule == RESERVED

@@ -1,0 +1,156 @@
+"""Training jobs of Kubeflow's operators: PyTorchJob, TFJob, MPIJob of either operator."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.translate.gangs.pods import beside, ours, pod, read
+from vkgateway.translate.gangs import MarkError, Reference, references
+
+VERSION = "kubeflow.org/v1"
+
+
+def replica(kind: str, role: str, index: int, **more: Any) -> Any:
+    # As the training operator labels them.
+    labels = {
+        "training.kubeflow.org/job-name": "bert",
+        "training.kubeflow.org/operator-name": f"{kind.lower()}-controller",
+        "training.kubeflow.org/replica-type": role,
+        "training.kubeflow.org/replica-index": str(index),
+    }
+    if role in ("master", "chief"):
+        labels["training.kubeflow.org/job-role"] = "master"
+    return pod(f"bert-{role}-{index}", labels=labels, owner=(VERSION, kind, "bert"), **more)
+
+
+def pytorch(workers: int = 3, **spec: Any) -> Any:
+    specs = {"Master": {"replicas": 1}, "Worker": {"replicas": workers}}
+    return beside(VERSION, "PyTorchJob", "bert", {"pytorchReplicaSpecs": specs, **spec})
+
+
+def test_pytorch_job() -> None:
+    marks = read(replica("PyTorchJob", "worker", 2), pytorch())
+    assert (marks.group, marks.way) == ("research/training/pytorchjobs/bert", "Kubeflow training job")
+    assert (marks.minimum, marks.size, marks.elastic) == (4, 4, False)
+    assert (marks.role, dict(marks.role_minimum)) == ("worker", {"master": 1, "worker": 3})
+    assert marks.waits_for is None
+
+
+def test_the_master_comes_before_the_workers() -> None:
+    master = read(replica("PyTorchJob", "master", 0), pytorch())
+    workers = [read(replica("PyTorchJob", "worker", index), pytorch()) for index in (0, 1, 10)]
+    ranks = [marks.rank for marks in (master, *workers)]
+    assert ranks == sorted(set(ranks))
+
+
+def test_elastic_pytorch_job() -> None:
+    found = pytorch(8, elasticPolicy={"minReplicas": 2, "maxReplicas": 16, "rdzvBackend": "c10d"})
+    marks = read(replica("PyTorchJob", "worker", 0), found)
+    assert (marks.minimum, marks.size, marks.maximum, marks.elastic) == (3, 9, 17, True)
+    assert dict(marks.role_minimum) == {"master": 1, "worker": 2}
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        ({"minReplicas": 4, "maxReplicas": 2}, r"minReplicas of PyTorchJob bert .* more than maxReplicas \(2\)"),
+        ({"minReplicas": 5, "maxReplicas": 9}, r"more than the replicas of Worker \(3\)"),
+        ({"minReplicas": -1}, "no number of pods"),
+    ],
+)
+def test_elastic_nonsense(policy: Any, says: str) -> None:
+    with pytest.raises(MarkError, match=says):
+        read(replica("PyTorchJob", "worker", 0), pytorch(elasticPolicy=policy))
+
+
+def test_minimum_of_the_scheduling_policy() -> None:
+    found = pytorch(7, runPolicy={"schedulingPolicy": {"minAvailable": 4}, "activeDeadlineSeconds": 3600})
+    marks = read(replica("PyTorchJob", "worker", 0), found)
+    assert (marks.minimum, marks.size, marks.elastic, marks.run_limit) == (4, 8, True, 3600.0)
+    # All seven workers cannot be asked for any more, but the master is.
+    assert dict(marks.role_minimum) == {"master": 1}
+
+
+def test_a_minimum_above_the_replicas() -> None:
+    with pytest.raises(MarkError, match=r"minAvailable of PyTorchJob bert .*lower it to at most 4"):
+        read(replica("PyTorchJob", "worker", 0), pytorch(runPolicy={"schedulingPolicy": {"minAvailable": 9}}))
+
+
+def test_tf_job() -> None:
+    specs = {"PS": {"replicas": 2}, "Worker": {"replicas": 4}, "Evaluator": {}}
+    found = beside(VERSION, "TFJob", "bert", {"tfReplicaSpecs": specs})
+    marks = read(replica("TFJob", "ps", 1), found)
+    assert (marks.group, marks.role) == ("research/training/tfjobs/bert", "ps")
+    assert (marks.minimum, dict(marks.role_minimum)) == (7, {"evaluator": 1, "ps": 2, "worker": 4})
+    assert marks.rank < read(replica("TFJob", "worker", 0), found).rank
+
+
+def mpi_pod(role: str, index: int | None = None) -> Any:
+    # As mpi-operator v2 labels them; the launcher is a Job's pod.
+    labels = {
+        "training.kubeflow.org/job-name": "bert",
+        "training.kubeflow.org/operator-name": "mpi-operator",
+        "training.kubeflow.org/job-role": role,
+    }
+    if index is None:
+        return pod("bert-launcher-x2x9k", labels=labels, owner=("batch/v1", "Job", "bert-launcher"))
+    labels["training.kubeflow.org/replica-index"] = str(index)
+    return pod(f"bert-worker-{index}", labels=labels, owner=("kubeflow.org/v2beta1", "MPIJob", "bert"))
+
+
+def mpi(**spec: Any) -> Any:
+    specs = {"Launcher": {"replicas": 1}, "Worker": {"replicas": 4}}
+    return beside("kubeflow.org/v2beta1", "MPIJob", "bert", {"mpiReplicaSpecs": specs, **spec})
+
+
+def test_mpi_launcher_and_workers_are_one_gang() -> None:
+    launcher, worker = read(mpi_pod("launcher"), mpi()), read(mpi_pod("worker", 3), mpi())
+    assert launcher.group == worker.group == "research/training/mpijobs/bert"
+    assert launcher.minimum == worker.minimum == 5
+    assert dict(worker.role_minimum) == {"launcher": 1, "worker": 4}
+    assert (launcher.role, worker.role) == ("launcher", "worker")
+    assert launcher.rank < worker.rank
+
+
+def test_workers_do_not_wait_for_a_launcher_that_waits_for_them() -> None:
+    marks = read(mpi_pod("worker", 0), mpi(launcherCreationPolicy="WaitForWorkersReady"))
+    assert (marks.minimum, marks.size, marks.elastic) == (4, 5, False)
+    assert dict(marks.role_minimum) == {"worker": 4}
+    assert read(mpi_pod("worker", 0), mpi(launcherCreationPolicy="AtStartup")).minimum == 5
+
+
+def test_mpi_job_of_the_training_operator() -> None:
+    marked = replica("MPIJob", "worker", 0)
+    assert read(marked, beside(VERSION, "MPIJob", "bert", mpi()["spec"])).minimum == 5
+
+
+def test_without_the_job_the_gang_is_waited_for() -> None:
+    reference = Reference("kubeflow.org", "PyTorchJob", "pytorchjobs", "research", "bert")
+    assert references(replica("PyTorchJob", "worker", 0)) == (reference,)
+    assert read(replica("PyTorchJob", "worker", 0)).waits_for == reference
+    declared = read(replica("PyTorchJob", "worker", 0, annotations=ours(size="4")))
+    assert (declared.waits_for, declared.minimum, declared.size) == (None, 4, 4)
+
+
+def test_a_tenant_may_declare_a_lower_minimum() -> None:
+    marks = read(replica("PyTorchJob", "worker", 0, annotations=ours(min="2", elastic_max="6")), pytorch())
+    assert (marks.minimum, marks.size, marks.maximum, marks.elastic) == (2, 4, 6, True)
+    assert dict(marks.role_minimum) == {"master": 1}
+
+
+@pytest.mark.parametrize(
+    ("marks", "says"),
+    [
+        ({"min": "9"}, "gang-min is '9', which is more than the gang's 4 pods"),
+        ({"size": "5"}, "contradicts the 4 pods that follow from PyTorchJob bert"),
+        ({"elastic_max": "3"}, "gang-elastic-max is '3', which is less than the gang's 4 pods"),
+    ],
+)
+def test_what_contradicts_the_job(marks: dict[str, str], says: str) -> None:
+    with pytest.raises(MarkError, match=says):
+        read(replica("PyTorchJob", "worker", 0, annotations=ours(**marks)), pytorch())
+
+
+def test_labels_of_no_known_operator_say_nothing() -> None:
+    marks = read(pod("x", labels={"training.kubeflow.org/job-name": "bert"}))
+    assert marks.group == "research/pod/uid-of-x"

@@ -1,0 +1,63 @@
+"""Values of marks: durations, times and names in the forms that people write them in."""
+
+import pytest
+
+from vkgateway.translate.gangs import MarkError, values
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90.0),
+        ("90.5", 90.5),
+        ("90s", 90.0),
+        ("1h30m", 5400.0),
+        ("2d", 172800.0),
+        ("1.5h", 5400.0),
+        ("500ms", 0.5),
+    ],
+)
+def test_duration(text: str, seconds: float) -> None:
+    assert values.duration("m", text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "1h 30m", "1w", "-1h", "1h30", "inf", "1e9", "0", "0h0m"])
+def test_no_duration(text: str) -> None:
+    with pytest.raises(MarkError):
+        values.duration("m", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1772366400", 1772366400.0),
+        ("2026-03-01T12:00:00Z", 1772366400.0),
+        ("2026-03-01T13:00:00.25+01:00", 1772366400.25),
+        ("1960-01-01T00:00:00Z", 0.0),
+    ],
+)
+def test_moment(text: str, seconds: float) -> None:
+    assert values.moment("m", text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "12:00", "2026-03-01", "-5", "9999-99-99T00:00:00Z", "0001-01-01T00:00:00+23:00"])
+def test_no_moment(text: str) -> None:
+    with pytest.raises(MarkError):
+        values.moment("m", text)
+
+
+def test_most_pods() -> None:
+    assert values.count("m", "100000") == values.MOST
+    for text in ("100001", "999999999999", "٤"):
+        with pytest.raises(MarkError):
+            values.count("m", text)
+
+
+@pytest.mark.parametrize("text", ["", "../secrets", "a/b", "A", "-a", "a..b", "a" * 254, "a\n"])
+def test_no_object_name(text: str) -> None:
+    with pytest.raises(MarkError):
+        values.object_name("m", text)
+
+
+def test_object_name() -> None:
+    assert values.object_name("m", "train-1.v2") == "train-1.v2"

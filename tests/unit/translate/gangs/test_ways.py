@@ -1,0 +1,171 @@
+"""Several ways on one pod: which one counts, what contradicts, and that hostile objects do no harm."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.translate.gangs.pods import beside, job, ours, pod, read, volcano_group
+from vkgateway.translate.gangs import WAYS, MarkError, read_marks, references
+
+VOLCANO = {"scheduling.k8s.io/group-name": "g"}
+KUEUE_LABEL = {"kueue.x-k8s.io/pod-group-name": "k"}
+TRAINING = {"training.kubeflow.org/job-name": "bert", "training.kubeflow.org/replica-type": "worker"}
+OWNER = ("kubeflow.org/v1", "PyTorchJob", "bert")
+
+
+def kueue(total: int) -> dict[str, str]:
+    return {"kueue.x-k8s.io/pod-group-total-count": str(total)}
+
+
+def test_order_of_precedence() -> None:
+    keys = [way.key for way in WAYS]
+    written = ["gang", "podgroup", "workload", "volcano", "coscheduling", "kueue"]
+    assert keys == [*written, "training", "ray", "spark", "job"]
+    assert all(way.source for way in WAYS)
+
+
+def test_what_is_written_down_comes_before_what_an_operator_made() -> None:
+    marked = pod(labels=TRAINING, annotations=VOLCANO, owner=OWNER)
+    marks = read(marked, volcano_group("g", minMember=3))
+    assert (marks.group, marks.minimum) == ("research/volcano/g", 3)
+    assert [reference.kind for reference in references(marked)] == ["PodGroup"]
+
+
+def test_ours_comes_first() -> None:
+    marked = pod(labels={**TRAINING, **KUEUE_LABEL}, annotations={**ours(gang="a", size="4"), **kueue(4)}, owner=OWNER)
+    assert read(marked).group == "research/gang/a"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "says"),
+    [
+        ({**ours(gang="a", size="4"), **VOLCANO}, r"minMember of PodGroup g .* contradicts .*vkgateway.io/gang \(4\)"),
+        ({**VOLCANO, **kueue(6)}, r"total-count is '6', which contradicts spec.minMember of PodGroup g .*\(3\)"),
+        ({**VOLCANO, **kueue(3), **ours(min="2")}, r"gang-min is '2', which contradicts spec.minMember"),
+    ],
+)
+def test_two_minimums_contradict_each_other(annotations: dict[str, str], says: str) -> None:
+    labels = KUEUE_LABEL if kueue(0).keys() & annotations.keys() else {}
+    with pytest.raises(MarkError, match=says) as caught:
+        read(pod(labels=labels, annotations=annotations), volcano_group("g", minMember=3))
+    assert "take one of the two" in str(caught.value)
+
+
+def test_the_same_minimum_twice_is_no_contradiction() -> None:
+    marked = pod(labels=KUEUE_LABEL, annotations={**VOLCANO, **kueue(3), **ours(min="3", size="5")})
+    marks = read(marked, volcano_group("g", minMember=3))
+    assert (marks.group, marks.minimum, marks.size) == ("research/volcano/g", 3, 5)
+
+
+def test_a_size_beside_kueues_count() -> None:
+    with pytest.raises(MarkError, match="contradicts the 6 pods that follow from annotation kueue"):
+        read(pod(labels=KUEUE_LABEL, annotations={**kueue(6), **ours(size="5")}))
+
+
+def test_levels_of_the_network() -> None:
+    required, preferred = "kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-preferred-topology"
+    assert read(pod(annotations={required: "example.com/rack"})).required_level == "example.com/rack"
+    marks = read(pod(labels=KUEUE_LABEL, annotations={**kueue(2), preferred: "example.com/domain"}))
+    assert (marks.required_level, marks.preferred_level) == ("", "example.com/domain")
+    with pytest.raises(MarkError, match="take one of the two off"):
+        read(pod(annotations={required: "a", preferred: "b"}))
+
+
+def test_a_pod_with_no_metadata_at_all() -> None:
+    assert read_marks({}, {}).minimum == 1
+    assert references({"metadata": {"labels": None, "annotations": None}, "spec": None}) == ()
+
+
+def test_bad_marks_ask_for_no_objects() -> None:
+    assert references(pod(annotations={**ours(gang="job", min="x"), **VOLCANO})) == ()
+
+
+def test_reading_changes_nothing_and_gives_the_same_again() -> None:
+    marked, group = pod(annotations=VOLCANO), volcano_group("g", minMember=3, minTaskMember={"b": 1, "a": 1})
+    before = repr((marked, group))
+    assert read(marked, group) == read(marked, group)
+    assert repr((marked, group)) == before
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 10**6) | st.floats(allow_nan=False) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+_KNOWN = [
+    "minMember",
+    "minTaskMember",
+    "schedulingPolicy",
+    "gang",
+    "minCount",
+    "disruptionMode",
+    "schedulingConstraints",
+    "topology",
+    "podGroups",
+    "policy",
+    "name",
+    "pytorchReplicaSpecs",
+    "Worker",
+    "replicas",
+    "elasticPolicy",
+    "minReplicas",
+    "maxReplicas",
+    "runPolicy",
+    "minAvailable",
+    "workerGroupSpecs",
+    "numOfHosts",
+    "groupName",
+    "executor",
+    "instances",
+    "dynamicAllocation",
+    "enabled",
+    "maxExecutors",
+    "launcherCreationPolicy",
+    "parallelism",
+    "completions",
+    "activeDeadlineSeconds",
+    "key",
+]
+_SPECS = st.recursive(
+    _JSON,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(_KNOWN), inner, max_size=4),
+    max_leaves=12,
+)
+_PODS: list[tuple[Any, str, str, str]] = [
+    (pod(schedulingGroup={"podGroupName": "g"}), "scheduling.k8s.io/v1alpha2", "PodGroup", "g"),
+    (pod(workloadRef={"name": "g", "podGroup": "a"}), "scheduling.k8s.io/v1alpha1", "Workload", "g"),
+    (pod(annotations=VOLCANO), "scheduling.volcano.sh/v1beta1", "PodGroup", "g"),
+    (pod(labels={"scheduling.x-k8s.io/pod-group": "g"}), "scheduling.x-k8s.io/v1alpha1", "PodGroup", "g"),
+    (pod(labels=TRAINING, owner=OWNER), "kubeflow.org/v1", "PyTorchJob", "bert"),
+    (pod(labels={"ray.io/cluster": "g", "ray.io/node-type": "head"}), "ray.io/v1", "RayCluster", "g"),
+    (
+        pod(
+            labels={"spark-app-selector": "s", "spark-role": "executor", "sparkoperator.k8s.io/app-name": "g"},
+        ),
+        "sparkoperator.k8s.io/v1beta2",
+        "SparkApplication",
+        "g",
+    ),
+    (pod(annotations=ours(gang="job"), owner=("batch/v1", "Job", "g")), "batch/v1", "Job", "g"),
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=st.sampled_from(_PODS), spec=_SPECS, status=_JSON)
+def test_whatever_stands_in_an_object_is_read_or_told(case: Any, spec: Any, status: Any) -> None:
+    marked, version, kind, name = case
+    try:
+        marks = read(marked, beside(version, kind, name, spec, status))
+    except MarkError:
+        return
+    assert marks.minimum >= 1
+    assert marks.size is None or marks.size >= 1
+    assert sum(marks.role_minimum.values()) <= marks.minimum
+
+
+def test_every_object_that_is_asked_for_is_read() -> None:
+    for marked, version, kind, name in _PODS:
+        assert [(reference.kind, reference.name) for reference in references(marked)] == [(kind, name)], version
+    assert read(_PODS[-1][0], job("g", parallelism=3)).minimum == 3

@@ -1,0 +1,67 @@
+"""The marks of a gang, out of those of its pods: what all must say alike, and what one of them may say for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from vkgateway.translate.gangs.marks import GangMarks, MarkError
+
+_Say = Callable[[GangMarks], object]
+
+_ALIKE: Final[tuple[tuple[str, _Say], ...]] = (
+    ("minimum", lambda marks: marks.minimum),
+    ("size", lambda marks: marks.size),
+    ("largest size", lambda marks: marks.maximum),
+    ("minimum of each role", lambda marks: dict(marks.role_minimum)),
+)
+
+
+def agree(pods: Sequence[GangMarks]) -> GangMarks:
+    """The gang's marks, from those of its pods that exist; `role` and `rank` are left out.
+
+    Its last checkpoint is the latest that a pod tells, its restart cost the largest; it has ended after the longest
+    run limit, if all its pods have one. A level of the network that some of them ask for is asked for all.
+
+    Raises:
+        MarkError: its pods do not say the same.
+        ValueError: there are no pods, or they are of several gangs.
+    """
+    first = pods[0] if pods else None
+    if first is None or any(marks.group != first.group for marks in pods):
+        raise ValueError("the marks of one gang are agreed on at a time")
+    waits_for = next((marks.waits_for for marks in pods if marks.waits_for is not None), None)
+    if waits_for is None:
+        for what, say in _ALIKE:
+            _same(first.group, what, (say(marks) for marks in pods))
+    required = _same(first.group, "required level of the network", _said(pods, lambda marks: marks.required_level))
+    preferred = _same(first.group, "preferred level of the network", _said(pods, lambda marks: marks.preferred_level))
+    limits = [marks.run_limit for marks in pods if marks.run_limit is not None]
+    return replace(
+        first,
+        role="",
+        rank=0,
+        elastic=all(marks.elastic for marks in pods),
+        required_level=str(required or ""),
+        preferred_level=str(preferred or ""),
+        run_limit=max(limits) if len(limits) == len(pods) else None,
+        checkpoint=max(marks.checkpoint for marks in pods),
+        restart_cost=max(marks.restart_cost for marks in pods),
+        waits_for=waits_for,
+    )
+
+
+def _said(pods: Iterable[GangMarks], say: _Say) -> Iterable[object]:
+    return (value for marks in pods if (value := say(marks)))
+
+
+def _same(group: str, what: str, values: Iterable[object]) -> object:
+    """The value that all say; None where there is none."""
+    found: object = None
+    for position, value in enumerate(values):
+        if position and value != found:
+            problem = f"is {found} on another of its pods"
+            raise MarkError(f"the {what} of gang {group}", value, problem, way_out="say the same on all its pods")
+        found = value
+    return found

@@ -1,0 +1,107 @@
+"""Fields of an object that a tenant wrote, read by type, with the field's path in each complaint.
+
+Tenants define their own kinds, so nothing vouches for what stands in an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vkgateway.model.objects import Object
+from vkgateway.translate.gangs.marks import MarkError, Reference
+from vkgateway.translate.gangs.values import MOST
+
+
+class Fields:
+    """An object, or a part of one, with its path. A field that is not there, or null, is empty.
+
+    Its methods raise `MarkError` where a field is of another type than asked for.
+    """
+
+    def __init__(self, data: object, *, of: str, path: str) -> None:
+        self._of = of
+        self._path = path
+        if data is not None and not isinstance(data, Mapping):
+            raise MarkError(f"{path}{of}", data, "is no object", way_out="write fields there, or leave it out")
+        self._data: Mapping[str, Any] = data or {}
+
+    @classmethod
+    def spec(cls, found: Object, reference: Reference) -> Fields:
+        """An object's spec."""
+        return cls(found.get("spec"), of=f" of {reference}", path="spec")
+
+    @classmethod
+    def status(cls, found: Object, reference: Reference) -> Fields:
+        """An object's status."""
+        return cls(found.get("status"), of=f" of {reference}", path="status")
+
+    def __contains__(self, name: str) -> bool:
+        return self._data.get(name) is not None
+
+    def mark(self, name: str) -> str:
+        """What a field is called in messages."""
+        return f"{self._path}.{name}{self._of}"
+
+    def at(self, name: str) -> Fields:
+        """The fields of a field."""
+        return Fields(self._data.get(name), of=self._of, path=f"{self._path}.{name}")
+
+    def by_name(self) -> dict[str, Fields]:
+        """The fields of each field, sorted by name."""
+        return {name: self.at(name) for name in sorted(self._data)}
+
+    def entries(self, name: str) -> list[Fields]:
+        """The fields of each entry of a list."""
+        value = self._data.get(name)
+        if value is not None and not isinstance(value, list):
+            raise MarkError(self.mark(name), value, "is no list", way_out="write a list there, or leave it out")
+        return [
+            Fields(entry, of=self._of, path=f"{self._path}.{name}[{index}]") for index, entry in enumerate(value or ())
+        ]
+
+    def counts(self) -> dict[str, int]:
+        """All fields as numbers of pods, sorted by name, without those that are 0."""
+        numbers = {name: self.count(name, missing=0) for name in sorted(self._data)}
+        return {name: number for name, number in numbers.items() if number}
+
+    def count(self, name: str, *, missing: int) -> int:
+        """A number of pods, from 0 to `MOST`."""
+        value = self._data.get(name)
+        if value is None:
+            return missing
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
+            way_out = f"write a whole number from 0 to {MOST}"
+            raise MarkError(self.mark(name), value, "is no number of pods", way_out=way_out)
+        return value
+
+    def bound(self, name: str) -> int:
+        """An upper bound on a number of pods; not given, or above `MOST`: `MOST`."""
+        value = self._data.get(name)
+        above = isinstance(value, int) and not isinstance(value, bool) and value > MOST
+        return MOST if above else self.count(name, missing=MOST)
+
+    def seconds(self, name: str) -> float | None:
+        """A number of seconds; None where it is not given."""
+        value = self._data.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            way_out = "write a whole number"
+            raise MarkError(self.mark(name), value, "is no number of seconds", way_out=way_out)
+        return float(value)
+
+    def text(self, name: str) -> str:
+        """A text; empty where it is not given."""
+        value = self._data.get(name)
+        if value is not None and not isinstance(value, str):
+            raise MarkError(self.mark(name), value, "is no text", way_out="write a text there, or leave it out")
+        return value or ""
+
+    def flag(self, name: str) -> bool:
+        """Whether a field is true."""
+        return self._data.get(name) is True
+
+    def is_object(self, name: str) -> bool:
+        """Whether a field has fields of its own."""
+        return isinstance(self._data.get(name), Mapping)

@@ -1,0 +1,36 @@
+"""Plain Jobs with parallelism, which are gangs only where our annotations on the pod template say so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from vkgateway.translate.gangs.fields import Fields
+from vkgateway.translate.gangs.said import Asked, Said
+
+_NAME: Final = "batch.kubernetes.io/job-name"
+
+
+def job(asked: Asked) -> Said | None:
+    """A Job whose pods say `vkgateway.io/gang: job`, or a number without a name: all that run at once are the gang."""
+    pod = asked.pod
+    group, kind, owner = pod.controller
+    name = owner if (group, kind) == ("batch", "Job") else pod.labels.get(_NAME)
+    if not name or not asked.own.of_owner:
+        return None
+    reference = pod.beside("batch", "Job", "jobs", name, mark="the owner's name")
+    said = Said(name=name, mark=str(reference), rank=pod.index(), missing=reference)
+    found = asked.look(reference)
+    if found is None:
+        return said
+    spec, status = Fields.spec(found, reference), Fields.status(found, reference)
+    size = spec.count("parallelism", missing=1)
+    remaining = None
+    if "completions" in spec:
+        completions = spec.count("completions", missing=1)
+        size = min(size, completions)
+        # The Job controller keeps no more pods running than there is work left.
+        remaining = completions - status.count("succeeded", missing=0)
+    size = max(1, size)
+    limit = spec.seconds("activeDeadlineSeconds")
+    return replace(said, minimum=size, size=size, remaining=remaining, run_limit=limit, missing=None)

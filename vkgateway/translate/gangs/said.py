@@ -1,0 +1,132 @@
+"""What one way says of a pod's gang, and how our own annotations refine it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from vkgateway.model.objects import Object
+from vkgateway.translate.gangs.marks import GangMarks, MarkError, Reference
+from vkgateway.translate.gangs.own import MAX, MIN, SIZE, Own
+from vkgateway.translate.gangs.view import PodView
+
+Lookup = Callable[[Reference], Object | None]
+"""Finds an object beside the pod; None: it does not exist, or is not known yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a way is asked about: a pod, what our annotations on it say, and where to find objects beside it."""
+
+    pod: PodView
+    own: Own
+    look: Lookup
+
+
+ROLE_STRIDE: Final = 1_000_000
+"""Ranks of one role lie this far from those of the next: more than any gang has pods of a role."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a way says, before our annotations are taken into account."""
+
+    name: str
+    """The gang's name among those that were said in this way, in its namespace."""
+    alone: bool = False
+    """It says that the pod is in no gang."""
+    firm: bool = False
+    """The minimum was written down as such, and is not only what we conclude: nobody else may say another."""
+    mark: str = ""
+    """Where the minimum comes from, for messages."""
+    minimum: int | None = None
+    size: int | None = None
+    maximum: int | None = None
+    elastic: bool | None = None
+    """None: where there can be more pods than the minimum."""
+    remaining: int | None = None
+    """How many pods it can still have at once, where some have ended well."""
+    role: str = ""
+    role_minimum: Mapping[str, int] = field(default_factory=dict)
+    core: Mapping[str, int] = field(default_factory=dict)
+    """The part of `role_minimum` that the gang cannot run without even where its minimum is lowered."""
+    rank: int = 0
+    required_level: str = ""
+    run_limit: float | None = None
+    missing: Reference | None = None
+    """The object that would say how many, where it was not found."""
+
+
+def refine(said: Said, own: Own, *, group: str, way: str) -> GangMarks:
+    """The gang's counts, from a way and from our annotations beside it.
+
+    A lower minimum than the one concluded from a job is a tenant's to declare; one that was written down stays.
+
+    Raises:
+        MarkError: the two contradict each other, or the minimum is above the size.
+    """
+    size = _size(said, own)
+    minimum = _minimum(said, own, size)
+    maximum = own.maximum if own.maximum is not None else said.maximum
+    if own.maximum is not None and own.maximum < max(minimum or 0, size or 0):
+        other = max(minimum or 0, size or 0)
+        way_out = f"raise it to at least {other}, or take it off"
+        raise MarkError(MAX, own.maximum, f"is less than the gang's {other} pods", way_out=way_out)
+    needed = minimum or 1
+    if said.remaining is not None:
+        needed = max(1, min(needed, said.remaining))
+    return GangMarks(
+        group=group,
+        way=way,
+        minimum=needed,
+        size=size,
+        maximum=maximum,
+        elastic=_elastic(said, own, minimum, size, maximum),
+        role=said.role,
+        role_minimum=_fitting(said, needed),
+        rank=said.rank,
+        required_level=said.required_level,
+        waits_for=said.missing if minimum is None else None,
+    )
+
+
+def _size(said: Said, own: Own) -> int | None:
+    if own.size is None or said.size is None or own.size == said.size:
+        return said.size if own.size is None else own.size
+    problem = f"contradicts the {said.size} pods that follow from {said.mark}"
+    raise MarkError(SIZE, own.size, problem, way_out="take it off, the number is known without it")
+
+
+def _minimum(said: Said, own: Own, size: int | None) -> int | None:
+    minimum, mark = said.minimum, said.mark
+    if own.minimum is not None:
+        if said.firm and minimum is not None and minimum != own.minimum:
+            problem = f"contradicts {said.mark} ({minimum})"
+            raise MarkError(MIN, own.minimum, problem, way_out="take one of the two off")
+        if minimum is None and said.firm:
+            return None
+        minimum, mark = own.minimum, MIN
+    elif minimum is None and not said.firm:
+        minimum = own.size
+    if minimum is not None and size is not None and minimum > size:
+        problem = f"is more than the gang's {size} pods"
+        raise MarkError(mark, minimum, problem, way_out=f"lower it to at most {size}, or make more pods")
+    return minimum
+
+
+def _elastic(said: Said, own: Own, minimum: int | None, size: int | None, maximum: int | None) -> bool:
+    if own.maximum is not None:
+        return minimum is not None and own.maximum > minimum
+    if said.elastic is not None:
+        return said.elastic
+    if minimum is None:
+        return False
+    return size is None or size > minimum or (maximum is not None and maximum > minimum)
+
+
+def _fitting(said: Said, minimum: int) -> Mapping[str, int]:
+    for roles in (said.role_minimum, said.core):
+        if sum(roles.values()) <= minimum:
+            return roles
+    return {}

@@ -1,0 +1,105 @@
+"""Jobs of Kubeflow's training operator and MPI operator: launcher, master, parameter servers, workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from vkgateway.translate.gangs.fields import Fields
+from vkgateway.translate.gangs.marks import MarkError
+from vkgateway.translate.gangs.said import ROLE_STRIDE, Asked, Said
+from vkgateway.translate.gangs.view import PodView
+
+_GROUP: Final = "kubeflow.org"
+_NAME: Final = "training.kubeflow.org/job-name"
+_OPERATOR: Final = "training.kubeflow.org/operator-name"
+_INDEX: Final = "training.kubeflow.org/replica-index"
+_ROLES: Final = ("training.kubeflow.org/replica-type", "training.kubeflow.org/job-role")
+_MPI_OPERATOR: Final = "mpi-operator"
+
+_KINDS: Final[Mapping[str, tuple[str, str]]] = {
+    "PyTorchJob": ("pytorchjobs", "pytorchReplicaSpecs"),
+    "TFJob": ("tfjobs", "tfReplicaSpecs"),
+    "MPIJob": ("mpijobs", "mpiReplicaSpecs"),
+    "XGBoostJob": ("xgboostjobs", "xgbReplicaSpecs"),
+    "PaddleJob": ("paddlejobs", "paddleReplicaSpecs"),
+    "JAXJob": ("jaxjobs", "jaxReplicaSpecs"),
+}
+"""Kind to plural, and to the field that holds its roles."""
+
+_ORDER: Final = ("launcher", "master", "chief", "ps", "worker", "evaluator")
+"""Roles in the order of their ranks: what the others cannot do without comes first."""
+_WORKER: Final = "worker"
+_LAUNCHER: Final = "launcher"
+
+
+def training(asked: Asked) -> Said | None:
+    """A training job: all its replicas, unless its scheduling or elastic policy says fewer."""
+    pod = asked.pod
+    name, kind = pod.labels.get(_NAME), _kind(pod)
+    if not name or not kind:
+        return None
+    plural, field = _KINDS[kind]
+    reference = pod.beside(_GROUP, kind, plural, name, mark=f"label {_NAME}")
+    role = next(filter(None, (pod.labels.get(label) for label in _ROLES)), "").lower()
+    said = Said(
+        name=f"{plural}/{name}",
+        mark=str(reference),
+        role=role,
+        rank=_position(role) * ROLE_STRIDE + pod.index(_INDEX),
+        missing=reference,
+    )
+    found = asked.look(reference)
+    return said if found is None else _counted(said, Fields.spec(found, reference), field)
+
+
+def _counted(said: Said, spec: Fields, field: str) -> Said:
+    """The job's pods by its roles, and how many of them it starts with."""
+    replicas = {role.lower(): entry.count("replicas", missing=1) for role, entry in spec.at(field).by_name().items()}
+    needed, maximum = _elastic(spec.at("elasticPolicy"), replicas)
+    late = spec.text("launcherCreationPolicy") == "WaitForWorkersReady"
+    # A late launcher is made only once the workers run: a gang that waited for it would never start.
+    needed = {role: number for role, number in needed.items() if number and not (late and role == _LAUNCHER)}
+    policy = spec.at("runPolicy").at("schedulingPolicy")
+    available = "minAvailable" in policy
+    return replace(
+        said,
+        mark=policy.mark("minAvailable") if available else said.mark,
+        minimum=max(1, policy.count("minAvailable", missing=0) if available else sum(needed.values())),
+        size=max(1, sum(replicas.values())),
+        maximum=maximum,
+        elastic=False if late else None,
+        role_minimum=needed,
+        core={role: number for role, number in needed.items() if role != _WORKER},
+        run_limit=spec.at("runPolicy").seconds("activeDeadlineSeconds"),
+        missing=None,
+    )
+
+
+def _kind(pod: PodView) -> str:
+    """The job's kind: its pods' controller, or where that is a Job (an MPIJob's launcher), the operator's name."""
+    group, kind, _ = pod.controller
+    if group == _GROUP and kind in _KINDS:
+        return kind
+    operator = pod.labels.get(_OPERATOR, "")
+    if operator == _MPI_OPERATOR:
+        return "MPIJob"
+    return next((kind for kind in _KINDS if operator == f"{kind.lower()}-controller"), "")
+
+
+def _position(role: str) -> int:
+    return _ORDER.index(role) if role in _ORDER else _ORDER.index(_WORKER)
+
+
+def _elastic(policy: Fields, replicas: Mapping[str, int]) -> tuple[Mapping[str, int], int | None]:
+    """The replicas that an elastic job needs to run, and how many pods it may grow to; None: not elastic."""
+    if _WORKER not in replicas or "minReplicas" not in policy:
+        return replicas, None
+    workers = replicas[_WORKER]
+    least, most = policy.count("minReplicas", missing=workers), policy.count("maxReplicas", missing=workers)
+    for bound, what in ((most, "maxReplicas"), (workers, "the replicas of Worker")):
+        if least > bound:
+            way_out = f"lower it to at most {bound}"
+            raise MarkError(policy.mark("minReplicas"), least, f"is more than {what} ({bound})", way_out=way_out)
+    return {**replicas, _WORKER: least}, sum(replicas.values()) - workers + most

@@ -1,0 +1,89 @@
+"""A pod as the readers of gangs look at it: metadata that may be missing, its controller, its place among its like."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from vkgateway.model.objects import Object
+from vkgateway.translate.gangs import values
+from vkgateway.translate.gangs.marks import Reference
+
+_INDEX_MARKS: Final = ("batch.kubernetes.io/job-completion-index", "apps.kubernetes.io/pod-index")
+_INDEX: Final = re.compile(r"[0-9]{1,6}", re.ASCII)
+_NUMBERED_NAME: Final = re.compile(r".*-([0-9]{1,6})", re.ASCII)
+
+
+@dataclass(frozen=True)
+class PodView:
+    """Reads a pod's marks; nothing is missing, only empty."""
+
+    pod: Object
+
+    @cached_property
+    def namespace(self) -> str:
+        """The pod's namespace; empty where it has none."""
+        return str(self._metadata.get("namespace") or "")
+
+    @cached_property
+    def name(self) -> str:
+        """The pod's name."""
+        return str(self._metadata.get("name") or "")
+
+    @cached_property
+    def labels(self) -> Mapping[str, str]:
+        """The pod's labels."""
+        return self._metadata.get("labels") or {}
+
+    @cached_property
+    def annotations(self) -> Mapping[str, str]:
+        """The pod's annotations."""
+        return self._metadata.get("annotations") or {}
+
+    @cached_property
+    def spec(self) -> Mapping[str, Any]:
+        """The pod's spec."""
+        return self.pod.get("spec") or {}
+
+    @cached_property
+    def run_limit(self) -> float | None:
+        """Seconds that the pod may run (`spec.activeDeadlineSeconds`); None: no end is set."""
+        seconds = self.spec.get("activeDeadlineSeconds")
+        return None if seconds is None else float(seconds)
+
+    @cached_property
+    def controller(self) -> tuple[str, str, str]:
+        """API group, kind and name of the object that made the pod; three empty texts where there is none."""
+        for owner in self._metadata.get("ownerReferences") or ():
+            if owner.get("controller"):
+                group = str(owner.get("apiVersion") or "").rpartition("/")[0]
+                return group, str(owner.get("kind") or ""), str(owner.get("name") or "")
+        return "", "", ""
+
+    def index(self, *marks: str) -> int:
+        """The pod's place among its like: by the first of these labels or annotations that holds a number.
+
+        After them come those of Indexed Jobs and StatefulSets, and last the number that the pod's name ends with;
+        0 where nothing tells. It only orders the pods, so what is no number is passed over.
+        """
+        for mark in (*marks, *_INDEX_MARKS):
+            value = self.labels.get(mark) or self.annotations.get(mark) or ""
+            if _INDEX.fullmatch(value):
+                return int(value)
+        numbered = _NUMBERED_NAME.fullmatch(self.name)
+        return int(numbered[1]) if numbered else 0
+
+    def beside(self, group: str, kind: str, plural: str, name: str, *, mark: str) -> Reference:
+        """A reference to an object in the pod's namespace, which `mark` names.
+
+        Raises:
+            MarkError: what stands there can be no object's name.
+        """
+        return Reference(group, kind, plural, self.namespace, values.object_name(mark, name))
+
+    @property
+    def _metadata(self) -> Mapping[str, Any]:
+        return self.pod.get("metadata") or {}
