@@ -1,0 +1,110 @@
+"""A small pool that is lent out, for tests of who is evicted: nodes of 8 GPUs, and gangs written in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from vkgateway.arbiter.evictable import Evictable
+from vkgateway.arbiter.facts import Band, Gang, Node, Pod, PodState, Pool, Shape
+from vkgateway.arbiter.room import Room
+
+GPU = "nvidia.com/gpu"
+KEY = ("compute", "pool")
+NOW = 100_000.0
+
+
+def node(name: str, *, size: int = 8, cpu: int = 64, usable: bool = True, **labels: str) -> Node:
+    allocatable = {"cpu": cpu * 1000, GPU: size * 1000}
+    return Node(name=name, allocatable=allocatable, labels=labels, usable=usable)
+
+
+def nodes(count: int, *, racks: int = 1) -> list[Node]:
+    return [node(f"n{index}", rack=f"r{index * racks // count}") for index in range(count)]
+
+
+def gpus(count: int, cpu: int = 0) -> Shape:
+    return Shape.of({GPU: count * 1000, "cpu": cpu * 1000})
+
+
+def placed(uid: str, on: str, size: int | Shape = 1, *, age: float = 100, borrowed: bool = True, rank: int = 0) -> Pod:
+    shape = size if isinstance(size, Shape) else gpus(size)
+    return Pod(
+        uid=uid, shape=shape, rank=rank, state=PodState.PLACED, pool=KEY, node=on, borrowed=borrowed, since=NOW - age
+    )
+
+
+def running(
+    name: str,
+    places: Sequence[str],
+    size: int | Shape = 1,
+    *,
+    tenant: str = "low",
+    age: float = 100,
+    minimum: int | None = None,
+    elastic: bool = False,
+    borrowed: bool = True,
+    priority: int = 0,
+    minimum_run: float = 0,
+    checkpoint: float = 0,
+    restart_cost: float = 0,
+    notice: float = 10,
+) -> Gang:
+    """A gang of equal pods, one on each of these nodes, lowest rank first: `name-0` and so on."""
+    pods = tuple(
+        placed(f"{name}-{rank}", on, size, age=age, borrowed=borrowed, rank=rank) for rank, on in enumerate(places)
+    )
+    return Gang(
+        id=name,
+        tenant=tenant,
+        pods=pods,
+        pools=(KEY,),
+        band=Band.LOW,
+        priority=priority,
+        minimum=len(pods) if minimum is None else minimum,
+        elastic=elastic,
+        minimum_run=minimum_run,
+        checkpoint=checkpoint,
+        restart_cost=restart_cost,
+        notice=notice,
+    )
+
+
+def waiting(
+    count: int, size: int | Shape = 8, *, required_level: str = "", preferred_level: str = "", name: str = "new"
+) -> Gang:
+    """A gang that asks for room: so many equal pods."""
+    shape = size if isinstance(size, Shape) else gpus(size)
+    return mixed([shape] * count, required_level=required_level, preferred_level=preferred_level, name=name)
+
+
+def mixed(shapes: Iterable[Shape], *, required_level: str = "", preferred_level: str = "", name: str = "new") -> Gang:
+    pods = tuple(Pod(uid=f"{name}-{rank}", shape=shape, rank=rank) for rank, shape in enumerate(shapes))
+    return Gang(
+        id=name,
+        tenant="high",
+        pods=pods,
+        pools=(KEY,),
+        minimum=len(pods),
+        required_level=required_level,
+        preferred_level=preferred_level,
+    )
+
+
+def world(there: Iterable[Node], gangs: Iterable[Gang] = ()) -> tuple[Room, Evictable]:
+    """Nodes on which these gangs run."""
+    room = Room(Pool(key=KEY, nodes=tuple(there), governed=(GPU,), levels=("rack",)))
+    evictable = Evictable(KEY, GPU)
+    for gang in gangs:
+        evictable.put(gang)
+        for pod in gang.pods:
+            if pod.state is not PodState.WAITING and pod.node in room:
+                room.take(pod.node, pod.shape)
+    return room, evictable
+
+
+def changed(gang: Gang, index: int, **fields: object) -> Gang:
+    """The gang with one of its pods changed."""
+    pods = list(gang.pods)
+    pods[index] = replace(pods[index], **fields)  # type: ignore[arg-type]
+    return replace(gang, pods=tuple(pods))

@@ -1,0 +1,302 @@
+"""Whom to evict: the smallest loss, nobody without need, and in the order of who is called in first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.unit.arbiter.lent import GPU, NOW, changed, gpus, mixed, node, nodes, placed, running, waiting, world
+from vkgateway.arbiter.evictable import Evictable
+from vkgateway.arbiter.facts import Gang, PodState
+from vkgateway.arbiter.placement import place
+from vkgateway.arbiter.room import Room
+from vkgateway.arbiter.victims import Choice, choose
+
+
+def ask(there: tuple[Room, Evictable], gang: Gang, **options: object) -> Choice | None:
+    return choose(*there, gang, gang.pods, now=NOW, **options)  # type: ignore[arg-type]
+
+
+def going(choice: Choice | None) -> dict[str, tuple[str, ...]]:
+    assert choice is not None
+    return {evict.gang: evict.pods for evict in choice.evicts}
+
+
+def test_nobody_goes_where_there_is_room() -> None:
+    choice = ask(world(nodes(2), [running("a", ["n0"], 8)]), waiting(1))
+    assert choice == Choice(nodes={"new-0": "n1"}, evicts=(), awaits=(), lost=0, saved=0)
+
+
+def test_the_one_that_has_lost_least_goes() -> None:
+    there = world(
+        nodes(3), [running("old", ["n0"], 8, age=50), running("young", ["n1"], 8, age=5), running("mid", ["n2"], 8)]
+    )
+    choice = ask(there, waiting(1))
+    assert choice is not None
+    assert choice.nodes == {"new-0": "n1"}
+    [evict] = choice.evicts
+    assert (evict.gang, evict.pods, evict.whole, evict.makes_room_for) == ("young", ("young-0",), True, "new")
+    assert (evict.deadline, evict.lost, choice.lost) == (NOW + 10, 40, 40)
+
+
+def test_the_room_is_left_as_it_was() -> None:
+    there = world(nodes(2), [running("a", ["n0"], 8), running("b", ["n1"], 8)])
+    before = there[0].amount(GPU).tolist()
+    assert ask(there, waiting(2)) is not None
+    assert ask(there, waiting(3)) is None
+    assert there[0].amount(GPU).tolist() == before
+
+
+def test_a_whole_node_is_emptied_where_that_costs_least_in_sum() -> None:
+    # Each of the four on n1 has less to lose than each of the two on n0, but not all together.
+    dear = [running(f"d{index}", ["n0"], 4, age=30) for index in range(2)]
+    cheap = [running(f"c{index}", ["n1"], 2, age=40) for index in range(4)]
+    cheap[0] = running("c0", ["n1"], 2, age=1)
+    assert going(ask(world(nodes(2), [*dear, *cheap]), waiting(1))).keys() == {"d0", "d1"}
+
+
+def test_no_one_goes_without_need() -> None:
+    # The cheap one alone is too small, and with the dear one there it is not needed.
+    there = world(nodes(1), [running("cheap", ["n0"], 1, age=1), running("dear", ["n0"], 7, age=100)])
+    choice = ask(there, waiting(1, 7))
+    assert going(choice) == {"dear": ("dear-0",)}
+    assert ask(there, waiting(1, 1)) is not None
+    assert going(ask(there, waiting(1, 1))) == {"cheap": ("cheap-0",)}
+
+
+def test_what_was_saved_by_sparing_is_told() -> None:
+    there = world(
+        nodes(1), [running("a", ["n0"], 2, age=1), running("b", ["n0"], 6, age=3), running("c", ["n0"], 0, age=9)]
+    )
+    choice = ask(there, waiting(1, 5))
+    assert going(choice) == {"b": ("b-0",)}
+    assert choice is not None
+    assert (choice.lost, choice.saved) == (18, 0)
+
+
+def test_what_is_ending_anyway_comes_first() -> None:
+    ending = [replace(placed("e", "n1", 8), state=PodState.ENDING, deadline=NOW + 5)]
+    there = world(nodes(2), [running("a", ["n0"], 8, age=0)])
+    there[0].take("n1", gpus(8))
+    choice = ask(there, waiting(1), coming=ending)
+    assert choice == Choice(nodes={"new-0": "n1"}, evicts=(), awaits=("e",), lost=0, saved=0)
+
+
+def test_it_waits_only_for_those_whose_room_it_needs_the_soonest_first() -> None:
+    late, soon = (placed(uid, "n0", 4) for uid in ("late", "soon"))
+    coming = [
+        replace(late, state=PodState.ENDING, deadline=NOW + 9),
+        replace(soon, state=PodState.ENDING, deadline=NOW),
+    ]
+    there = world(nodes(1))
+    there[0].take("n0", gpus(4), 2)
+    choice = ask(there, waiting(1, 4), coming=coming)
+    assert choice is not None
+    assert choice.awaits == ("soon",)
+
+
+def test_surplus_goes_before_work_and_loses_nothing() -> None:
+    elastic = running("elastic", ["n0", "n0"], 4, age=9999, minimum=1, elastic=True)
+    there = world(nodes(2), [elastic, running("young", ["n1"], 8, age=1)])
+    choice = ask(there, waiting(1, 4))
+    assert choice is not None
+    [evict] = choice.evicts
+    assert (evict.pods, evict.whole, evict.lost) == (("elastic-1",), False, 0)
+
+
+def test_no_more_surplus_goes_than_is_needed_high_ranks_first() -> None:
+    elastic = running("elastic", ["n0"] * 8, 1, minimum=2, elastic=True)
+    assert going(ask(world(nodes(1), [elastic]), waiting(2, 1))) == {"elastic": ("elastic-6", "elastic-7")}
+
+
+def test_below_its_minimum_the_whole_gang_goes() -> None:
+    elastic = running("elastic", ["n0", "n0", "n1"], 4, minimum=2, elastic=True)
+    choice = ask(world([node("n0"), node("n1", size=4)], [elastic]), waiting(1, 8))
+    assert choice is not None
+    [evict] = choice.evicts
+    assert (evict.pods, evict.whole) == (("elastic-0", "elastic-1", "elastic-2"), True)
+
+
+def test_pods_that_are_going_do_not_count_for_the_minimum() -> None:
+    elastic = changed(running("elastic", ["n0"] * 4, 2, minimum=3, elastic=True), 0, state=PodState.ENDING)
+    choice = ask(world(nodes(1), [elastic]), waiting(1, 2))
+    assert choice is not None
+    [evict] = choice.evicts
+    assert (evict.pods, evict.whole) == (("elastic-1", "elastic-2", "elastic-3"), True)
+
+
+def test_each_role_keeps_its_minimum() -> None:
+    gang = running("elastic", ["n0"] * 4, 2, minimum=2, elastic=True)
+    gang = replace(changed(gang, 3, role="ps"), role_minimum={"ps": 1})
+    assert going(ask(world(nodes(1), [gang]), waiting(1, 2))) == {"elastic": ("elastic-2",)}
+    assert ask(world(nodes(1), [changed(gang, 2, borrowed=False)]), waiting(1, 4)) is None
+
+
+def test_pods_in_cells_stay_and_so_do_gangs_that_have_one() -> None:
+    assert ask(world(nodes(1), [running("cells", ["n0"], 8, borrowed=False)]), waiting(1)) is None
+    both = changed(running("both", ["n0", "n1"], 8), 1, borrowed=False)
+    assert ask(world(nodes(2), [both]), waiting(1)) is None
+
+
+def test_what_a_gang_in_cells_has_borrowed_beyond_its_core_can_be_called_in() -> None:
+    for elastic, lost in ((True, 0), (False, 800)):
+        gang = changed(running("g", ["n0", "n1"], 8, minimum=1, elastic=elastic), 0, borrowed=False)
+        choice = ask(world(nodes(2), [gang]), waiting(1))
+        assert going(choice) == {"g": ("g-1",)}
+        assert choice is not None
+        assert (choice.lost, choice.evicts[0].whole) == (lost, False)
+
+
+def test_a_gang_that_is_not_elastic_goes_whole() -> None:
+    gang = running("stiff", ["n0", "n0"], 4, minimum=1)
+    assert going(ask(world(nodes(1), [gang]), waiting(1, 4))) == {"stiff": ("stiff-0", "stiff-1")}
+
+
+def test_the_last_checkpoint_and_the_cost_of_a_restart_count() -> None:
+    saved = running("saved", ["n0"], 8, age=9000, checkpoint=NOW - 10)
+    costly = running("costly", ["n1"], 8, age=9000, checkpoint=NOW - 2, restart_cost=100)
+    choice = ask(world(nodes(2), [saved, costly]), waiting(1))
+    assert choice is not None
+    assert going(choice).keys() == {"saved"}
+    assert choice.lost == 80
+
+
+def test_exempt_gangs_stay() -> None:
+    there = world(nodes(2), [running("a", ["n0"], 8, age=1), running("b", ["n1"], 8)])
+    assert going(ask(there, waiting(1), exempt=frozenset({"a"}))).keys() == {"b"}
+    assert ask(there, waiting(1), exempt=frozenset({"a", "b"})) is None
+
+
+def test_clocks_that_jump_cost_nothing() -> None:
+    future = running("future", ["n0"], 8, age=-500)
+    choice = ask(world(nodes(2), [future, running("a", ["n1"], 8, age=1)]), waiting(1))
+    assert choice is not None
+    assert (list(going(choice)), choice.lost) == (["future"], 0)
+
+
+def test_inside_its_minimum_run_time_it_goes_only_if_nothing_else_will_do() -> None:
+    young = running("young", ["n0"], 8, age=1, minimum_run=60)
+    old = running("old", ["n1"], 8, age=9000, minimum_run=60)
+    assert going(ask(world(nodes(2), [young, old]), waiting(1))).keys() == {"old"}
+    assert going(ask(world(nodes(2), [young, old]), waiting(2))).keys() == {"old", "young"}
+    assert going(ask(world(nodes(1), [young]), waiting(1))).keys() == {"young"}
+
+
+def test_as_few_as_can_be_go_inside_their_minimum_run_time() -> None:
+    young = [running(f"young{index}", [f"n{index}"], 8, age=1, minimum_run=60) for index in range(3)]
+    old = running("old", ["n3"], 8, age=9000)
+    assert "old" in going(ask(world(nodes(4), [*young, old]), waiting(2)))
+
+
+@pytest.mark.parametrize("attribute", [{"tenant": "over"}, {"priority": -1}, {"age": 99.0, "size": 8}])
+def test_between_equals(attribute: dict[str, object]) -> None:
+    # Furthest over its guarantee, lower priority, younger; the restart makes up for what the young have not lost.
+    gangs = [running(name, [f"n{index}"], 8) for index, name in enumerate("abc")]
+    options: dict[str, object] = dict(attribute)
+    options.pop("size", None)
+    if "age" in options:
+        options["restart_cost"] = 8.0
+    gangs[1] = running("b", ["n1"], 8, **options)  # type: ignore[arg-type]
+    assert going(ask(world(nodes(3), gangs), waiting(1), over={"over": 2.0, "low": 1.0})).keys() == {"b"}
+
+
+def test_a_gang_on_many_nodes_counts_by_what_is_wanted_of_it() -> None:
+    # One gang on two nodes that frees both costs less than two gangs, though more than each.
+    wide = running("wide", ["n0", "n1"], 8, age=6)
+    one, two = running("one", ["n2"], 8, age=10), running("two", ["n3"], 8, age=10)
+    assert going(ask(world(nodes(4), [wide, one, two]), waiting(2))).keys() == {"wide"}
+    assert going(ask(world(nodes(4), [wide, one, two]), waiting(1))).keys() == {"one"} or going(
+        ask(world(nodes(4), [wide, one, two]), waiting(1))
+    ).keys() == {"two"}
+
+
+def test_a_wide_gang_that_yields_no_whole_node_is_left_alone() -> None:
+    # Cheap for each GPU, but the nodes that it is on are held by dear ones as well.
+    wide = running("wide", ["n0", "n1", "n2", "n3"], 4, age=1)
+    dear = [running(f"dear{index}", [f"n{index}"], 4, age=1000) for index in range(4)]
+    plain = running("plain", ["n4"], 8, age=100)
+    assert going(ask(world(nodes(5), [wide, *dear, plain]), waiting(1))).keys() == {"plain"}
+
+
+def test_the_required_domain_in_which_it_is_cheapest() -> None:
+    there = nodes(4, racks=2)
+    gangs = [running(f"g{index}", [f"n{index}"], 8, age=age) for index, age in enumerate([1, 90, 40, 40])]
+    assert going(ask(world(there, gangs), waiting(2, required_level="rack"))).keys() == {"g2", "g3"}
+    assert going(ask(world(there, gangs), waiting(2))).keys() <= {"g0", "g2", "g3"}
+    assert ask(world(there, gangs), waiting(3, required_level="rack")) is None
+
+
+def test_many_required_domains() -> None:
+    there = nodes(60, racks=30)
+    gangs = [running(f"g{index}", [f"n{index}"], 8, age=1000 - 7 * index) for index in range(60)]
+    gangs[34] = running("g34", ["n34"], 8, age=1)
+    gangs[35] = running("g35", ["n35"], 8, age=2)
+    assert going(ask(world(there, gangs), waiting(2, required_level="rack"))).keys() == {"g34", "g35"}
+
+
+def test_nodes_that_are_not_allowed_or_not_usable_are_not_emptied() -> None:
+    gangs = [running(name, [f"n{index}"], 8, age=index) for index, name in enumerate("abc")]
+    there = nodes(3)
+    there[0] = node("n0", usable=False)
+    assert going(ask(world(there, gangs), waiting(1))).keys() == {"b"}
+    assert going(ask(world(there, gangs), waiting(1), among=["n0", "n2"])).keys() == {"c"}
+
+
+def test_other_resources_than_the_unit() -> None:
+    # There are GPUs enough: the processors are short, and only one gang holds them.
+    idle, busy = running("idle", ["n0"], gpus(4), age=1), running("busy", ["n0"], gpus(0, 60), age=50)
+    assert going(ask(world(nodes(1), [idle, busy]), waiting(1, gpus(4, 32)))).keys() == {"busy"}
+
+
+def test_what_no_node_has() -> None:
+    assert ask(world(nodes(1), [running("a", ["n0"], 8)]), waiting(1, 9)) is None
+    strange = mixed([replace(gpus(1), requests=(("tpu", 1000),))])
+    assert ask(world(nodes(1), [running("a", ["n0"], 8)]), strange) is None
+
+
+def test_unequal_pods() -> None:
+    there = nodes(3)
+    gangs = [running(f"g{index}", [f"n{index}"], gpus(8, 60), age=age) for index, age in enumerate([30, 20, 10])]
+    choice = ask(world(there, gangs), mixed([gpus(8, 8), gpus(8, 8), gpus(0, 40)]))
+    assert choice is not None
+    assert going(choice).keys() == {"g1", "g2"}
+    assert set(choice.nodes.values()) == {"n1", "n2"}
+
+
+def test_shapes_that_stand_in_each_others_way() -> None:
+    # By counting either node would do for each shape, but both nodes are needed.
+    gangs = [running(f"g{index}", [f"n{index}"], gpus(8, 64), age=index) for index in range(3)]
+    choice = ask(world(nodes(3), gangs), mixed([gpus(4, 40), gpus(4, 30), gpus(1, 50)]))
+    assert choice is not None
+    assert going(choice).keys() == {"g0", "g1"} or len(choice.evicts) == 3
+
+
+def test_a_placer_of_its_own_decides() -> None:
+    gang = waiting(1)
+    there = world(nodes(2), [running("a", ["n0"], 8, age=1), running("b", ["n1"], 8, age=50)])
+    choice = ask(there, gang, placer=lambda room: place(room, gang.pods, among=["n1"]))
+    assert going(choice).keys() == {"b"}
+    with pytest.raises(ValueError, match="placer"):
+        ask(there, gang, ceiling=np.zeros(2, dtype=np.int64))
+
+
+def test_no_more_than_the_ceiling_is_freed_on_a_node() -> None:
+    gang = waiting(2, 4)
+    there = world(nodes(2), [running(f"g{index}", [f"n{index // 2}"], 4, age=1 + index // 2) for index in range(4)])
+    choice = ask(there, gang, ceiling=np.array([4000, 4000]), placer=lambda room: _one_each(room, gang))
+    assert choice is not None
+    assert sorted(choice.nodes.values()) == ["n0", "n1"]
+    assert len(choice.evicts) == 2
+
+
+def _one_each(room: Room, gang: Gang) -> dict[str, str] | None:
+    first, second = (place(room, [pod], among=[name]) for pod, name in zip(gang.pods, ("n0", "n1"), strict=True))
+    return {**first, **second} if first is not None and second is not None else None
+
+
+def test_the_gang_itself_is_no_victim() -> None:
+    gang = replace(waiting(1), pods=(*waiting(1).pods, placed("old", "n0", 8)))
+    there = world(nodes(1), [gang])
+    assert choose(*there, gang, gang.pods[:1], now=NOW) is None

@@ -1,0 +1,316 @@
+"""What of a pool's running work may be evicted, in lots that go together, kept in arrays from cycle to cycle.
+
+A lot is a pod of an elastic gang's surplus, or what is left of a gang: its core, which only goes together with all the
+rest. Pods inside their tenant's cells are in no lot. Lots that are dropped leave holes, which are closed now and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from hashlib import blake2b
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from vkgateway.arbiter.facts import Gang, Pod, PodState, PoolKey
+from vkgateway.arbiter.fitting import IntArray
+from vkgateway.arbiter.views import MOST
+
+FloatArray = npt.NDArray[np.float64]
+
+_HOLES = 1024
+"""Fewer dropped lots than this are not worth closing up."""
+
+
+class Stage(IntEnum):
+    """How far it must have come before a lot is called in."""
+
+    SURPLUS = 1
+    """Beyond an elastic gang's minimum: nothing is lost by it, the gang goes on with the rest."""
+    WORK = 2
+    PROTECTED = 3
+    """Inside its minimum run time: only if nothing else will do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """Pods of one gang that are evicted together or not at all; `whole`: the rest of the gang goes with them."""
+
+    gang: Gang
+    pods: tuple[Pod, ...]
+    stage: Stage
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """All lots in arrays, by their number, dropped ones among them; good until the next change, not to be written to.
+
+    Rows say what each lot frees on each of its nodes.
+    """
+
+    alive: IntArray
+    """0: dropped."""
+    stage: IntArray
+    units: IntArray
+    """Thousandths of the pool's unit that are worked with by what goes, companions included."""
+    priority: IntArray
+    """By the number that `priorities` gives."""
+    rank: IntArray
+    tenant: IntArray
+    """By the number that `tenants` gives."""
+    digest: IntArray
+    """A number made of the name alone: the last word between equals."""
+    begun: FloatArray
+    """Units times when the work on them began or was last saved."""
+    restart: FloatArray
+    """GPU-seconds that a restart takes."""
+    protected: FloatArray
+    """Until when its minimum run time lasts (seconds since the epoch)."""
+    since: FloatArray
+    row_lot: IntArray
+    row_node: IntArray
+    """By the number that `nodes_in` translates."""
+    row_freed: IntArray
+    """Resources by rows, in thousandths."""
+
+
+def running(gang: Gang, pool: PoolKey) -> list[Pod]:
+    """The gang's pods that run in the pool and were not told to go."""
+    return [pod for pod in gang.pods if pod.state is PodState.PLACED and pod.node and pod.pool == pool]
+
+
+def lots_of(gang: Gang, pool: PoolKey) -> list[Lot]:
+    """The lots of a gang: what of its pods that run in the pool may go, and in which company.
+
+    Its core are the pods of lowest rank: of each role its minimum, then up to the gang's minimum. A gang of which a
+    pod is inside its tenant's cells never goes whole; what it borrows beyond its core can still be called in.
+    """
+    placed = running(gang, pool)
+    may_go = all(pod.borrowed for pod in placed)
+    if may_go and (not gang.elastic or len(placed) <= gang.minimum):
+        return [Lot(gang, tuple(placed), Stage.WORK, whole=True)] if placed else []
+    core = core_of(gang, placed)
+    inside = {pod.uid for pod in core}
+    stage = Stage.SURPLUS if gang.elastic else Stage.WORK
+    beyond = [Lot(gang, (pod,), stage, whole=False) for pod in placed if pod.borrowed and pod.uid not in inside]
+    return [*beyond, Lot(gang, tuple(core), Stage.WORK, whole=True)] if may_go and core else beyond
+
+
+def core_of(gang: Gang, pods: Iterable[Pod]) -> list[Pod]:
+    """The pods that make up the gang's minimum, those of low rank first; all of them where there are no more."""
+    missing = dict(gang.role_minimum)
+    core, others = [], []
+    for pod in sorted(pods, key=lambda pod: (pod.rank, pod.uid)):
+        if missing.get(pod.role, 0) > 0:
+            missing[pod.role] -= 1
+            core.append(pod)
+        else:
+            others.append(pod)
+    return core + others[: max(0, gang.minimum - len(core))]
+
+
+class Evictable:
+    """The lots of one pool. `put` a gang whenever something of it has changed, `drop` it when it has gone."""
+
+    def __init__(self, pool: PoolKey, unit: str) -> None:
+        self.pool = pool
+        self.unit = unit
+        self.lots: list[Lot | None] = []
+        """By number; None: dropped."""
+        self.companions: dict[int, tuple[int, ...]] = {}
+        """For the core of a gang the lots beyond it, which go when it goes."""
+        self._of_gang: dict[str, list[int]] = {}
+        self._numbers = _Numbers()
+        self._whole = _Lines[np.int64](np.int64, 7)
+        self._real = _Lines[np.float64](np.float64, 4)
+        self._rows = _Lines[np.int64](np.int64, 2)
+        self._holes = 0
+        self._translation: tuple[object, IntArray] | None = None
+
+    def __contains__(self, gang: object) -> bool:
+        return gang in self._of_gang
+
+    def __len__(self) -> int:
+        return len(self.lots) - self._holes
+
+    def put(self, gang: Gang) -> None:
+        """Take in a gang as it is now; what was known of it before is forgotten."""
+        self.drop(gang.id)
+        for lot in lots_of(gang, self.pool):
+            self._add(lot)
+
+    def drop(self, gang: str) -> None:
+        """Forget a gang, if it is known."""
+        for number in self._of_gang.pop(gang, ()):
+            self.lots[number] = None
+            self.companions.pop(number, None)
+            self._whole.array()[0, number] = 0
+            self._holes += 1
+        if self._holes > _HOLES and self._holes * 2 > len(self.lots):
+            self._close_up()
+
+    def of_gang(self, gang: str) -> Sequence[int]:
+        """The numbers of a gang's lots."""
+        return self._of_gang.get(gang, ())
+
+    def table(self) -> Table:
+        """All lots as they are now; good until the next change."""
+        rows = self._rows.array()
+        alive, stage, units, priority, rank, tenant, digest = self._whole.array()
+        begun, restart, protected, since = self._real.array()
+        return Table(
+            alive=alive,
+            stage=stage,
+            units=units,
+            priority=priority,
+            rank=rank,
+            tenant=tenant,
+            digest=digest,
+            begun=begun,
+            restart=restart,
+            protected=protected,
+            since=since,
+            row_lot=rows[0],
+            row_node=rows[1],
+            row_freed=rows[2:],
+        )
+
+    def resources(self) -> Mapping[str, int]:
+        """The column of each resource in `row_freed`."""
+        return self._numbers.resources
+
+    def tenants(self) -> Iterable[str]:
+        """Tenants in the order of their numbers."""
+        return self._numbers.tenants
+
+    def priorities(self) -> Iterable[int]:
+        """Priorities in the order of their numbers."""
+        return self._numbers.priorities
+
+    def nodes_in(self, names: Sequence[str]) -> IntArray:
+        """For each node number the node's index among the names; -1 where it is not one of them."""
+        known = self._numbers.nodes
+        if self._translation is None or self._translation[0] is not names or len(self._translation[1]) != len(known):
+            index = {name: position for position, name in enumerate(names)}
+            self._translation = names, np.array([index.get(name, -1) for name in known], dtype=np.int64)
+        return self._translation[1]
+
+    def _add(self, lot: Lot) -> None:
+        number, numbers, gang = len(self.lots), self._numbers, lot.gang
+        self.lots.append(lot)
+        others = self._of_gang.setdefault(gang.id, [])
+        if lot.whole and others:
+            self.companions[number] = tuple(others)
+        others.append(number)
+        rank, name, restart = 0, gang.id, max(0.0, gang.restart_cost)
+        if not lot.whole:
+            rank, name, restart = lot.pods[0].rank, f"{gang.id}/{lot.pods[0].uid}", 0.0
+        gone = running(gang, self.pool) if lot.whole else lot.pods
+        units = [pod.shape.amount(self.unit) for pod in gone]
+        begun = sum(amount * max(pod.since, gang.checkpoint) for amount, pod in zip(units, gone, strict=True))
+        since = min(pod.since for pod in gone)
+        started = since if lot.whole else min(pod.since for pod in running(gang, self.pool))
+        protected = started + gang.minimum_run if gang.minimum_run > 0 else 0.0
+        tenant, priority = numbers.tenant(gang.tenant), numbers.priority(gang.priority)
+        self._whole.append((1, lot.stage, sum(units), priority, rank, tenant, _digest(name)))
+        self._real.append((begun, restart, protected, since))
+        for node, amounts in self._freed(lot).items():
+            line = (amounts.get(column, 0) for column in range(len(numbers.resources)))
+            self._rows.append((number, node, *line))
+
+    def _freed(self, lot: Lot) -> dict[int, dict[int, int]]:
+        """By node and resource."""
+        freed: dict[int, dict[int, int]] = {}
+        for pod in lot.pods:
+            amounts = freed.setdefault(self._numbers.node(pod.node), {})
+            for column, amount in self._numbers.shape(pod):
+                amounts[column] = amounts.get(column, 0) + amount
+        return freed
+
+    def _close_up(self) -> None:
+        """Number the lots anew, without holes, in the order that they have."""
+        left = [lot for lot in self.lots if lot is not None]
+        self.lots, self.companions, self._of_gang, self._holes = [], {}, {}, 0
+        for lines in (self._whole, self._real, self._rows):
+            lines.clear()
+        for lot in left:
+            self._add(lot)
+
+
+class _Numbers:
+    """Numbers for names, in the order in which they were first seen."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, int] = {}
+        self.tenants: dict[str, int] = {}
+        self.priorities: dict[int, int] = {}
+        self.resources: dict[str, int] = {}
+        self._shapes: dict[tuple[tuple[str, int], ...], list[tuple[int, int]]] = {}
+
+    def node(self, name: str) -> int:
+        return self.nodes.setdefault(name, len(self.nodes))
+
+    def tenant(self, name: str) -> int:
+        return self.tenants.setdefault(name, len(self.tenants))
+
+    def priority(self, value: int) -> int:
+        return self.priorities.setdefault(value, len(self.priorities))
+
+    def shape(self, pod: Pod) -> list[tuple[int, int]]:
+        """Column and amount of each resource that the pod holds."""
+        requests = pod.shape.requests
+        found = self._shapes.get(requests)
+        if found is None:
+            numbers = self.resources
+            found = [(numbers.setdefault(name, len(numbers)), min(amount, MOST)) for name, amount in requests]
+            self._shapes[requests] = found
+        return found
+
+
+N = TypeVar("N", np.int64, np.float64)
+
+
+class _Lines(Generic[N]):
+    """Lines of numbers, gathered in a list and put into an array when it is asked for; columns are contiguous."""
+
+    def __init__(self, dtype: type[N], width: int) -> None:
+        self._dtype: type[N] = dtype
+        self._pending: list[tuple[float, ...]] = []
+        self._lines: npt.NDArray[N] = np.zeros((width, 64), dtype=dtype)
+        self._count = 0
+
+    def append(self, line: tuple[float, ...]) -> None:
+        """Add a line; it may be longer than those before, which then have zeros there."""
+        self._pending.append(line)
+
+    def clear(self) -> None:
+        self._pending, self._count = [], 0
+
+    def array(self) -> npt.NDArray[N]:
+        """Columns by lines."""
+        if self._pending:
+            width, count = max(map(len, self._pending)), self._count + len(self._pending)
+            self._make_room(width, count)
+            first = self._count
+            for column in range(width):
+                values = [line[column] if column < len(line) else 0 for line in self._pending]
+                self._lines[column, first:count] = values
+            self._lines[width:, first:count] = 0
+            self._pending, self._count = [], count
+        return self._lines[:, : self._count]
+
+    def _make_room(self, width: int, count: int) -> None:
+        wide, long = self._lines.shape
+        if width > wide or count > long:
+            grown = np.zeros((max(width, wide), long if count <= long else 2 * count), dtype=self._dtype)
+            grown[:wide, : self._count] = self._lines[:, : self._count]
+            self._lines = grown
+
+
+def _digest(name: str) -> int:
+    """A number of 63 bits."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") >> 1

@@ -1,0 +1,281 @@
+"""Whom to evict for a gang: the smallest loss that lets it start, nobody without need, and where it then goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+import numpy as np
+
+from vkgateway.arbiter.cheapest import Ground, Group, Market, proposals
+from vkgateway.arbiter.decisions import Evict
+from vkgateway.arbiter.evictable import Evictable, Lot, Stage, running
+from vkgateway.arbiter.facts import Gang, Pod, Shape
+from vkgateway.arbiter.fitting import BoolArray, IntArray
+from vkgateway.arbiter.giveback import Nodes, spare_by_count, spare_by_trial
+from vkgateway.arbiter.market import Prices, market, prices
+from vkgateway.arbiter.placement import place
+from vkgateway.arbiter.room import Among, Room
+
+Placer = Callable[[Room], Nodes | None]
+"""Finds a node for every pod of the gang, or None; it may take the room there, which is undone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Who goes so that a gang can start, and where."""
+
+    nodes: Nodes
+    """Pod uid to node, in the order of the pods."""
+    evicts: tuple[Evict, ...]
+    """By gang, each once; deadlines are by the notice that the gang was promised."""
+    awaits: tuple[str, ...]
+    """Pods that are ending anyway whose room is used: the gang starts after the last of them."""
+    lost: float
+    """GPU-seconds of work that the evictions cost."""
+    saved: float
+    """GPU-seconds of those that were chosen first, and could stay."""
+
+
+def choose(
+    room: Room,
+    evictable: Evictable,
+    gang: Gang,
+    pods: Sequence[Pod],
+    *,
+    now: float,
+    over: Mapping[str, float] | None = None,
+    among: Among = None,
+    ceiling: IntArray | None = None,
+    coming: Iterable[Pod] = (),
+    exempt: Set[str] = frozenset(),
+    placer: Placer | None = None,
+) -> Choice | None:
+    """Who must go so that all these pods of the gang can start; None: whoever goes, they cannot.
+
+    What ends anyway is called in first (`coming`: placed pods that are ending, whose room is neither free in `room` nor
+    promised to another), then the surplus of elastic gangs, then whole gangs, last those inside their minimum run
+    time. Everyone is spared again without whom it would do. The room is left as it is.
+
+    `over`: how far tenants are over their guarantees, for ties. `among`: nodes that are allowed. `ceiling`: thousandths
+    of the pool's unit that the gang may use on each node by position. `placer` places the gang where the plain
+    placement would not do; a ceiling needs one (ValueError). `exempt`: gangs that are left alone, besides this one.
+    """
+    if ceiling is not None and placer is None:
+        raise ValueError("a ceiling needs a placer that keeps to it")
+    asking = _Asking(
+        room=room,
+        evictable=evictable,
+        gang=gang,
+        pods=pods,
+        allowed=room.mask(among),
+        ceiling=ceiling,
+        placer=placer,
+    )
+    mark = room.mark()
+    try:
+        ending = [pod for pod in coming if pod.node in room]
+        for pod in ending:
+            room.give(pod.node, pod.shape)
+        nodes = asking.place()
+        if nodes is not None:
+            return _choice(asking, {}, nodes, ending, now=now)
+        if not all(_has(room, name) for name in asking.resources):
+            return None
+        found = prices(evictable, now=now, over=over or {}, exempt=exempt | {gang.id})
+        for stage in Stage:
+            if not (found.stage == stage).any():
+                continue
+            chosen = _at_stage(asking, found, stage)
+            if chosen is not None:
+                return _choice(asking, chosen.lots, chosen.nodes, ending, now=now, prices=found, first=chosen.first)
+        return None
+    finally:
+        room.undo(mark)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Lots that must go (the room counts them as gone), where the gang is then, and GPU-seconds lost at first."""
+
+    lots: dict[int, Lot]
+    nodes: Nodes
+    first: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asking:
+    """The gang that asks for room, and how to try whether it fits."""
+
+    room: Room
+    evictable: Evictable
+    gang: Gang
+    pods: Sequence[Pod]
+    allowed: BoolArray
+    ceiling: IntArray | None
+    placer: Placer | None
+
+    @property
+    def resources(self) -> list[str]:
+        """All that is asked for."""
+        return sorted({name for pod in self.pods for name, _ in pod.shape.requests})
+
+    @property
+    def countable(self) -> bool:
+        """Whether the gang fits if, and only if, there are places enough by counting."""
+        return self.placer is None and len({pod.shape for pod in self.pods}) == 1
+
+    def place(self) -> Nodes | None:
+        """Where the gang goes in the room as it is; the room is left as it was."""
+        room, gang = self.room, self.gang
+        mark = room.mark()
+        if self.placer is not None:
+            found = self.placer(room)
+        else:
+            found = place(
+                room,
+                self.pods,
+                required_level=gang.required_level,
+                preferred_level=gang.preferred_level,
+                among=self.allowed,
+            )
+        room.undo(mark)
+        return found
+
+    def ground(self) -> Ground:
+        """What is free now, and what is asked for, as the search sees it."""
+        room, level = self.room, self.gang.required_level
+        lines = [room.amount(name) for name in self.resources]
+        if self.ceiling is not None:
+            lines.append(self.ceiling)
+        free = np.array(lines, dtype=np.int64).reshape(len(lines), len(room))
+        domain = room.fitting.column(level).codes if level else np.zeros(len(room), dtype=np.int64)
+        counts: dict[Shape, int] = {}
+        for pod in self.pods:
+            counts[pod.shape] = counts.get(pod.shape, 0) + 1
+        unit = room.pool.unit
+        shapes = sorted(counts, key=lambda shape: (-shape.amount(unit), room.total(shape), shape.requests))
+        groups = [Group(self._ask(shape), counts[shape], self.allowed & room.fitting.mask(shape)) for shape in shapes]
+        return Ground(free, domain, groups)
+
+    def lines(self) -> list[str]:
+        """The resources by line; the ceiling has a line that nobody frees anything of."""
+        return [*self.resources, *([""] if self.ceiling is not None else [])]
+
+    def _ask(self, shape: Shape) -> IntArray:
+        amounts = [shape.amount(name) for name in self.resources]
+        if self.ceiling is not None:
+            amounts.append(shape.amount(self.room.pool.unit))
+        return np.array(amounts, dtype=np.int64)
+
+
+def _at_stage(asking: _Asking, found: Prices, stage: Stage) -> _Chosen | None:
+    """The cheapest set that is found at a stage; the room then counts its lots as gone. None: the room is as it was."""
+    ground = asking.ground()
+    offered = market(asking.evictable, asking.room, asking.lines(), found, stage)
+    best: list[int] | None = None
+    price = first = 0
+    for proposal in proposals(ground, offered):
+        lots = spare_by_count(ground, offered, proposal) if asking.countable else proposal.tolist()
+        cost = int(offered.price[lots].sum())
+        if best is None or cost < price:
+            best, price, first = lots, cost, found.lost[proposal].sum()
+    if best is None:
+        return None
+    chosen = _carry_out(asking, offered, best)
+    if chosen is None:
+        # By counting it fits, but not by placement: shapes stand in each other's way. Begin with all that there is.
+        chosen = _carry_out(asking, offered, np.unique(offered.rows.lot).tolist())
+        first = 0
+    if chosen is None:
+        return None
+    lost = sum(found.lost[lot] for lot in chosen.lots)
+    return _Chosen(chosen.lots, chosen.nodes, max(float(first), float(lost)))
+
+
+def _carry_out(asking: _Asking, offered: Market, numbers: Sequence[int]) -> _Chosen | None:
+    """Try the placement without these lots, and spare whom it does not need."""
+    room = asking.room
+    lots = {number: lot for number in numbers if (lot := asking.evictable.lots[number]) is not None}
+    mark = room.mark()
+    for lot in lots.values():
+        for pod in lot.pods:
+            if pod.node in room:
+                room.give(pod.node, pod.shape)
+    nodes = asking.place()
+    if nodes is None:
+        room.undo(mark)
+        return None
+    if not asking.countable:
+        left, nodes = spare_by_trial(room, offered, lots, asking.place, nodes)
+        lots = {number: lots[number] for number in left}
+    return _Chosen(lots, nodes, 0.0)
+
+
+def _choice(
+    asking: _Asking,
+    lots: Mapping[int, Lot],
+    nodes: Nodes,
+    ending: Sequence[Pod],
+    *,
+    now: float,
+    prices: Prices | None = None,
+    first: float = 0.0,
+) -> Choice:
+    lost: dict[str, float] = {}
+    for number, lot in lots.items():
+        lost[lot.gang.id] = lost.get(lot.gang.id, 0.0) + (float(prices.lost[number]) if prices is not None else 0.0)
+    evicts = tuple(_evict(asking, lots, gang, lost[gang], now) for gang in sorted(lost))
+    total = sum(lost.values())
+    return Choice(
+        nodes=nodes,
+        evicts=evicts,
+        awaits=_awaited(asking.room, asking.pods, nodes, ending),
+        lost=total,
+        saved=max(0.0, first - total),
+    )
+
+
+def _evict(asking: _Asking, lots: Mapping[int, Lot], gang: str, lost: float, now: float) -> Evict:
+    mine = [lot for lot in lots.values() if lot.gang.id == gang]
+    victim = mine[0].gang
+    whole = any(lot.whole for lot in mine)
+    going = {pod.uid for lot in mine for pod in lot.pods}
+    return Evict(
+        gang=gang,
+        pods=tuple(pod.uid for pod in running(victim, asking.evictable.pool) if whole or pod.uid in going),
+        whole=whole,
+        makes_room_for=asking.gang.id,
+        deadline=now + victim.notice,
+        lost=lost,
+    )
+
+
+def _awaited(room: Room, pods: Sequence[Pod], nodes: Nodes, ending: Sequence[Pod]) -> tuple[str, ...]:
+    """Those of the ending pods, whose room is free already, without whom the gang does not fit on its nodes.
+
+    Those that take longest are the first that it does without.
+    """
+    used = set(nodes.values())
+    mark = room.mark()
+    for pod in pods:
+        room.take(nodes[pod.uid], pod.shape)
+    awaited = []
+    for pod in sorted(ending, key=lambda pod: (-pod.deadline, pod.uid)):
+        if pod.node not in used:
+            continue
+        free = room.free(pod.node)
+        if all(free.get(name, amount) >= amount for name, amount in pod.shape.requests):
+            room.take(pod.node, pod.shape)
+        else:
+            awaited.append(pod.uid)
+    room.undo(mark)
+    return tuple(sorted(awaited))
+
+
+def _has(room: Room, resource: str) -> bool:
+    try:
+        room.amount(resource)
+    except KeyError:
+        return False
+    return True
