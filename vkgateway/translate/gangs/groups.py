@@ -8,7 +8,7 @@ from typing import Final
 from vkgateway.translate.gangs import values
 from vkgateway.translate.gangs.fields import Fields
 from vkgateway.translate.gangs.marks import MarkError
-from vkgateway.translate.gangs.own import NAME, OWNER
+from vkgateway.translate.gangs.own import MIN, NAME, OWNER, SIZE
 from vkgateway.translate.gangs.said import Asked, Said
 
 _KUBERNETES: Final = "scheduling.k8s.io"
@@ -34,8 +34,8 @@ def annotated(asked: Asked) -> Said | None:
     if own.minimum is None and own.size is None:
         way_out = "add vkgateway.io/gang-size, vkgateway.io/gang-min or both to its pods"
         raise MarkError(NAME, own.name, "names a gang, but nothing says how many pods it has", way_out=way_out)
-    minimum = own.size if own.minimum is None else own.minimum
-    return Said(name=own.name, firm=True, mark=NAME, minimum=minimum, size=own.size, rank=asked.pod.index())
+    mark, minimum = (SIZE, own.size) if own.minimum is None else (MIN, own.minimum)
+    return Said(name=own.name, firm=True, mark=mark, minimum=minimum, size=own.size, rank=asked.pod.index())
 
 
 def scheduling_group(asked: Asked) -> Said | None:

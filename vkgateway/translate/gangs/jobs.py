@@ -13,10 +13,12 @@ _NAME: Final = "batch.kubernetes.io/job-name"
 
 def job(asked: Asked) -> Said | None:
     """A Job whose pods say `vkgateway.io/gang: job`, or a number without a name: all that run at once are the gang."""
+    if not asked.own.of_owner:
+        return None
     pod = asked.pod
     group, kind, owner = pod.controller
     name = owner if (group, kind) == ("batch", "Job") else pod.labels.get(_NAME)
-    if not name or not asked.own.of_owner:
+    if not name:
         return None
     reference = pod.beside("batch", "Job", "jobs", name, mark="the owner's name")
     said = Said(name=name, mark=str(reference), rank=pod.index(), missing=reference)

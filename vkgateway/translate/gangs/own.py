@@ -55,15 +55,20 @@ class Own:
         return next(((mark, number) for mark, number in numbers if number is not None), None)
 
 
+_NOTHING: Final = Own()
+
+
 def read_own(pod: PodView) -> Own:
     """Read our annotations.
 
     Raises:
         MarkError: one makes no sense, two contradict each other, or one was set as a label.
     """
-    for key in sorted(GANG_ANNOTATIONS & pod.labels.keys()):
+    for key in () if GANG_ANNOTATIONS.isdisjoint(pod.labels) else sorted(GANG_ANNOTATIONS & pod.labels.keys()):
         problem = "is read from annotations only"
         raise MarkError(f"label {key}", pod.labels[key], problem, way_out="make it an annotation of the pod")
+    if GANG_ANNOTATIONS.isdisjoint(pod.annotations):
+        return _NOTHING
     own = Own(
         name=_read(pod, GANG_ANNOTATION, values.name),
         minimum=_read(pod, GANG_MIN_ANNOTATION, values.count),

@@ -37,7 +37,8 @@ _LAUNCHER: Final = "launcher"
 def training(asked: Asked) -> Said | None:
     """A training job: all its replicas, unless its scheduling or elastic policy says fewer."""
     pod = asked.pod
-    name, kind = pod.labels.get(_NAME), _kind(pod)
+    name = pod.labels.get(_NAME)
+    kind = _kind(pod) if name else ""
     if not name or not kind:
         return None
     plural, field = _KINDS[kind]

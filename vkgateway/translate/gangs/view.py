@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 from vkgateway.model.objects import Object
@@ -17,44 +15,32 @@ _INDEX: Final = re.compile(r"[0-9]{1,6}", re.ASCII)
 _NUMBERED_NAME: Final = re.compile(r".*-([0-9]{1,6})", re.ASCII)
 
 
-@dataclass(frozen=True)
 class PodView:
     """Reads a pod's marks; nothing is missing, only empty."""
 
-    pod: Object
+    __slots__ = ("_metadata", "annotations", "labels", "name", "namespace", "spec")
 
-    @cached_property
-    def namespace(self) -> str:
-        """The pod's namespace; empty where it has none."""
-        return str(self._metadata.get("namespace") or "")
+    def __init__(self, pod: Object) -> None:
+        metadata: Mapping[str, Any] = pod.get("metadata") or {}
+        self._metadata = metadata
+        self.namespace: str = metadata.get("namespace") or ""
+        self.name: str = metadata.get("name") or ""
+        self.labels: Mapping[str, str] = metadata.get("labels") or {}
+        self.annotations: Mapping[str, str] = metadata.get("annotations") or {}
+        self.spec: Mapping[str, Any] = pod.get("spec") or {}
 
-    @cached_property
-    def name(self) -> str:
-        """The pod's name."""
-        return str(self._metadata.get("name") or "")
+    @property
+    def identity(self) -> str:
+        """What tells the pod from all others: its uid, or where it has none yet, its name."""
+        return self._metadata.get("uid") or self.name
 
-    @cached_property
-    def labels(self) -> Mapping[str, str]:
-        """The pod's labels."""
-        return self._metadata.get("labels") or {}
-
-    @cached_property
-    def annotations(self) -> Mapping[str, str]:
-        """The pod's annotations."""
-        return self._metadata.get("annotations") or {}
-
-    @cached_property
-    def spec(self) -> Mapping[str, Any]:
-        """The pod's spec."""
-        return self.pod.get("spec") or {}
-
-    @cached_property
+    @property
     def run_limit(self) -> float | None:
         """Seconds that the pod may run (`spec.activeDeadlineSeconds`); None: no end is set."""
         seconds = self.spec.get("activeDeadlineSeconds")
         return None if seconds is None else float(seconds)
 
-    @cached_property
+    @property
     def controller(self) -> tuple[str, str, str]:
         """API group, kind and name of the object that made the pod; three empty texts where there is none."""
         for owner in self._metadata.get("ownerReferences") or ():
@@ -83,7 +69,3 @@ class PodView:
             MarkError: what stands there can be no object's name.
         """
         return Reference(group, kind, plural, self.namespace, values.object_name(mark, name))
-
-    @property
-    def _metadata(self) -> Mapping[str, Any]:
-        return self.pod.get("metadata") or {}

@@ -85,19 +85,17 @@ def read_marks(pod: Object, found: Found) -> GangMarks:
     own = read_own(view)
     way, said = _first(Asked(view, own, found.get))
     required, preferred = _levels(view)
+    limits = (own.run_limit, None if said is None else said.run_limit, *_limits(view))
     if way is None or said is None or said.alone:
         _nothing_left_over(own)
-        alone = f"{view.namespace}/pod/{(pod.get('metadata') or {}).get('uid') or view.name}"
-        marks = GangMarks(group=alone, way="" if way is None else way.title)
-        limit = None
+        counted = None
     else:
-        marks = refine(said, own, group=f"{view.namespace}/{way.key}/{said.name}", way=way.title)
-        limit = said.run_limit
+        counted = refine(said, own, group=f"{view.namespace}/{way.key}/{said.name}", way=way.title)
     return replace(
-        marks,
-        required_level=marks.required_level or required,
+        counted or GangMarks(group=f"{view.namespace}/pod/{view.identity}"),
+        required_level=(said.required_level if said is not None else "") or required,
         preferred_level=preferred,
-        run_limit=_least((own.run_limit, limit, *_limits(view))),
+        run_limit=_least(limits),
         checkpoint=own.checkpoint or 0.0,
         restart_cost=own.restart_cost or 0.0,
     )
