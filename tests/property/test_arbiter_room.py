@@ -117,10 +117,13 @@ def test_views_brought_up_to_date_are_like_new_ones(pool: Pool, wanted: list[Sha
         shape = data.draw(st.sampled_from(wanted))
         room.take(data.draw(st.sampled_from(room.names)), shape, data.draw(st.integers(-1, 2)))
         for looked_at in wanted:
-            room.view(looked_at)
+            room.view(looked_at).sums("rack")
     for shape in wanted:
         kept, new = room.view(shape), View(room._yard, shape)
         new.refresh()
         assert kept.key.tolist() == new.key.tolist()
         assert kept.capacity.tolist() == new.capacity.tolist()
+        for part in ("capacity", "loose", "units"):
+            assert getattr(kept.sums("rack"), part).tolist() == getattr(new.sums("rack"), part).tolist()
+        assert kept.sums("rack").capacity.sum() == kept.total
         assert len(set(kept.key[kept.capacity > 0].tolist())) == kept.choice(None)

@@ -50,7 +50,9 @@ def place(
     if not pods:
         return {}
     groups = _groups(room, pods)
-    what = (required_level, tuple((group.shape, len(group.pods)) for group in groups)) if among is None else None
+    what = None
+    if among is None and (required_level or len(groups) > 1):
+        what = required_level, tuple((group.shape, len(group.pods)) for group in groups)
     if what is not None and room.missed(what):
         return None
     search = _Search(room, groups, None if among is None else np.flatnonzero(room.mask(among)))

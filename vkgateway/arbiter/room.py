@@ -21,7 +21,7 @@ from vkgateway.model.requests import Milli
 Among = Iterable[str] | BoolArray | None
 """Nodes that are allowed: names (others than the pool's are passed over), or a mask by position; None: all."""
 
-_VIEWS = 256
+_VIEWS = 128
 _MISSES = 4096
 
 

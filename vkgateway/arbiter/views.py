@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -95,6 +96,17 @@ class Yard:
             self.touched.clear()
 
 
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What the nodes of each domain of a level offer to a shape together; the last is for nodes without the label."""
+
+    capacity: IntArray
+    loose: IntArray
+    """How many fit on nodes that are not whole."""
+    units: IntArray
+    """Free thousandths of the unit, on nodes where the shape may run."""
+
+
 class View:
     """What each node is worth to a shape.
 
@@ -113,14 +125,16 @@ class View:
         self._possible = asked is not None
         self._free = yard.amount(yard.unit)
         self._breaks = shape.amount(yard.unit) > 0
-        self._others = [
-            yard.share(name) for name, _ in shape.requests if self._possible and name not in (yard.unit, "pods")
-        ]
+        others = [name for name, _ in shape.requests if self._possible and name not in (yard.unit, "pods")]
+        self._others = [yard.share(name) for name in others]
         self._layout = _Layout.of(yard.whole, yard.size)
         self._fixed = self._layout.fixed(yard.fitting.dislike(shape), yard.fitting.missing_images(shape))
         self._seen = -1
+        self._sums: dict[str, tuple[IntArray, Sums]] = {}
         self.capacity: IntArray = np.zeros(yard.size, dtype=np.int64)
         self.key: IntArray = np.full(yard.size, NEVER, dtype=np.int64)
+        self.units: IntArray = np.zeros(yard.size, dtype=np.int64)
+        """Free thousandths of the unit, where the shape may run."""
         self.total = 0
         """How many fit on all nodes together."""
 
@@ -133,17 +147,28 @@ class View:
         if self._seen < log.dropped or (now - self._seen) > _SOME:
             self._all()
         else:
-            # Sorted only for the sake of order; a node may have been touched more than once.
-            for position in sorted(set(log.touched[self._seen - log.dropped :])):
-                before = self.capacity.item(position)
-                capacity, self.key[position] = self._one(position)
-                self.capacity[position] = capacity
-                self.total += capacity - before
+            # A node may have been touched more than once.
+            for position in dict.fromkeys(log.touched[self._seen - log.dropped :]):
+                self._one(position)
         self._seen = now
 
     def choice(self, positions: IntArray | None) -> int:
         """On how many of these nodes one of the shape fits."""
         return int(np.count_nonzero(self.capacity if positions is None else self.capacity[positions]))
+
+    def loose(self) -> IntArray:
+        """How many fit on each node, none on whole ones."""
+        return np.where(self.units >= self._yard.whole, 0, self.capacity)
+
+    def sums(self, level: str) -> Sums:
+        """What the domains of a level offer, by the codes of `Fitting.column`; not to be written to."""
+        found = self._sums.get(level)
+        if found is None:
+            column = self._yard.fitting.column(level)
+            number = len(column.values)
+            parts = (sums(column.codes, values, number) for values in (self.capacity, self.loose(), self.units))
+            found = self._sums[level] = column.codes, Sums(*parts)
+        return found[1]
 
     def _all(self) -> None:
         capacity = np.where(self._mask, PLENTY, 0)
@@ -152,6 +177,7 @@ class View:
         self.capacity = np.maximum(capacity, 0)
         self.total = int(self.capacity.sum())
         units = np.clip(self._free, 0, self._yard.whole)
+        self.units = np.where(self._mask, units, 0)
         key = self._fixed + ((units >> self._layout.coarse) << self._layout.units)
         if self._breaks:
             key += (units >= self._yard.whole).astype(np.int64) << self._layout.broken
@@ -159,22 +185,47 @@ class View:
             rest = sum(free * scale for free, scale in self._others) / len(self._others)
             key += np.clip(rest, 0, _SPARE).astype(np.int64) << self._layout.spare
         self.key = np.where(self.capacity > 0, key, NEVER)
+        self._sums.clear()
 
-    def _one(self, position: int) -> tuple[int, int]:
+    def _one(self, position: int) -> None:
         """The same for a single node: numpy takes twenty times longer for it."""
-        capacity = PLENTY if self._mask[position] else 0
+        if not self._mask[position]:
+            return
+        capacity = PLENTY
         for free, amount in self._asked:
             capacity = min(capacity, free.item(position) // amount)
-        if capacity <= 0:
-            return 0, NEVER
+        capacity = max(capacity, 0)
         units = min(max(self._free.item(position), 0), self._yard.whole)
-        key: int = self._fixed.item(position) + ((units >> self._layout.coarse) << self._layout.units)
+        self._note(position, capacity, units)
+        if capacity == 0:
+            self.key[position] = NEVER
+            return
+        key = self._fixed.item(position) + ((units >> self._layout.coarse) << self._layout.units)
         if self._breaks and units >= self._yard.whole:
             key += 1 << self._layout.broken
         if self._others:
             rest = sum(free.item(position) * scale.item(position) for free, scale in self._others) / len(self._others)
             key += int(min(max(rest, 0), _SPARE)) << self._layout.spare
-        return capacity, key
+        self.key[position] = key
+
+    def _note(self, position: int, capacity: int, units: int) -> None:
+        whole = self._yard.whole
+        old_capacity, old_units = self.capacity.item(position), self.units.item(position)
+        self.capacity[position], self.units[position] = capacity, units
+        self.total += capacity - old_capacity
+        for codes, sums_ in self._sums.values():
+            # The code of nodes without the label is -1: the last of the sums.
+            code = codes.item(position)
+            sums_.capacity[code] += capacity - old_capacity
+            sums_.loose[code] += (capacity if units < whole else 0) - (old_capacity if old_units < whole else 0)
+            sums_.units[code] += units - old_units
+
+
+def sums(codes: IntArray, values: IntArray, number: int) -> IntArray:
+    """The sum of the values for each of so many codes, and at last for those without one."""
+    found = np.zeros(number + 1, dtype=np.int64)
+    np.add.at(found, codes, values)
+    return found
 
 
 class _Layout(NamedTuple):
