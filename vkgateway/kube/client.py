@@ -6,16 +6,16 @@ they need.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import ssl as ssl_module
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
 from urllib.parse import quote, urlencode
 
-import aiohttp
 import msgspec
 from yarl import URL
 
@@ -23,6 +23,7 @@ from vkgateway.kube import errors, tls
 from vkgateway.kube.answers import AnswerTooLongError
 from vkgateway.kube.http1 import Pool
 from vkgateway.kube.resources import Resource
+from vkgateway.kube.streams import Stream, open_stream
 from vkgateway.model.errors import InputError
 from vkgateway.version import __version__
 
@@ -47,13 +48,14 @@ _HEADERS: Final = {
     "Accept-Encoding": "identity",
 }
 _CONNECT_TIMEOUT: Final = 10.0
+_REFUSAL_TIMEOUT: Final = 5.0
+_REFUSAL_MAX: Final = 64 * 1024
 _KEEPALIVE: Final = (
     ("TCP_KEEPIDLE", 15),
     ("TCP_KEEPINTVL", 5),
     ("TCP_KEEPCNT", 3),
     ("TCP_USER_TIMEOUT", 30_000),
 )
-_READ_BUFFER: Final = 256 * 1024
 _encode = msgspec.json.Encoder().encode
 
 
@@ -114,7 +116,7 @@ class Client:
         self._metadata_head: Final = _head({"Host": base.raw_authority} | _HEADERS | {"Accept": _METADATA})
         self._origin: Final = base.host, base.port or (443 if base.scheme == "https" else 80)
         self._pool: Pool | None = None
-        self._streams: aiohttp.ClientSession | None = None
+        self._streams: set[Stream] = set()
         self._closed = False
 
     @classmethod
@@ -184,19 +186,20 @@ class Client:
         With `metadata_only` a server that can leaves all but the metadata out of an answer that is an object.
         """
         pool = self._pool or self._open_pool()
-        head = self._metadata_head if metadata_only else self._head
-        if self._token is not None:
-            head += f"Authorization: Bearer {await self._token()}\r\n"
+        head = await self._authorized(self._metadata_head if metadata_only else self._head)
         message = self._message(method, path, params=params, body=body, content_type=content_type, head=head)
         try:
             answer = await pool.request(method, message, timeout=timeout)
         except AnswerTooLongError as error:
             raise errors.AnswerTooLong(f"{method} {path} at {self.name}: {error}", status=500) from error
         except (TimeoutError, OSError) as error:
-            raise self._unreachable(method, path, error) from error
+            raise self.unreachable(method, path, error) from error
         if answer.status < 300:
             return answer.body
         raise self._refused(method, path, answer.status, answer.body, retry_after=answer.header("retry-after"))
+
+    async def _authorized(self, head: str) -> str:
+        return head if self._token is None else f"{head}Authorization: Bearer {await self._token()}\r\n"
 
     def _message(
         self, method: str, path: str, *, params: Params | None, body: bytes | None, content_type: str, head: str
@@ -372,46 +375,42 @@ class Client:
     @contextlib.asynccontextmanager
     async def stream(
         self,
-        method: str,
         path: str,
         params: Params | None = None,
         *,
         inactivity: float | None = None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer that goes on: watches, logs that are followed.
+    ) -> AsyncIterator[Stream]:
+        """GET an answer that goes on: a watch.
 
         There is no limit in time but `inactivity`, the seconds without a byte. Errors while reading the body
-        come as aiohttp raises them; `unreachable` turns them into ours.
+        come as OSError; `unreachable` makes one of ours of them.
         """
-        session = self._streams or self._open_streams()
-        headers = {"Authorization": f"Bearer {await self._token()}"} if self._token is not None else {}
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=inactivity)
+        self._check_open()
+        # On a connection of its own: it lives long, and must not eat up those that requests wait for.
+        host, port = self._origin
+        head = await self._authorized(self._head)
+        message = self._message("GET", path, params=params, body=None, content_type=JSON, head=head)
         try:
-            response = await session.request(
-                method,
-                self._url(path, params),
-                headers=headers,
-                timeout=timeout,
-                allow_redirects=False,
-                read_bufsize=_READ_BUFFER,
+            stream = await open_stream(
+                host,
+                port,
+                message,
+                ssl=self._context(),
                 server_hostname=self.server_hostname,
+                connect_timeout=_CONNECT_TIMEOUT,
+                inactivity=inactivity,
+                on_connect=_keep_alive,
             )
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise self._unreachable(method, path, error) from error
-        async with response:
-            if response.status >= 300:
-                # Not all of it: it need have no end. An error is small and comes in one piece.
-                said, retry_after = await response.content.read(_READ_BUFFER), response.headers.get("Retry-After")
-                raise self._refused(method, path, response.status, said, retry_after=retry_after)
-            yield response
-
-    @contextlib.contextmanager
-    def unreachable(self, method: str, path: str) -> Iterator[None]:
-        """Turn what aiohttp raises while a stream is read into `errors.Unreachable`."""
+        except OSError as error:
+            raise self.unreachable("GET", path, error) from error
+        self._streams.add(stream)
         try:
-            yield
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise self._unreachable(method, path, error) from error
+            if stream.status >= 300:
+                raise await self._refused_stream(path, stream)
+            yield stream
+        finally:
+            self._streams.discard(stream)
+            stream.close()
 
     async def authorization(self) -> dict[str, str]:
         """The headers by which this client proves itself, for those who speak to the server on their own."""
@@ -420,12 +419,11 @@ class Client:
     async def close(self) -> None:
         """Close all connections; requests under way fail, later ones are refused."""
         self._closed = True
-        pool, streams = self._pool, self._streams
-        self._pool = self._streams = None
+        pool, self._pool = self._pool, None
+        for stream in list(self._streams):
+            stream.close()
         if pool is not None:
             await pool.close()
-        if streams is not None:
-            await streams.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -435,43 +433,22 @@ class Client:
     ) -> None:
         await self.close()
 
-    def _url(self, path: str, params: Params | None) -> URL:
-        """Built from what is encoded already, so that nothing is parsed and quoted again."""
-        scheme, authority, prefix = self._base
-        query = _query(params) if params else ""
-        return URL.build(scheme=scheme, authority=authority, path=prefix + path, query_string=query, encoded=True)
-
     def _open_pool(self) -> Pool:
         self._check_open()
-        secure = self._base[0] == "https"
         host, port = self._origin
         self._pool = Pool(
             host,
             port,
-            ssl=(self.ssl or ssl_module.create_default_context()) if secure else None,
+            ssl=self._context(),
             server_hostname=self.server_hostname,
             limit=self._max_connections,
             connect_timeout=_CONNECT_TIMEOUT,
-            on_connect=lambda transport: _keep_alive(transport.get_extra_info("socket")),
+            on_connect=_keep_alive,
         )
         return self._pool
 
-    def _open_streams(self) -> aiohttp.ClientSession:
-        # Watches and followed logs live long: they must not eat up the connections that requests wait for.
-        self._check_open()
-        connector = aiohttp.TCPConnector(
-            limit=0,
-            ssl=self.ssl if self.ssl is not None else True,
-            keepalive_timeout=60,
-            socket_factory=_socket,
-        )
-        self._streams = aiohttp.ClientSession(
-            connector=connector,
-            headers=_HEADERS,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
-        )
-        return self._streams
+    def _context(self) -> ssl_module.SSLContext | None:
+        return (self.ssl or ssl_module.create_default_context()) if self._base[0] == "https" else None
 
     def _check_open(self) -> None:
         if self._closed:
@@ -482,7 +459,20 @@ class Client:
     ) -> errors.ApiError:
         return errors.from_response(status, answer, what=f"{method} {path} at {self.name}", retry_after=retry_after)
 
-    def _unreachable(self, method: str, path: str, error: Exception) -> errors.Unreachable:
+    async def _refused_stream(self, path: str, stream: Stream) -> errors.ApiError:
+        """Read the error; not all of it, for it need have no end."""
+        said = b""
+        try:
+            async with asyncio.timeout(_REFUSAL_TIMEOUT):
+                while len(said) < _REFUSAL_MAX and (piece := await stream.read()):
+                    said += piece
+        except OSError as error:
+            if not said:
+                return self.unreachable("GET", path, error)
+        return self._refused("GET", path, stream.status, said, retry_after=stream.header("retry-after"))
+
+    def unreachable(self, method: str, path: str, error: Exception) -> errors.Unreachable:
+        """The error of ours that a failed connection is."""
         why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
         return errors.Unreachable(f"{method} {path} at {self.name}: {why}", reason="Unreachable")
 
@@ -507,15 +497,9 @@ def _query(params: Params) -> str:
     )
 
 
-def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family=family, type=kind, proto=protocol)
-    _keep_alive(made)
-    return made
-
-
-def _keep_alive(connection: socket.socket) -> None:
-    """Have a socket notice within half a minute that its peer's machine is gone, even while it only listens."""
+def _keep_alive(transport: asyncio.BaseTransport) -> None:
+    """Have a connection notice within half a minute that its peer's machine is gone, even while it only listens."""
+    connection: socket.socket = transport.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE:
         if hasattr(socket, option):

@@ -12,7 +12,6 @@ import random as random_module
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, Protocol, TypeVar
 
-import aiohttp
 import msgspec
 import structlog
 
@@ -20,6 +19,7 @@ from vkgateway.kube import errors
 from vkgateway.kube.backoff import Backoff, Random
 from vkgateway.kube.client import Client, Params
 from vkgateway.kube.resources import Resource
+from vkgateway.kube.streams import Stream
 from vkgateway.kube.watchstream import LineSplitter, split_event
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.objects import Meta, ObjectView
@@ -192,11 +192,11 @@ class Reflector(Generic[T]):
         proof: asyncio.TimerHandle | None = None
         try:
             async with self._client.stream(
-                "GET", self._path, self._watch_params(starting), inactivity=self._inactivity
-            ) as response:
+                self._path, self._watch_params(starting), inactivity=self._inactivity
+            ) as stream:
                 if not starting and not self._known:
                     proof = asyncio.get_running_loop().call_later(_PROOF, self._settle)
-                while chunk := await self._read(response):
+                while chunk := await self._read(stream):
                     for line in splitter.feed(chunk):
                         self._event(line)
         except errors.ApiError as error:
@@ -240,9 +240,11 @@ class Reflector(Generic[T]):
             params["fieldSelector"] = self._field_selector
         return params
 
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        with self._client.unreachable("GET", self._path):
-            return await response.content.readany()
+    async def _read(self, stream: Stream) -> bytes:
+        try:
+            return await stream.read()
+        except OSError as error:
+            raise self._client.unreachable("GET", self._path, error) from error
 
     def _event(self, line: bytes) -> None:
         kind, body = split_event(line)

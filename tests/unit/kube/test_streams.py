@@ -1,0 +1,128 @@
+"""Streams: bytes as they come, however they are framed and cut; a slow reader, a silent server, a broken end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from vkgateway.kube.answers import MalformedAnswerError
+from vkgateway.kube.streams import Stream, open_stream
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nRetry-After: 7\r\n\r\n"
+Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def streaming(play: Play, *, inactivity: float | None = 5.0) -> AsyncIterator[Stream]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            await play(reader, writer)
+        writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        stream = await open_stream(
+            "127.0.0.1",
+            listening.sockets[0].getsockname()[1],
+            b"GET / HTTP/1.1\r\n\r\n",
+            ssl=None,
+            server_hostname=None,
+            connect_timeout=5,
+            inactivity=inactivity,
+            on_connect=lambda _transport: None,
+        )
+        with contextlib.closing(stream):
+            yield stream
+    finally:
+        listening.close()
+        await listening.wait_closed()
+
+
+async def test_pieces_come_one_by_one_and_the_end_is_told() -> None:
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED[:20])
+        await asyncio.sleep(0.01)
+        writer.write(CHUNKED[20:] + b"3\r\none\r\n")
+        await reader.read(1)
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+
+    async with streaming(play) as stream:
+        assert (stream.status, stream.header("retry-after")) == (200, "7")
+        assert await stream.read() == b"one"
+        stream.send(b"x")
+        assert await stream.read() == b""
+        assert await stream.read() == b""
+
+
+async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
+    async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nall")
+
+    async with streaming(play) as stream:
+        assert await stream.read() == b"all"
+        assert await stream.read() == b""
+
+
+async def test_an_answer_that_breaks_off_is_an_error_after_what_came() -> None:
+    async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED + b"3\r\none\r\n")
+
+    async with streaming(play) as stream:
+        assert await stream.read() == b"one"
+        with pytest.raises(ConnectionError):
+            await stream.read()
+
+
+async def test_a_silent_server_is_noticed() -> None:
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED)
+        await reader.read()
+
+    async with streaming(play, inactivity=0.05) as stream:
+        with pytest.raises(TimeoutError, match="not a byte"):
+            await stream.read()
+
+
+async def test_no_answer_at_all_is_noticed() -> None:
+    async def play(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    with pytest.raises(TimeoutError):
+        async with streaming(play, inactivity=0.05):
+            pass
+
+
+async def test_what_is_no_answer_is_refused() -> None:
+    async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-OpenSSH\r\n")
+
+    with pytest.raises(MalformedAnswerError):
+        async with streaming(play):
+            pass
+
+
+async def test_a_slow_reader_slows_the_server_down() -> None:
+    sent = 0
+
+    async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(CHUNKED)
+        for _number in range(400):
+            writer.write(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+            await writer.drain()
+            sent += 1
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+
+    async with streaming(play) as stream:
+        await asyncio.sleep(0.3)
+        assert sent < 400
+        received = 0
+        while piece := await stream.read():
+            received += len(piece)
+        assert received == 400 * 65536

@@ -1,0 +1,208 @@
+"""One answer that goes on, read as it comes: the bytes of a watch."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as ssl_module
+from collections.abc import Callable
+from typing import Final, cast
+
+import httptools
+
+from vkgateway.kube.answers import MalformedAnswerError
+
+_HEAD_MAX: Final = 256 * 1024
+_PAUSE_AT: Final = 1024 * 1024
+"""Bytes that wait to be read before the server is asked to stop."""
+
+
+class Stream(asyncio.Protocol):
+    """One request on a connection of its own, and its answer."""
+
+    def __init__(self, *, inactivity: float | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._inactivity = inactivity
+        self._heard = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._received = 0
+        self._body = 0
+        self._headers: dict[bytes, bytes] = {}
+        self._begun = False
+        self._pieces: list[bytes] = []
+        self._waiting = 0
+        self._paused = False
+        self._ended: Exception | None = None
+        """Set once nothing more comes; EOFError where the answer is complete."""
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def status(self) -> int:
+        """The answer's status; of an answer whose head has come."""
+        return self._parser.get_status_code()
+
+    def header(self, name: str) -> str | None:
+        """The value of a header, by its lower-case name."""
+        value = self._headers.get(name.encode())
+        return None if value is None else value.decode("latin-1")
+
+    async def head(self) -> None:
+        """Wait for the answer's head. Raises OSError (TimeoutError and ConnectionError among them)."""
+        while not self._begun:
+            if self._ended is not None:
+                raise self._why(self._ended)
+            await self._news()
+
+    async def read(self) -> bytes:
+        """What has come since the last call, at least one byte; nothing at the answer's end. Raises OSError."""
+        while not self._pieces:
+            if self._ended is not None:
+                if isinstance(self._ended, EOFError):
+                    return b""
+                raise self._why(self._ended)
+            await self._news()
+        pieces, self._pieces, self._waiting = self._pieces, [], 0
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def close(self) -> None:
+        """Close the connection at once."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _news(self) -> None:
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _why(self, error: Exception) -> OSError:
+        return error if isinstance(error, OSError) else ConnectionError("the server closed the connection")
+
+    def _tell(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _end(self, why: Exception) -> None:
+        if self._ended is None:
+            self._ended = why
+        if self._timer is not None:
+            self._timer.cancel()
+        self._tell()
+
+    def _look(self) -> None:
+        """Whether anything came within the time allowed."""
+        assert self._inactivity is not None
+        left = self._heard + self._inactivity - self._loop.time()
+        if self._paused or left > 0:
+            self._timer = self._loop.call_later(max(left, 0.001) if not self._paused else self._inactivity, self._look)
+            return
+        self._end(TimeoutError(f"not a byte in {self._inactivity:g} s"))
+        self.close()
+
+    # What the event loop calls; see asyncio.Protocol.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        self._transport = cast("asyncio.Transport", transport)
+        if self._inactivity is not None:
+            self._timer = self._loop.call_later(self._inactivity, self._look)
+
+    def send(self, request: bytes) -> None:
+        """Send the request."""
+        assert self._transport is not None
+        self._transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        self._heard = self._loop.time()
+        self._received += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._end(MalformedAnswerError(f"no HTTP/1.1 answer: {error}"))
+            self.close()
+            return
+        if self._received > self._body * 2 + _HEAD_MAX:
+            self._end(MalformedAnswerError("the answer's head, or a chunk's, does not end"))
+            self.close()
+            return
+        if self._waiting > _PAUSE_AT and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+        self._tell()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        framed = {b"content-length", b"transfer-encoding"} & self._headers.keys()
+        if exc is None and self._begun and not framed:
+            self._end(EOFError())  # an answer without a length ends with its connection
+        else:
+            self._end(exc if isinstance(exc, OSError) else ConnectionError("the server closed the connection"))
+
+    # What the parser calls.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header of the answer."""
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        """The head is complete."""
+        self._begun = self._parser.get_status_code() >= 200
+        if not self._begun:
+            self._headers.clear()
+
+    def on_body(self, piece: bytes) -> None:
+        """A piece of the body."""
+        self._pieces.append(piece)
+        self._body += len(piece)
+        self._waiting += len(piece)
+
+    def on_message_complete(self) -> None:
+        """The answer is complete."""
+        if self._begun:
+            self._end(EOFError())
+
+
+async def open_stream(
+    host: str,
+    port: int,
+    request: bytes,
+    *,
+    ssl: ssl_module.SSLContext | None,
+    server_hostname: str | None,
+    connect_timeout: float,
+    inactivity: float | None,
+    on_connect: Callable[[asyncio.BaseTransport], None],
+) -> Stream:
+    """Connect, send a whole request and wait for the answer's head; the caller closes the stream.
+
+    `inactivity` is how many seconds may pass without a byte, from the connection on. Raises OSError (TimeoutError and
+    ConnectionError among them).
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(connect_timeout):
+            transport, stream = await loop.create_connection(
+                lambda: Stream(inactivity=inactivity),
+                host,
+                port,
+                ssl=ssl,
+                server_hostname=server_hostname if ssl is not None else None,
+            )
+    except TimeoutError:
+        raise TimeoutError(f"no connection within {connect_timeout:g} s") from None
+    on_connect(transport)
+    try:
+        stream.send(request)
+        await stream.head()
+    except BaseException:
+        stream.close()
+        raise
+    return stream
