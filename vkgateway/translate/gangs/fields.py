@@ -6,11 +6,14 @@ Tenants define their own kinds, so nothing vouches for what stands in an object.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from vkgateway.model.objects import Object
 from vkgateway.translate.gangs.marks import MarkError, Reference
 from vkgateway.translate.gangs.values import MOST
+
+_MOST_ENTRIES: Final = 1000
+"""More roles or groups than these are not read for each pod again and again."""
 
 
 class Fields:
@@ -49,6 +52,7 @@ class Fields:
 
     def by_name(self) -> dict[str, Fields]:
         """The fields of each field, sorted by name."""
+        self._bounded(self._path, len(self._data))
         return {name: self.at(name) for name in sorted(self._data)}
 
     def entries(self, name: str) -> list[Fields]:
@@ -56,12 +60,14 @@ class Fields:
         value = self._data.get(name)
         if value is not None and not isinstance(value, list):
             raise MarkError(self.mark(name), value, "is no list", way_out="write a list there, or leave it out")
+        self._bounded(f"{self._path}.{name}", len(value or ()))
         return [
             Fields(entry, of=self._of, path=f"{self._path}.{name}[{index}]") for index, entry in enumerate(value or ())
         ]
 
     def counts(self) -> dict[str, int]:
         """All fields as numbers of pods, sorted by name, without those that are 0."""
+        self._bounded(self._path, len(self._data))
         numbers = {name: self.count(name, missing=0) for name in sorted(self._data)}
         return {name: number for name, number in numbers.items() if number}
 
@@ -105,3 +111,8 @@ class Fields:
     def is_object(self, name: str) -> bool:
         """Whether a field has fields of its own."""
         return isinstance(self._data.get(name), Mapping)
+
+    def _bounded(self, path: str, size: int) -> None:
+        if size > _MOST_ENTRIES:
+            way_out = f"write at most {_MOST_ENTRIES}"
+            raise MarkError(f"{path}{self._of}", f"{size} entries", "are too many", way_out=way_out)

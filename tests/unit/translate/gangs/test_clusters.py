@@ -76,7 +76,9 @@ def test_ray_nonsense(group: dict[str, Any], says: str) -> None:
 def test_ray_cluster_that_is_not_there_is_waited_for() -> None:
     marks = read(ray_pod("worker", "gpus"))
     assert marks.waits_for == Reference("ray.io", "RayCluster", "rayclusters", "research", "rc")
-    assert read(ray_pod("head", "headgroup")).rank < marks.rank
+    head = read(ray_pod("head", "headgroup"))
+    assert head.rank < marks.rank
+    assert (head.role, marks.role) == ("head", "gpus")
 
 
 def test_ray_cleanup_is_no_member() -> None:

@@ -100,6 +100,11 @@ def test_tenants_may_set_these_annotations() -> None:
     assert refusals(samples.pod(metadata={"annotations": annotations}), tenant=samples.TENANT) == ()
 
 
+def test_they_are_seen_below_as_any_annotation_is() -> None:
+    made = samples.forward(samples.pod(metadata={"annotations": ours(checkpoint="1772366400")}))
+    assert made["metadata"]["annotations"]["vkgateway.io/gang-checkpoint"] == "1772366400"
+
+
 @pytest.mark.parametrize(
     "key",
     [

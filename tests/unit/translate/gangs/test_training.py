@@ -154,3 +154,23 @@ def test_what_contradicts_the_job(marks: dict[str, str], says: str) -> None:
 def test_labels_of_no_known_operator_say_nothing() -> None:
     marks = read(pod("x", labels={"training.kubeflow.org/job-name": "bert"}))
     assert marks.group == "research/pod/uid-of-x"
+
+
+def test_the_gang_of_the_job_may_be_named_so() -> None:
+    marks = read(replica("PyTorchJob", "worker", 0, annotations=ours(gang="job")), pytorch())
+    assert marks.group == "research/training/pytorchjobs/bert"
+
+
+def test_a_pod_knows_its_role_before_its_job_is_seen() -> None:
+    marks = read(replica("PyTorchJob", "worker", 0))
+    assert marks.role == "worker"
+    assert marks.rank > read(replica("PyTorchJob", "master", 0)).rank
+
+
+def test_roles_without_end_are_not_read() -> None:
+    specs = {f"role-{index}": {"replicas": 1} for index in range(1001)}
+    found = beside(VERSION, "PyTorchJob", "bert", {"pytorchReplicaSpecs": specs})
+    with pytest.raises(
+        MarkError, match=r"spec.pytorchReplicaSpecs of PyTorchJob bert .* '1001 entries', which are too"
+    ):
+        read(replica("PyTorchJob", "worker", 0), found)

@@ -41,7 +41,10 @@ def test_ours_comes_first() -> None:
 @pytest.mark.parametrize(
     ("annotations", "says"),
     [
-        ({**ours(gang="a", size="4"), **VOLCANO}, r"minMember of PodGroup g .* contradicts .*vkgateway.io/gang-size \(4\)"),
+        (
+            {**ours(gang="a", size="4"), **VOLCANO},
+            r"minMember of PodGroup g .* contradicts .*vkgateway.io/gang-size \(4\)",
+        ),
         ({**VOLCANO, **kueue(6)}, r"total-count is '6', which contradicts spec.minMember of PodGroup g .*\(3\)"),
         ({**VOLCANO, **kueue(3), **ours(min="2")}, r"gang-min is '2', which contradicts spec.minMember"),
     ],
