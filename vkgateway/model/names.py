@@ -51,7 +51,7 @@ GANG_ANNOTATIONS: Final = frozenset(
         GANG_RESTART_COST_ANNOTATION,
     }
 )
-"""With these, and no others of our own, tenants say what their gangs need. Nothing but the gang is read out of them."""
+"""What tenants say of their gangs, in annotations with these very keys: see `is_reserved_annotation`."""
 
 TENANT_ROOT_CA: Final = "kube-root-ca.crt"
 """ConfigMap with the tenant's own certificate authority, one in each namespace of the tenant."""
@@ -68,14 +68,17 @@ _TOKEN_SUFFIX_LENGTH = len("-01234567-token")
 
 
 def is_reserved(key: str) -> bool:
-    """Tell whether a label or annotation key is vkgateway's own, which no tenant may set.
-
-    The keys of `GANG_ANNOTATIONS`, letter by letter, are for tenants to set.
-    """
-    if key in GANG_ANNOTATIONS:
-        return False
+    """Tell whether a label or annotation key is vkgateway's own, which no tenant may set."""
     prefix = key.partition("/")[0] if "/" in key else ""
     return prefix != HOLLOW_DOMAIN and (prefix == GROUP or prefix.endswith("." + GROUP))
+
+
+def is_reserved_annotation(key: str) -> bool:
+    """Tell whether an annotation is vkgateway's own: as `is_reserved`, but for those that tell of a tenant's gang.
+
+    These keys, letter by letter, are for tenants to set, as annotations only: as labels they stay reserved.
+    """
+    return key not in GANG_ANNOTATIONS and is_reserved(key)
 
 
 def validate_tenant_name(name: str) -> None:

@@ -2,11 +2,9 @@
 
 import pytest
 
-from tests.unit.translate import samples
 from tests.unit.translate.gangs.pods import ours, pod, read
 from vkgateway.model import names
 from vkgateway.translate.gangs import MarkError
-from vkgateway.translate.policy import RESERVED, refusals
 
 
 def test_a_pod_without_marks_stands_alone() -> None:
@@ -94,15 +92,11 @@ def test_a_long_value_is_cut_and_control_characters_are_escaped() -> None:
     assert len(str(caught.value)) < 250
 
 
-def test_tenants_may_set_these_annotations() -> None:
-    annotations = dict.fromkeys(sorted(names.GANG_ANNOTATIONS), "1")
-    assert len(annotations) == 7
-    assert refusals(samples.pod(metadata={"annotations": annotations}), tenant=samples.TENANT) == ()
-
-
-def test_they_are_seen_below_as_any_annotation_is() -> None:
-    made = samples.forward(samples.pod(metadata={"annotations": ours(checkpoint="1772366400")}))
-    assert made["metadata"]["annotations"]["vkgateway.io/gang-checkpoint"] == "1772366400"
+def test_tenants_may_set_these_annotations_but_no_such_labels() -> None:
+    assert len(names.GANG_ANNOTATIONS) == 7
+    for key in names.GANG_ANNOTATIONS:
+        assert not names.is_reserved_annotation(key)
+        assert names.is_reserved(key)
 
 
 @pytest.mark.parametrize(
@@ -120,5 +114,9 @@ def test_they_are_seen_below_as_any_annotation_is() -> None:
     ],
 )
 def test_tenants_may_set_no_other(key: str) -> None:
-    (refusal,) = refusals(samples.pod(metadata={"annotations": {key: "1"}}), tenant=samples.TENANT)
-    assert refusal.rule == RESERVED
+    assert names.is_reserved_annotation(key)
+
+
+@pytest.mark.parametrize("key", ["example.com/note", "kwok.vkgateway.io/run-seconds"])
+def test_what_is_not_ours_is_free(key: str) -> None:
+    assert not names.is_reserved_annotation(key)
