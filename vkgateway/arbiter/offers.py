@@ -79,14 +79,12 @@ class Want:
 
 
 def usefulness(rows: Rows, want: Want) -> FloatArray:
-    """What each row frees of what its node is short of, in pods. A node is asked for all that it can let in."""
+    """What each row frees of what its node is short of, in pods: up to as many as are asked for."""
     node, free, ask = rows.node, want.free, want.ask
     everything = free.copy()
     for resource in range(len(ask)):
         np.add.at(everything[resource], node, rows.freed[resource])
-    touched = np.zeros(free.shape[1], dtype=bool)
-    touched[node] = True
-    target = np.minimum(np.where(touched, slots(everything, ask), 0), want.short)
+    target = np.minimum(slots(everything, ask), slots(free, ask) + want.short)
     useful = np.zeros(len(node))
     for resource in _asked(ask):
         short = np.maximum(target * ask[resource] - free[resource], 0)

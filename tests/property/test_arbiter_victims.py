@@ -1,0 +1,222 @@
+"""Whom to evict, over random pools: nobody without need, nobody in cells, all or nothing, always the same."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.arbiter.lent import NOW, gpus, mixed, node, placed, running, waiting, world
+from vkgateway.arbiter.decisions import Evict
+from vkgateway.arbiter.evictable import core_of
+from vkgateway.arbiter.facts import Gang, Node, Pod, PodState, Shape
+from vkgateway.arbiter.placement import place
+from vkgateway.arbiter.room import Room
+from vkgateway.arbiter.victims import Choice, choose
+
+SIZES = st.sampled_from([gpus(1, 4), gpus(2, 8), gpus(4, 30), gpus(8, 32), gpus(0, 20)])
+AGES = st.sampled_from([0.0, 1.0, 5.0, 5.0, 60.0, 700.0])
+
+
+@dataclass(frozen=True)
+class Case:
+    nodes: tuple[Node, ...]
+    gangs: tuple[Gang, ...]
+    asking: Gang
+    coming: tuple[Pod, ...]
+
+    def choose(self, gangs: Sequence[Gang] | None = None) -> Choice | None:
+        room, evictable = world(self.nodes, self.gangs if gangs is None else gangs)
+        for pod in self.coming:
+            room.take(pod.node, pod.shape)
+        return choose(room, evictable, self.asking, self.asking.pods, now=NOW, over={"t1": 1.0}, coming=self.coming)
+
+    def room(self, gone: Sequence[str]) -> Room:
+        """What is free when these pods have gone, and those that are ending."""
+        room, _ = world(self.nodes)
+        for gang in self.gangs:
+            for pod in gang.pods:
+                if pod.uid not in gone:
+                    room.take(pod.node, pod.shape)
+        return room
+
+    def fits(self, gone: Sequence[str]) -> bool:
+        gang = self.asking
+        return place(self.room(gone), gang.pods, required_level=gang.required_level) is not None
+
+
+@st.composite
+def cases(draw: st.DrawFn, unequal: bool = True) -> Case:
+    count = draw(st.integers(1, 6))
+    there = tuple(
+        node(f"n{index}", size=draw(st.sampled_from([4, 8, 8])), rack=f"r{index % 2}") for index in range(count)
+    )
+    free = world(there)[0]
+    gangs = [gang for number in range(draw(st.integers(0, 8))) if (gang := draw(_gang(f"g{number}", free)))]
+    uids = range(draw(st.integers(0, 2)))
+    ending = [
+        replace(pod, state=PodState.ENDING) for uid in uids if (pod := draw(_pod(f"e{uid}", free, gpus(2, 8), 0)))
+    ]
+    shapes = draw(st.lists(SIZES, min_size=1, max_size=5)) if unequal else [draw(SIZES)] * draw(st.integers(1, 5))
+    asking = mixed(shapes, required_level=draw(st.sampled_from(["", "", "rack"])))
+    return Case(there, tuple(gangs), asking, tuple(ending))
+
+
+@st.composite
+def _pod(draw: st.DrawFn, uid: str, free: Room, shape: Shape, rank: int) -> Pod | None:
+    on = draw(st.sampled_from(free.names))
+    if not free.fits(on, shape):
+        return None
+    free.take(on, shape)
+    return placed(uid, on, shape, age=draw(AGES), borrowed=draw(st.integers(0, 9)) > 0, rank=rank)
+
+
+@st.composite
+def _gang(draw: st.DrawFn, name: str, free: Room) -> Gang | None:
+    shape = draw(SIZES)
+    found = [draw(_pod(f"{name}-{rank}", free, shape, rank)) for rank in range(draw(st.integers(1, 6)))]
+    pods = tuple(pod for pod in found if pod is not None)
+    gang = running(
+        name,
+        [],
+        tenant=draw(st.sampled_from(["t0", "t1"])),
+        elastic=draw(st.booleans()),
+        minimum=draw(st.integers(1, 4)),
+        priority=draw(st.integers(0, 1)),
+        minimum_run=draw(st.sampled_from([0.0, 0.0, 10.0])),
+        restart_cost=draw(st.sampled_from([0.0, 30.0])),
+    )
+    return replace(gang, pods=pods) if pods else None
+
+
+def uids(evicts: Sequence[Evict]) -> list[str]:
+    return [uid for evict in evicts for uid in evict.pods]
+
+
+def without_one(case: Case, choice: Choice) -> Iterator[list[str]]:
+    """All who go but for those of one gang that could have stayed without the others."""
+    gangs = {gang.id: gang for gang in case.gangs}
+    for evict in choice.evicts:
+        others = uids([each for each in choice.evicts if each is not evict])
+        if not evict.whole:
+            yield from ([*others, *(uid for uid in evict.pods if uid != spared)] for spared in evict.pods)
+        elif gangs[evict.gang].elastic:
+            core = {pod.uid for pod in core_of(gangs[evict.gang], gangs[evict.gang].pods)}
+            yield [*others, *(uid for uid in evict.pods if uid not in core)]
+        else:
+            yield others
+
+
+@settings(deadline=None, max_examples=150)
+@given(cases())
+def test_nobody_could_have_stayed(case: Case) -> None:
+    choice = case.choose()
+    if choice is not None:
+        for gone in without_one(case, choice):
+            assert not case.fits(gone), (choice, gone)
+
+
+@settings(deadline=None, max_examples=150)
+@given(cases())
+def test_all_or_nothing(case: Case) -> None:
+    choice = case.choose()
+    if choice is None:
+        return
+    assert list(choice.nodes) == [pod.uid for pod in case.asking.pods]
+    room = case.room(uids(choice.evicts))
+    for pod in case.asking.pods:
+        assert room.fits(choice.nodes[pod.uid], pod.shape)
+        room.take(choice.nodes[pod.uid], pod.shape)
+    if case.asking.required_level:
+        assert len({room.nodes[room.position(name)].labels["rack"] for name in choice.nodes.values()}) == 1
+
+
+@settings(deadline=None, max_examples=150)
+@given(cases())
+def test_whoever_goes_may_go(case: Case) -> None:
+    choice = case.choose()
+    gangs = {gang.id: gang for gang in case.gangs}
+    for evict in choice.evicts if choice is not None else ():
+        gang, gone = gangs[evict.gang], set(evict.pods)
+        assert gone <= {pod.uid for pod in gang.pods if pod.borrowed}
+        if evict.whole:
+            assert gone == {pod.uid for pod in gang.pods}
+        else:
+            assert len(gang.pods) - len(gone) >= min(gang.minimum, len(gang.pods))
+            assert gang.elastic or not all(pod.borrowed for pod in gang.pods)
+
+
+@settings(deadline=None, max_examples=150)
+@given(cases(unequal=False))
+def test_if_there_is_a_way_it_is_found(case: Case) -> None:
+    if case.choose() is None:
+        assert not case.fits(_all(case.gangs, surplus_only=False))
+
+
+@settings(deadline=None, max_examples=150)
+@given(cases(unequal=False))
+def test_those_before_in_line_are_called_in_first(case: Case) -> None:
+    choice = case.choose()
+    if choice is None or not choice.evicts:
+        return
+    assert not case.fits([])
+    if choice.lost or any(evict.whole for evict in choice.evicts):
+        assert not case.fits(_all(case.gangs, surplus_only=True))
+    young = {gang.id for gang in case.gangs if min(pod.since for pod in gang.pods) + gang.minimum_run > NOW}
+    if any(evict.gang in young and (evict.whole or evict.lost) for evict in choice.evicts):
+        old = [gang for gang in case.gangs if gang.id not in young]
+        surplus = _all([gang for gang in case.gangs if gang.id in young], surplus_only=True)
+        assert not case.fits([*surplus, *_all(old, surplus_only=False)])
+
+
+def _all(gangs: Sequence[Gang], *, surplus_only: bool) -> list[str]:
+    """All pods that may be called in."""
+    found = []
+    for gang in gangs:
+        core = {pod.uid for pod in core_of(gang, gang.pods)}
+        may_go = all(pod.borrowed for pod in gang.pods) and not surplus_only
+        beyond = gang.elastic or not surplus_only
+        found += [pod.uid for pod in gang.pods if pod.borrowed and (may_go or (beyond and pod.uid not in core))]
+    return found
+
+
+@settings(deadline=None, max_examples=100)
+@given(cases(), st.randoms(use_true_random=False))
+def test_the_order_of_telling_does_not_matter(case: Case, random: object) -> None:
+    shuffled = list(case.gangs)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert case.choose() == case.choose(shuffled)
+
+
+@settings(deadline=None, max_examples=100)
+@given(cases())
+def test_what_was_forgotten_leaves_nothing_behind(case: Case) -> None:
+    room, evictable = world(case.nodes, case.gangs)
+    fresh = choose(room, evictable, case.asking, case.asking.pods, now=NOW)
+    for gang in [*case.gangs, running("other", ["n0", "n0"], 1)]:
+        evictable.put(replace(gang, elastic=not gang.elastic, minimum=1))
+    evictable.drop("other")
+    for gang in case.gangs:
+        evictable.put(gang)
+    assert choose(room, evictable, case.asking, case.asking.pods, now=NOW) == fresh
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(st.integers(1, 500), st.integers(0, 9)), min_size=1, max_size=7), st.integers(1, 3))
+def test_of_gangs_on_a_node_each_the_cheapest_go(gangs: list[tuple[int, int]], count: int) -> None:
+    there = [node(f"n{index}") for index in range(len(gangs))]
+    lost = [8 * age + restart for age, restart in gangs]
+    on = [
+        running(f"g{index}", [f"n{index}"], 8, age=age, restart_cost=restart)
+        for index, (age, restart) in enumerate(gangs)
+    ]
+    asking = waiting(count)
+    choice = choose(*world(there, on), asking, asking.pods, now=NOW)
+    if count > len(gangs):
+        assert choice is None
+    else:
+        assert choice is not None
+        assert choice.lost == min(sum(each) for each in itertools.combinations(lost, count))
