@@ -140,6 +140,10 @@ class Bindings:
             holding, node, cells, used = self._journal.pop()
             self._write(holding, node, self._none if cells is None else cells, used)
 
+    def commit(self) -> None:
+        """Nothing that was done up to now can be taken back any more; marks from before are void."""
+        self._journal.clear()
+
     def _write(self, holding: Holding, node: int, cells: Counts, used: int) -> None:
         old = self.bound(holding, node)
         if old != cells:

@@ -62,6 +62,7 @@ class Cells:
         self._losses: tuple[Loss, ...] = ()
         if not tally.wholesome():
             self._reduce(mine, order)
+        bindings.commit()
 
     def _reduce(self, quotas: Iterable[Quota], order: Iterable[str]) -> None:
         bindings = self._bindings

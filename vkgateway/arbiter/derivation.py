@@ -8,106 +8,125 @@ where not all unused cells could be bound, larger ones are bound in place of sma
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from vkgateway.arbiter.bindings import Bindings, Holding
-from vkgateway.arbiter.cuts import Counts, units
+from vkgateway.arbiter.cuts import Counts, smallest_cover, total, units
+from vkgateway.arbiter.mending import enlarge, exchange
 
 
-def derive(bindings: Bindings, order: Iterable[str]) -> None:
+def derive(bindings: Bindings, order: Sequence[str]) -> None:
     """Bind cells to where they are used; `order` are the tenants, the first granted first.
 
     Uses must stand in the holdings, and no cell be bound. What no cell can hold stays in excess, and what is unused
     may be too much for the rooms: then cells must be reduced.
     """
-    for tenant in order:
-        _cover(bindings, bindings.holding(tenant))
-    level = bindings.tally.short()
-    while level is not None and _enlarge(bindings, level):
-        level = bindings.tally.short()
-
-
-def _cover(bindings: Bindings, holding: Holding) -> None:
     mark = bindings.mark()
-    if _cover_smallest(bindings, holding):
+    if _derive(bindings, order, generous=False):
         return
-    missing = _excess(bindings, holding)
-    smallest = dict(holding.bound)
     bindings.undo(mark)
-    _cover_largest_first(bindings, holding)
-    if _excess(bindings, holding) >= missing:
+    if not _derive(bindings, order, generous=True):
         bindings.undo(mark)
-        for node in sorted(smallest, key=bindings.names.__getitem__):
-            bindings.put(holding, node, smallest[node], holding.used[node])
+        _derive(bindings, order, generous=False)
 
 
-def _excess(bindings: Bindings, holding: Holding) -> int:
-    return sum(bindings.excess(holding, node) for node in holding.used)
+def _derive(bindings: Bindings, order: Sequence[str], *, generous: bool) -> bool:
+    _Cover(bindings, order, generous=generous).all()
+    level = bindings.tally.short()
+    while level is not None and (enlarge(bindings, level) or exchange(bindings, level)):
+        level = bindings.tally.short()
+    return level is None
 
 
-def _cover_smallest(bindings: Bindings, holding: Holding) -> bool:
-    """The smallest set for each node, the node with the most use first; whether all were found."""
-    complete = True
-    rooms, names = bindings.tally.rooms, bindings.names
-    for node in sorted(holding.used, key=lambda node: (-holding.used[node], rooms[node], names[node])):
-        used = holding.used[node]
-        for cells in bindings.ways(holding, node, used):
-            if bindings.has_room(holding, node, cells):
-                bindings.put(holding, node, cells, used)
-                break
-        else:
-            complete = False
-    return complete
+class _Cover:
+    """Finds cells for what is used, tenant by tenant, and leaves the others' pods the room that they need at least."""
 
+    def __init__(self, bindings: Bindings, order: Sequence[str], *, generous: bool) -> None:
+        self._bindings = bindings
+        self._generous = generous
+        """Bind the largest cells that there is room for, not the smallest."""
+        self._order = [bindings.holding(tenant) for tenant in order]
+        self._reserved: dict[int, int] = defaultdict(int)
+        """Units of a node that tenants whose turn has not come will need there."""
 
-def _cover_largest_first(bindings: Bindings, holding: Holding) -> None:
-    """Each cell, the largest first, to the node that needs the most among those with room for it.
+    def all(self) -> None:
+        """Bind the cells of all tenants."""
+        least = [self._least(holding) for holding in self._order]
+        for needs in least:
+            self._reserve(needs, 1)
+        for holding, needs in zip(self._order, least, strict=True):
+            self._reserve(needs, -1)
+            self._one(holding)
 
-    It finds cells for all pods of a tenant wherever there are some: in any solution, the largest cell can change
-    places with what is bound to that node, or with as much of it as the cell is large.
-    """
-    need = {node: units(used) for node, used in holding.used.items()}
-    for level in range(len(bindings.levels)):
-        waiting = [(-units_, bindings.names[node], node) for node, units_ in need.items() if units_ > 0]
-        heapify(waiting)
-        while waiting and holding.unused[level]:
-            _, name, node = heappop(waiting)
-            cells = list(bindings.bound(holding, node))
-            cells[level] += 1
-            if not bindings.has_room(holding, node, cells):
-                continue
-            bindings.put(holding, node, cells, holding.used[node])
-            need[node] -= bindings.levels[level]
-            if need[node] > 0:
-                heappush(waiting, (-need[node], name, node))
+    def _least(self, holding: Holding) -> dict[int, int]:
+        """The fewest units that the tenant's cells can hold its pods in, on each node by itself."""
+        levels, found = self._bindings.levels, {}
+        for node, used in holding.used.items():
+            cells = smallest_cover(holding.unused, levels, units(used))
+            found[node] = total(cells, levels) if cells is not None else units(used)
+        return found
 
+    def _reserve(self, needs: Mapping[int, int], sign: int) -> None:
+        for node, need in needs.items():
+            self._reserved[node] += sign * need
 
-def _enlarge(bindings: Bindings, level: int) -> bool:
-    """Bind larger cells in place of smaller ones while that helps at a level where room is short; whether any did."""
-    helped = False
-    for tenant in sorted(bindings.holdings):
-        holding = bindings.holdings[tenant]
-        for node in sorted(holding.bound, key=bindings.names.__getitem__):
-            if bindings.tally.slack[level] >= 0:
-                return True
-            helped |= _enlarge_on(bindings, holding, node, level)
-    return helped
+    def _one(self, holding: Holding) -> None:
+        bindings, mark = self._bindings, self._bindings.mark()
+        if self._in_turn(holding):
+            return
+        missing = self._excess(holding)
+        in_turn = dict(holding.bound)
+        bindings.undo(mark)
+        self._largest_first(holding)
+        if self._excess(holding) >= missing:
+            bindings.undo(mark)
+            for node in sorted(in_turn, key=bindings.names.__getitem__):
+                bindings.put(holding, node, in_turn[node], holding.used[node])
 
+    def _excess(self, holding: Holding) -> int:
+        return sum(self._bindings.excess(holding, node) for node in holding.used)
 
-def _enlarge_on(bindings: Bindings, holding: Holding, node: int, level: int) -> bool:
-    used = holding.used[node]
-    for cells in bindings.ways(holding, node, used):
-        if bindings.has_room(holding, node, cells) and _helps(bindings, holding, node, cells, level):
-            bindings.put(holding, node, cells, used)
+    def _has_room(self, holding: Holding, node: int, cells: Counts) -> bool:
+        tally = self._bindings.tally
+        if not tally.usable[node]:
             return True
-    return False
+        return tally.room_after(node, self._bindings.bound(holding, node), cells) >= self._reserved[node]
 
+    def _in_turn(self, holding: Holding) -> bool:
+        """A set for each node, the node with the most use first; whether all were found."""
+        bindings, complete = self._bindings, True
+        rooms, names = bindings.tally.rooms, bindings.names
+        for node in sorted(holding.used, key=lambda node: (-holding.used[node], rooms[node], names[node])):
+            used = holding.used[node]
+            ways = list(bindings.ways(holding, node, used))
+            for cells in reversed(ways) if self._generous else ways:
+                if self._has_room(holding, node, cells):
+                    bindings.put(holding, node, cells, used)
+                    break
+            else:
+                complete = False
+        return complete
 
-def _helps(bindings: Bindings, holding: Holding, node: int, cells: Counts, level: int) -> bool:
-    """Whether binding these instead makes room at the level, and leaves no other level short of room that was not."""
-    tally, old = bindings.tally, bindings.bound(holding, node)
-    changes = tally.changes(tally.rooms[node], tally.room_after(node, old, cells), old, cells)
-    return changes[level] > 0 and all(
-        change >= 0 or slack + change >= 0 for slack, change in zip(tally.slack, changes, strict=True)
-    )
+    def _largest_first(self, holding: Holding) -> None:
+        """Each cell, the largest first, to the node that needs the most among those with room for it.
+
+        It finds cells for all pods of a tenant wherever there are some: in any solution, the largest cell can change
+        places with what is bound to that node, or with as much of it as the cell is large.
+        """
+        bindings = self._bindings
+        need = {node: units(used) for node, used in holding.used.items()}
+        for level, size in enumerate(bindings.levels):
+            waiting = [(-wanted, bindings.names[node], node) for node, wanted in need.items() if wanted > 0]
+            heapify(waiting)
+            while waiting and holding.unused[level]:
+                _, name, node = heappop(waiting)
+                cells = list(bindings.bound(holding, node))
+                cells[level] += 1
+                if not self._has_room(holding, node, cells):
+                    continue
+                bindings.put(holding, node, cells, holding.used[node])
+                need[node] -= size
+                if need[node] > 0:
+                    heappush(waiting, (-need[node], name, node))
