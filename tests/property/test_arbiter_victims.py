@@ -48,48 +48,59 @@ class Case:
         return place(self.room(gone), gang.pods, required_level=gang.required_level) is not None
 
 
-@st.composite
-def cases(draw: st.DrawFn, unequal: bool = True) -> Case:
-    count = draw(st.integers(1, 6))
-    there = tuple(
-        node(f"n{index}", size=draw(st.sampled_from([4, 8, 8])), rack=f"r{index % 2}") for index in range(count)
-    )
+PODS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=6)
+"""For each pod the node that it is on, and whether it is inside its tenant's cells (0)."""
+GANGS = st.lists(
+    st.tuples(SIZES, PODS, AGES, st.booleans(), st.integers(1, 4), st.integers(0, 7), st.booleans()), max_size=8
+)
+NODES = st.lists(st.sampled_from([4, 8, 8]), min_size=1, max_size=6)
+ENDING = st.lists(st.integers(0, 5), max_size=2)
+LEVEL = st.sampled_from(["", "", "rack"])
+
+
+def _case(
+    sizes: Sequence[int],
+    gangs: Sequence[tuple[Shape, Sequence[tuple[int, int]], float, bool, int, int, bool]],
+    ending: Sequence[int],
+    asked: Sequence[Shape],
+    level: str,
+) -> Case:
+    there = tuple(node(f"n{index}", size=size, rack=f"r{index % 2}") for index, size in enumerate(sizes))
     free = world(there)[0]
-    gangs = [gang for number in range(draw(st.integers(0, 8))) if (gang := draw(_gang(f"g{number}", free)))]
-    uids = range(draw(st.integers(0, 2)))
-    ending = [
-        replace(pod, state=PodState.ENDING) for uid in uids if (pod := draw(_pod(f"e{uid}", free, gpus(2, 8), 0)))
-    ]
-    shapes = draw(st.lists(SIZES, min_size=1, max_size=5)) if unequal else [draw(SIZES)] * draw(st.integers(1, 5))
-    asking = mixed(shapes, required_level=draw(st.sampled_from(["", "", "rack"])))
-    return Case(there, tuple(gangs), asking, tuple(ending))
+    built = []
+    for number, (shape, on, age, elastic, minimum, more, priority) in enumerate(gangs):
+        found = [_pod(f"g{number}-{rank}", free, shape, each, age, rank) for rank, each in enumerate(on)]
+        if pods := tuple(pod for pod in found if pod is not None):
+            gang = running(
+                f"g{number}",
+                [],
+                tenant=f"t{more % 2}",
+                elastic=elastic,
+                minimum=minimum,
+                priority=int(priority),
+                minimum_run=10.0 if more & 2 else 0.0,
+                restart_cost=30.0 if more & 4 else 0.0,
+            )
+            built.append(replace(gang, pods=pods))
+    coming = [_pod(f"e{number}", free, gpus(2, 8), (on, 1), 0.0, 0) for number, on in enumerate(ending)]
+    going = tuple(replace(pod, state=PodState.ENDING) for pod in coming if pod is not None)
+    return Case(there, tuple(built), mixed(asked, required_level=level), going)
 
 
-@st.composite
-def _pod(draw: st.DrawFn, uid: str, free: Room, shape: Shape, rank: int) -> Pod | None:
-    on = draw(st.sampled_from(free.names))
-    if not free.fits(on, shape):
+def _pod(uid: str, free: Room, shape: Shape, at: tuple[int, int], age: float, rank: int) -> Pod | None:
+    """A pod, if there is room for it."""
+    on = free.names[at[0] % len(free.names)]
+    if any(free.free(on)[name] < amount for name, amount in shape.requests):
         return None
     free.take(on, shape)
-    return placed(uid, on, shape, age=draw(AGES), borrowed=draw(st.integers(0, 9)) > 0, rank=rank)
+    return placed(uid, on, shape, age=age + rank % 2, borrowed=at[1] > 0, rank=rank)
 
 
-@st.composite
-def _gang(draw: st.DrawFn, name: str, free: Room) -> Gang | None:
-    shape = draw(SIZES)
-    found = [draw(_pod(f"{name}-{rank}", free, shape, rank)) for rank in range(draw(st.integers(1, 6)))]
-    pods = tuple(pod for pod in found if pod is not None)
-    gang = running(
-        name,
-        [],
-        tenant=draw(st.sampled_from(["t0", "t1"])),
-        elastic=draw(st.booleans()),
-        minimum=draw(st.integers(1, 4)),
-        priority=draw(st.integers(0, 1)),
-        minimum_run=draw(st.sampled_from([0.0, 0.0, 10.0])),
-        restart_cost=draw(st.sampled_from([0.0, 30.0])),
-    )
-    return replace(gang, pods=pods) if pods else None
+EQUAL = st.tuples(SIZES, st.integers(1, 5)).map(lambda pair: [pair[0]] * pair[1])
+UNEQUAL = st.lists(SIZES, min_size=1, max_size=5)
+cases = st.builds(_case, NODES, GANGS, ENDING, UNEQUAL, LEVEL)
+cases_of_equals = st.builds(_case, NODES, GANGS, ENDING, EQUAL, LEVEL)
+patient = settings(deadline=None, max_examples=60)
 
 
 def uids(evicts: Sequence[Evict]) -> list[str]:
@@ -110,8 +121,8 @@ def without_one(case: Case, choice: Choice) -> Iterator[list[str]]:
             yield others
 
 
-@settings(deadline=None, max_examples=150)
-@given(cases())
+@patient
+@given(cases)
 def test_nobody_could_have_stayed(case: Case) -> None:
     choice = case.choose()
     if choice is not None:
@@ -119,8 +130,8 @@ def test_nobody_could_have_stayed(case: Case) -> None:
             assert not case.fits(gone), (choice, gone)
 
 
-@settings(deadline=None, max_examples=150)
-@given(cases())
+@patient
+@given(cases)
 def test_all_or_nothing(case: Case) -> None:
     choice = case.choose()
     if choice is None:
@@ -134,8 +145,8 @@ def test_all_or_nothing(case: Case) -> None:
         assert len({room.nodes[room.position(name)].labels["rack"] for name in choice.nodes.values()}) == 1
 
 
-@settings(deadline=None, max_examples=150)
-@given(cases())
+@patient
+@given(cases)
 def test_whoever_goes_may_go(case: Case) -> None:
     choice = case.choose()
     gangs = {gang.id: gang for gang in case.gangs}
@@ -149,15 +160,15 @@ def test_whoever_goes_may_go(case: Case) -> None:
             assert gang.elastic or not all(pod.borrowed for pod in gang.pods)
 
 
-@settings(deadline=None, max_examples=150)
-@given(cases(unequal=False))
+@patient
+@given(cases_of_equals)
 def test_if_there_is_a_way_it_is_found(case: Case) -> None:
     if case.choose() is None:
         assert not case.fits(_all(case.gangs, surplus_only=False))
 
 
-@settings(deadline=None, max_examples=150)
-@given(cases(unequal=False))
+@patient
+@given(cases_of_equals)
 def test_those_before_in_line_are_called_in_first(case: Case) -> None:
     choice = case.choose()
     if choice is None or not choice.evicts:
@@ -183,16 +194,16 @@ def _all(gangs: Sequence[Gang], *, surplus_only: bool) -> list[str]:
     return found
 
 
-@settings(deadline=None, max_examples=100)
-@given(cases(), st.randoms(use_true_random=False))
+@patient
+@given(cases, st.randoms(use_true_random=False))
 def test_the_order_of_telling_does_not_matter(case: Case, random: object) -> None:
     shuffled = list(case.gangs)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert case.choose() == case.choose(shuffled)
 
 
-@settings(deadline=None, max_examples=100)
-@given(cases())
+@patient
+@given(cases)
 def test_what_was_forgotten_leaves_nothing_behind(case: Case) -> None:
     room, evictable = world(case.nodes, case.gangs)
     fresh = choose(room, evictable, case.asking, case.asking.pods, now=NOW)
@@ -204,7 +215,7 @@ def test_what_was_forgotten_leaves_nothing_behind(case: Case) -> None:
     assert choose(room, evictable, case.asking, case.asking.pods, now=NOW) == fresh
 
 
-@settings(deadline=None, max_examples=100)
+@patient
 @given(st.lists(st.tuples(st.integers(1, 500), st.integers(0, 9)), min_size=1, max_size=7), st.integers(1, 3))
 def test_of_gangs_on_a_node_each_the_cheapest_go(gangs: list[tuple[int, int]], count: int) -> None:
     there = [node(f"n{index}") for index in range(len(gangs))]
