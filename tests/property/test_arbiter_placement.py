@@ -14,7 +14,7 @@ from vkgateway.arbiter.placement import largest, place
 from vkgateway.arbiter.room import Room
 
 GPU = "nvidia.com/gpu"
-patient = settings(max_examples=150, deadline=None)
+patient = settings(max_examples=80, deadline=None)
 
 free_gpus = st.integers(0, 8)
 racks = st.lists(st.lists(free_gpus, min_size=1, max_size=4), min_size=1, max_size=4)

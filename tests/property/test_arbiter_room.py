@@ -14,7 +14,7 @@ from vkgateway.arbiter.views import PLENTY, View
 from vkgateway.model.objects import Taint
 
 GPU = "nvidia.com/gpu"
-patient = settings(max_examples=100, deadline=None)
+patient = settings(max_examples=50, deadline=None)
 
 amounts = st.fixed_dictionaries(
     {GPU: st.integers(0, 9).map(lambda gpus: gpus * 1000)},
@@ -33,7 +33,7 @@ nodes = st.builds(
     images=st.frozensets(st.sampled_from("ij")),
     usable=st.sampled_from([True, True, False]),
 )
-pools = st.lists(nodes, min_size=1, max_size=40, unique_by=lambda node: node.name).map(
+pools = st.lists(nodes, min_size=1, max_size=12, unique_by=lambda node: node.name).map(
     lambda found: Pool(key=("compute", "pool"), nodes=tuple(found), governed=(GPU,), levels=("rack",))
 )
 shapes = st.builds(
@@ -92,9 +92,10 @@ def test_capacity_is_what_counting_says(pool: Pool, wanted: list[Shape], data: s
             room.give(room.names[position], shape)
             ledger.change(position, shape, -1)
         elif step == "take many":
-            room.take_at(range(len(room)), shape, [1] * len(room))
-            for each in range(len(room)):
-                ledger.change(each, shape, 1)
+            for times in range(1, data.draw(st.sampled_from([1, 9])) + 1):
+                room.take_at(range(len(room)), shape, [times] * len(room))
+                for each in range(len(room)):
+                    ledger.change(each, shape, times)
         elif step == "mark":
             marks.append((room.mark(), [Counter(each) for each in ledger.pods]))
         elif step == "undo" and marks:

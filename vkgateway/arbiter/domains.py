@@ -75,9 +75,9 @@ class Domains:
 
         After so many steps of one domain more the number is doubled.
         """
-        order = np.argsort(-self._weights(), kind="stable")
+        order = self._order()
         few = self._needed(order)
-        if few is None:
+        if few > self._number:
             return
         if len(self._demands) == 1:
             yield self._of(self._tight(order[:few]))
@@ -88,6 +88,10 @@ class Domains:
             step += 1
             few += 1 if step <= steps else few
         yield self._where(self._codes >= 0)
+
+    def needed(self) -> int:
+        """How many domains it takes at least; more than there are: all of them do not do."""
+        return self._needed(self._order())
 
     def _fits(self) -> Iterator[tuple[IntArray, Demand]]:
         """For each demand how many of its pods fit in each domain."""
@@ -112,13 +116,16 @@ class Domains:
             offers &= offered[:-1] >= asked
         return offers
 
-    def _needed(self, order: IntArray) -> int | None:
-        """How many of the domains, in this order, have room for each demand by itself; None: not even all."""
+    def _order(self) -> IntArray:
+        """The domains, those first that take most of the gang."""
+        return np.argsort(-self._weights(), kind="stable")
+
+    def _needed(self, order: IntArray) -> int:
         needed = 1
         for fits, demand in self._fits():
             reached = np.cumsum(fits[order])
             if len(reached) == 0 or reached[-1] < demand.count:
-                return None
+                return self._number + 1
             needed = max(needed, int(np.searchsorted(reached, demand.count)) + 1)
         return needed
 

@@ -160,22 +160,27 @@ class _Search:
         """Within one domain of the preferred level, or else of the next wider, or else in as few as can be."""
         if not preferred_level or sum(len(group.pods) for group in self._groups) == 1:
             return self._fill(positions)
+        domains = self.domains(preferred_level, positions)
+        for domain in domains.by_fit():
+            found = self._fill(domains.positions(domain))
+            if found is not None:
+                return found
         for level in self._outward(preferred_level, required_level):
             domains = self.domains(level, positions)
-            for domain in domains.by_fit():
-                inside = domains.positions(domain)
-                found = self._fill(inside) if level == preferred_level else self._fewest(preferred_level, inside)
+            wider = [domains.positions(domain) for domain in domains.by_fit()]
+            for inside in sorted(wider, key=lambda inside: self.domains(preferred_level, inside).needed()):
+                found = self._fewest(preferred_level, inside)
                 if found is not None:
                     return found
         return self._fewest(preferred_level, positions)
 
     def _outward(self, level: str, end: str) -> list[str]:
-        """The level and the wider ones of the network, up to the one that is required anyhow."""
+        """The levels of the network wider than this one, up to the one that is required anyhow."""
         levels = self._room.pool.levels
         if level not in levels:
-            return [level]
+            return []
         start = levels.index(end) + 1 if end in levels else 0
-        return [level, *reversed(levels[start : levels.index(level)])]
+        return list(reversed(levels[start : levels.index(level)]))
 
     def _fewest(self, level: str, positions: IntArray | None) -> list[_Part] | None:
         """In as few domains as can be."""

@@ -7,6 +7,7 @@ places back after a mark, look, and undo, or work on a copy.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -117,6 +118,24 @@ class Room:
         """Count pods of a shape as gone from a node. Raises KeyError for a node that is not the pool's."""
         self._changed(_Change(shape, [self._position[name]], [-count]))
         self._newer()
+
+    def take_all(self, placed: Iterable[tuple[str, Shape]]) -> None:
+        """Count many pods as placed, given by node and shape: the quick way to fill a new room.
+
+        Raises KeyError for a node that is not the pool's; the room is as it was then.
+        """
+        by_shape: dict[Shape, Counter[int]] = {}
+        # Pods of one shape mostly share the object, and a shape is slow to hash.
+        by_identity: dict[int, Counter[int]] = {}
+        shapes: list[Shape] = []
+        for name, shape in placed:
+            counts = by_identity.get(id(shape))
+            if counts is None:
+                counts = by_identity[id(shape)] = by_shape.setdefault(shape, Counter())
+                shapes.append(shape)  # as long as it is here its id is its own
+            counts[self._position[name]] += 1
+        for shape, counts in by_shape.items():
+            self.take_at(list(counts), shape, list(counts.values()))
 
     def take_at(self, positions: Sequence[int], shape: Shape, counts: Sequence[int]) -> None:
         """Count pods of a shape as placed on several nodes at once; each position is named once."""

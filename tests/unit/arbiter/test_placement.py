@@ -186,6 +186,16 @@ def test_within_the_next_wider_level_where_one_rack_does_not_do() -> None:
     assert found == {"p0": "y10", "p1": "y11", "p2": "y20", "p3": "y21"}
 
 
+def test_of_wider_domains_the_one_that_needs_fewest_racks() -> None:
+    nodes = [
+        node(f"{zone}{rack}{index}", zone=zone, rack=f"{zone}{rack}")
+        for zone, rack, count in (("x", "1", 1), ("x", "2", 1), ("x", "3", 1), ("y", "1", 2), ("y", "2", 2))
+        for index in range(count)
+    ]
+    found = place(room(*nodes, levels=("zone", "rack")), pods(*[gpus(8)] * 3), preferred_level="rack")
+    assert found == {"p0": "y10", "p1": "y11", "p2": "y20"}
+
+
 def test_required_and_preferred_together() -> None:
     nodes = [
         node(f"{zone}{rack}{index}", zone=zone, rack=f"{zone}{rack}")

@@ -83,6 +83,17 @@ def test_a_foreign_node_is_an_error() -> None:
         room.give("b", gpus(1))
 
 
+def test_many_pods_at_once() -> None:
+    room = Room(pool(node("a"), node("b")))
+    mark = room.mark()
+    room.take_all([("a", gpus(1)), ("b", gpus(2)), ("a", gpus(1)), ("a", gpus(4))])
+    assert (room.free("a")[GPU], room.free("b")[GPU]) == (2000, 6000)
+    room.undo(mark)
+    with pytest.raises(KeyError):
+        room.take_all([("a", gpus(1)), ("c", gpus(2))])
+    assert room.free("a")[GPU] == 8000
+
+
 def test_undo_goes_back_and_the_mark_stays_good() -> None:
     room = Room(pool(node("a"), node("b")))
     room.take("a", gpus(4))
