@@ -92,10 +92,10 @@ def test_capacity_is_what_counting_says(pool: Pool, wanted: list[Shape], data: s
             room.give(room.names[position], shape)
             ledger.change(position, shape, -1)
         elif step == "take many":
-            for times in range(1, data.draw(st.sampled_from([1, 9])) + 1):
-                room.take_at(range(len(room)), shape, [times] * len(room))
+            for _ in range(data.draw(st.sampled_from([1, 7]))):
+                room.take_at(range(len(room)), shape, [1] * len(room))
                 for each in range(len(room)):
-                    ledger.change(each, shape, times)
+                    ledger.change(each, shape, 1)
         elif step == "mark":
             marks.append((room.mark(), [Counter(each) for each in ledger.pods]))
         elif step == "undo" and marks:

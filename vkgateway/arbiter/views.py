@@ -14,7 +14,7 @@ from vkgateway.arbiter.fitting import Fitting, IntArray
 from vkgateway.model.requests import Milli
 
 MOST = 1 << 56
-"""Amounts are cut here, so that sums of them stay within 64 bits; 72 TB of memory in thousandths of a byte."""
+"""Amounts are cut here, so that sums of a hundred stay within 64 bits; 72 TB of memory in thousandths of a byte."""
 
 PLENTY = 1 << 20
 """How many pods that ask for nothing fit on a node."""
