@@ -70,8 +70,8 @@ class Market:
 
     def of_lot(self, lot: int) -> Rows:
         """What one lot frees."""
-        start, end = np.searchsorted(self.rows.lot, [lot, lot + 1])
-        return self.rows.only(np.arange(start, end))
+        start, end = self.rows.lot.searchsorted((lot, lot + 1)).tolist()
+        return self.rows.at(slice(start, end))
 
     def touching(self, nodes: BoolArray) -> Market:
         """Only the lots that free something on one of these nodes, with all that they free."""

@@ -55,13 +55,13 @@ def market(evictable: Evictable, room: Room, resources: Sequence[str], found: Pr
     table = evictable.table()
     price = _price(table, found, stage)
     position = evictable.nodes_in(room.names)[table.row_node]
-    which = np.flatnonzero((found.stage[table.row_lot] > 0) & (found.stage[table.row_lot] <= stage) & (position >= 0))
     columns = evictable.resources()
-    freed = np.zeros((len(resources), len(which)), dtype=np.int64)
+    freed = np.zeros((len(resources), len(position)), dtype=np.int64)
     for line, resource in enumerate(resources):
         if resource in columns and columns[resource] < len(table.row_freed):
-            freed[line] = table.row_freed[columns[resource]][which]
-    rows = Rows(table.row_lot[which], position[which], freed)
+            freed[line] = table.row_freed[columns[resource]]
+    open_to = (found.stage > 0) & (found.stage <= stage)
+    rows = Rows(table.row_lot, position, freed).only(open_to[table.row_lot] & (position >= 0))
     return Market(rows, price, found.ties, evictable.companions)
 
 

@@ -29,9 +29,15 @@ class Rows:
     node: IntArray
     freed: IntArray
 
-    def only(self, which: BoolArray | IntArray) -> Rows:
+    def only(self, which: BoolArray) -> Rows:
         """Some of the rows."""
-        return Rows(self.lot[which], self.node[which], self.freed[:, which])
+        if which.all():
+            return self
+        return self.at(np.flatnonzero(which))
+
+    def at(self, places: IntArray | slice) -> Rows:
+        """The rows at these places."""
+        return Rows(self.lot[places], self.node[places], self.freed[:, places])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,10 @@ class Want:
 def usefulness(rows: Rows, want: Want) -> FloatArray:
     """What each row frees of what its node is short of, in pods: up to as many as are asked for."""
     node, free, ask = rows.node, want.free, want.ask
+    if len(node) < free.shape[1]:
+        # Few rows: only their nodes are looked at.
+        nodes, node = np.unique(node, return_inverse=True)
+        free = free[:, nodes]
     everything = free.copy()
     for resource in range(len(ask)):
         np.add.at(everything[resource], node, rows.freed[resource])
@@ -102,7 +112,7 @@ def shares(price: IntArray, rows: Rows, useful: FloatArray, reach: FloatArray, s
 def best_offers(rows: Rows, share: IntArray, useful: FloatArray, *, ties: Ties, want: Want) -> Offers:
     """The offers of all nodes on which the rows let in a pod more. Each row must be useful, and there must be one."""
     order = _sorted(rows, share / useful, ties)
-    sums = _Sums(rows.only(order), share[order], want)
+    sums = _Sums(rows.at(order), share[order], want)
     last, gain, ratio, following = sums.runs()
     alone, alone_gain, alone_ratio = sums.singles()
     # One lot alone is better where those that are cheaper are too small to be of use.
