@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from vkgateway.arbiter.cells import Cells, Placed
 from vkgateway.arbiter.cuts import chain, covers, cut, listed, smallest_cover, total
 from vkgateway.arbiter.facts import Node, Pool, Quota
+from vkgateway.arbiter.reach import Reach
 from vkgateway.arbiter.refusals import refusals
 from vkgateway.arbiter.tally import Tally
 
 GPU = "nvidia.com/gpu"
 KEY = ("c", "p")
-quick = settings(max_examples=200, deadline=None)
+quick = settings(max_examples=100, deadline=None)
+patient = settings(max_examples=60, deadline=None)
 sizes = st.sampled_from([8, 6, 12, 4])
 
 
@@ -141,7 +143,7 @@ def sound(cells: Cells, pool: Pool, quotas: Sequence[Quota]) -> None:
     assert packs(sorted(unused, reverse=True), sorted(rooms.values()))
 
 
-@settings(max_examples=150, deadline=None)
+@patient
 @given(st.data())
 def test_pods_that_come_and_go_never_break_the_promise(data: st.DataObject) -> None:
     pool = pool_of(data.draw(nodes_of()))
@@ -198,7 +200,7 @@ def seen(cells: Cells, quotas: Sequence[Quota], pool: Pool) -> object:
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@patient
 @given(full_pools(), st.randoms(use_true_random=False))
 def test_the_order_in_which_things_are_told_does_not_matter(full: FullPool, random: Random) -> None:
     pool, quotas, placed = full
@@ -210,7 +212,7 @@ def test_the_order_in_which_things_are_told_does_not_matter(full: FullPool, rand
     assert seen(Cells(pool, told_quotas, told), quotas, pool) == expected
 
 
-@settings(max_examples=150, deadline=None)
+@patient
 @given(full_pools(), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 8)), max_size=8))
 def test_what_is_taken_back_leaves_no_trace(full: FullPool, tries: list[tuple[int, int, int]]) -> None:
     pool, quotas, placed = full
@@ -231,7 +233,7 @@ def test_what_is_taken_back_leaves_no_trace(full: FullPool, tries: list[tuple[in
     assert seen(cells, quotas, pool) == before
 
 
-@settings(max_examples=150, deadline=None)
+@patient
 @given(full_pools())
 def test_what_may_be_used_is_what_can_be_held(full: FullPool) -> None:
     pool, quotas, placed = full
@@ -244,7 +246,19 @@ def test_what_may_be_used_is_what_can_be_held(full: FullPool) -> None:
             assert not cells.hold(quota.tenant, name, most + 1)
 
 
-@settings(max_examples=150, deadline=None)
+@patient
+@given(full_pools(), st.randoms(use_true_random=False))
+def test_tidy_uses_do_not_get_in_each_others_way(full: FullPool, random: Random) -> None:
+    pool, quotas, placed = full
+    cells = Cells(pool, quotas, placed)
+    promised = [(q.tenant, cells.most(q.tenant, Reach.TIDY).tolist()) for q in quotas]
+    for tenant, most in promised:
+        names = [(n.name, amount) for n, amount in zip(pool.nodes, most, strict=True) if amount]
+        if names:
+            assert cells.hold(tenant, *random.choice(names))
+
+
+@patient
 @given(full_pools())
 def test_a_cell_may_be_bound_where_the_rest_still_fits(full: FullPool) -> None:
     pool, quotas, placed = full
@@ -268,7 +282,19 @@ def without(pool: Pool, gone: set[int]) -> Pool:
     return pool_of([replace(n, usable=at not in gone) for at, n in enumerate(pool.nodes)])
 
 
-@settings(max_examples=200, deadline=None)
+def unpromised(cells: Cells, pool: Pool, quotas: Sequence[Quota]) -> int:
+    """Units of usable nodes that are nobody's."""
+    usable = {n.name for n in pool.nodes if n.usable}
+    room = sum(
+        (n.allocatable[GPU] - n.used[GPU]) // 1000 for n in pool.nodes if n.usable and n.used[GPU] < n.allocatable[GPU]
+    )
+    for quota in quotas:
+        room -= sum(size * number for size, number in cells.unused(quota.tenant).items())
+        room -= sum(sum(sizes) for name, sizes in cells.bound(quota.tenant).items() if name in usable)
+    return room
+
+
+@patient
 @given(full_pools(), st.sets(st.integers(0, 4)))
 def test_where_nodes_go_only_what_must_be_is_lost_and_all_comes_back(full: FullPool, gone: set[int]) -> None:
     pool, quotas, placed = full
@@ -282,6 +308,7 @@ def test_where_nodes_go_only_what_must_be_is_lost_and_all_comes_back(full: FullP
 
     busy = Cells(left, quotas, placed)
     sound(busy, left, quotas)
+    assert not any(loss.units for loss in busy.losses()) or unpromised(busy, left, quotas) == 0
     for loss in busy.losses():
         quota = next(q for q in quotas if q.tenant == loss.tenant)
         held = sum(size * number for size, number in loss.held.items())
@@ -295,7 +322,7 @@ def test_where_nodes_go_only_what_must_be_is_lost_and_all_comes_back(full: FullP
     assert Cells(pool, quotas, placed).losses() == ()
 
 
-@settings(max_examples=150, deadline=None)
+@patient
 @given(st.data())
 def test_what_is_refused_would_not_fit_and_the_largest_named_does(data: st.DataObject) -> None:
     pool = pool_of(data.draw(nodes_of()))

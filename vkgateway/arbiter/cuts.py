@@ -108,24 +108,25 @@ def smallest_cover(available: Sequence[int], levels: Sequence[int], need: int) -
     the smallest of those must be added, and it stands in for all smaller ones: together they are less than it is.
     None: all that is available is not enough.
     """
-    taken = _largest_first(available, levels, need)
-    held = total(taken, levels)
-    if held >= need:
+    taken, rest = _largest_first(available, levels, need)
+    if rest <= 0:
         return taken
-    for level in reversed(range(len(levels))):
+    for level in range(len(levels) - 1, -1, -1):
         if available[level] > taken[level]:
             held = total(taken[: level + 1], levels[: level + 1]) + levels[level]
-            return _largest_first(available, levels, held)
+            return _largest_first(available, levels, held)[0]
     return None
 
 
-def _largest_first(available: Sequence[int], levels: Sequence[int], most: int) -> Counts:
-    """As many units as can be had without more than `most`, in the largest cells."""
-    taken: Counts = []
-    for number, size in zip(available, levels, strict=True):
-        taken.append(min(number, max(0, most) // size))
-        most -= taken[-1] * size
-    return taken
+def _largest_first(available: Sequence[int], levels: Sequence[int], most: int) -> tuple[Counts, int]:
+    """As many units as can be had without more than `most`, in the largest cells; and what is left of `most`."""
+    taken = [0] * len(levels)
+    for level, size in enumerate(levels):
+        if most < size:
+            continue
+        taken[level] = min(most // size, available[level])
+        most -= taken[level] * size
+    return taken, most
 
 
 def covers(available: Sequence[int], levels: Sequence[int], need: int) -> Iterator[Counts]:

@@ -62,11 +62,11 @@ class _Cover:
 
     def _least(self, holding: Holding) -> dict[int, int]:
         """The fewest units that the tenant's cells can hold its pods in, on each node by itself."""
-        levels, found = self._bindings.levels, {}
-        for node, used in holding.used.items():
-            cells = smallest_cover(holding.unused, levels, units(used))
-            found[node] = total(cells, levels) if cells is not None else units(used)
-        return found
+        levels, least = self._bindings.levels, {}
+        for need in set(map(units, holding.used.values())):
+            cells = smallest_cover(holding.unused, levels, need)
+            least[need] = total(cells, levels) if cells is not None else need
+        return {node: least[units(used)] for node, used in holding.used.items()}
 
     def _reserve(self, needs: Mapping[int, int], sign: int) -> None:
         for node, need in needs.items():
@@ -100,8 +100,8 @@ class _Cover:
         rooms, names = bindings.tally.rooms, bindings.names
         for node in sorted(holding.used, key=lambda node: (-holding.used[node], rooms[node], names[node])):
             used = holding.used[node]
-            ways = list(bindings.ways(holding, node, used))
-            for cells in reversed(ways) if self._generous else ways:
+            ways = bindings.ways(holding, node, used)
+            for cells in reversed(list(ways)) if self._generous else ways:
                 if self._has_room(holding, node, cells):
                     bindings.put(holding, node, cells, used)
                     break

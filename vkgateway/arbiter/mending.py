@@ -13,10 +13,17 @@ _KINDS = 64
 
 
 def enlarge(bindings: Bindings, level: int) -> bool:
-    """Bind larger cells in place of smaller ones while that helps at a level where room is short; whether any did."""
+    """Bind larger cells in place of smaller ones while that helps at a level where room is short; whether any did.
+
+    Only cells of that level and above make room at it, and only in place of smaller ones.
+    """
     helped = False
     for holding, nodes in _in_order(bindings):
         for node in nodes:
+            if not any(holding.unused[: level + 1]):
+                break
+            if not any(holding.bound[node][level + 1 :]):
+                continue
             if bindings.tally.slack[level] >= 0:
                 return True
             helped |= _enlarge_on(bindings, holding, node, level)

@@ -19,6 +19,7 @@ Rooms may be of any size, whatever the cell sizes are; only the cell sizes must 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,6 +37,8 @@ class Tally:
         self.rooms = [room if open_ else 0 for room, open_ in zip(rooms, usable, strict=True)]
         self.usable = list(usable)
         self.slack = [size * sum(room // size for room in self.rooms) for size in self.levels]
+        self.kinds = Counter(self.rooms)
+        """How many nodes have so much room."""
         self._array = np.array(self.rooms, dtype=np.int64)
 
     @property
@@ -46,6 +49,7 @@ class Tally:
     def add_node(self) -> int:
         """A node that the pool does not have (any more), where pods are left; returns its number."""
         self.rooms.append(0)
+        self.kinds[0] += 1
         self.usable.append(False)
         return len(self.rooms) - 1
 
@@ -66,9 +70,11 @@ class Tally:
         """The node's room if unused cells `new` were bound there and `old` were unused instead; may be negative."""
         if not self.usable[node]:
             return 0
-        return self.rooms[node] + sum(
-            (was - is_) * size for was, is_, size in zip(old, new, self.levels, strict=True) if was != is_
-        )
+        room = self.rooms[node]
+        for was, is_, size in zip(old, new, self.levels, strict=True):
+            if was != is_:
+                room += (was - is_) * size
+        return room
 
     def changes(self, room: int, after: int, old: Sequence[int], new: Sequence[int]) -> list[int]:
         """By how much each slack changes if a node's room becomes `after`, as `new` are bound there and not `old`."""
@@ -78,11 +84,16 @@ class Tally:
             changes.append(size * (after // size - room // size) - freed)
         return changes
 
-    def permits(self, room: int, after: int, old: Sequence[int], new: Sequence[int]) -> bool:
-        """Whether there is room for such a change and all unused cells could still be bound after it."""
+    def permits(self, room: int, after: int, old: Sequence[int], new: Sequence[int], *, tidy: bool = False) -> bool:
+        """Whether there is room for such a change and all unused cells could still be bound after it.
+
+        Tidy: it must not make room scarcer at any level.
+        """
         if after < 0:
             return False
         changes = self.changes(room, after, old, new)
+        if tidy:
+            return min(changes) >= 0
         return all(slack + change >= 0 for slack, change in zip(self.slack, changes, strict=True))
 
     def rebind(self, node: int, old: Sequence[int], new: Sequence[int]) -> None:
@@ -92,4 +103,8 @@ class Tally:
             self.slack[level] += change
         if after != room:
             self.rooms[node] = after
+            self.kinds[after] += 1
+            self.kinds[room] -= 1
+            if not self.kinds[room]:
+                del self.kinds[room]
             self._array[node] = after
