@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
-import aiohttp
 import msgspec
 
 from bench.pods import RUN_LABEL
@@ -89,10 +88,10 @@ async def _watch(client: Client, place: Where, *, run: str, timeline: Timeline, 
             "timeoutSeconds": 3600,
         }
         splitter = LineSplitter()
-        with contextlib.suppress(aiohttp.ClientPayloadError):
-            async with client.stream("GET", PODS.path(), params) as response:
+        with contextlib.suppress(ConnectionError):
+            async with client.stream(PODS.path(), params) as stream:
                 opened.set()
-                while chunk := await response.content.readany():
+                while chunk := await stream.read():
                     when = now()
                     for line in splitter.feed(chunk):
                         version = _take(line, place, timeline, when)
