@@ -49,13 +49,16 @@ def place(
     """
     if not pods:
         return {}
+    allowed = _allowed(room, among)
+    if len(pods) == 1 and not required_level:
+        return _place_one(room, pods[0], allowed)
     groups = _groups(room, pods)
     what = None
-    if among is None and (required_level or len(groups) > 1):
+    if allowed is None and (required_level or len(groups) > 1):
         what = required_level, tuple((group.shape, len(group.pods)) for group in groups)
     if what is not None and room.missed(what):
         return None
-    search = _Search(room, groups, None if among is None else np.flatnonzero(room.mask(among)))
+    search = _Search(room, groups, allowed)
     found = search.within(required_level, preferred_level)
     if found is not None:
         return _assigned(room, pods, found, preferred_level)
@@ -67,7 +70,7 @@ def place(
 def largest(room: Room, pods: Sequence[Pod], *, required_level: str = "", among: Among = None) -> int:
     """How many of the pods would fit at most, the small ones first; the room stays as it is."""
     groups = _groups(room, pods)[::-1]
-    allowed = None if among is None else np.flatnonzero(room.mask(among))
+    allowed = _allowed(room, among)
     search = _Search(room, groups, allowed)
     if not required_level:
         return search.most(allowed)
@@ -78,6 +81,23 @@ def largest(room: Room, pods: Sequence[Pod], *, required_level: str = "", among:
             break
         most = max(most, search.most(domains.positions(domain)))
     return most
+
+
+def _place_one(room: Room, pod: Pod, allowed: IntArray | None) -> dict[str, str] | None:
+    """What the search comes to for a lone pod: most pods are, so it is worth its own short way."""
+    chosen, _ = _fill(room.view(pod.shape), 1, allowed)
+    if not chosen:
+        return None
+    room.take_at(chosen, pod.shape, [1])
+    return {pod.uid: room.names[chosen[0]]}
+
+
+def _allowed(room: Room, among: Among) -> IntArray | None:
+    """The positions of the nodes that are allowed; None: all, for which more is known beforehand."""
+    if among is None:
+        return None
+    mask = room.mask(among)
+    return None if mask.all() else np.flatnonzero(mask)
 
 
 def _groups(room: Room, pods: Sequence[Pod]) -> list[_Group]:
