@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from vkgateway.arbiter.cuts import Counts, node_room, pool_levels, quota_cells, 
 from vkgateway.arbiter.derivation import derive
 from vkgateway.arbiter.facts import Pool, Quota
 from vkgateway.arbiter.reach import Reach, reach
-from vkgateway.arbiter.reduction import Claim, reduce
+from vkgateway.arbiter.reduction import Claim, give_back, reduce
 from vkgateway.arbiter.tally import Tally
 
 Placed = tuple[str, str, int]
@@ -59,12 +59,13 @@ class Cells:
             used[number] = used.get(number, 0) + amount
         order = list(dict.fromkeys([*self._asked, *sorted(bindings.holdings)]))
         derive(bindings, order)
+        self._settle_excess(order)
         self._losses: tuple[Loss, ...] = ()
         if not tally.wholesome():
             self._reduce(mine, order)
         bindings.commit()
 
-    def _reduce(self, quotas: Iterable[Quota], order: Iterable[str]) -> None:
+    def _reduce(self, quotas: Iterable[Quota], order: Sequence[str]) -> None:
         bindings = self._bindings
         before = {tenant: self._held(tenant) for tenant in self._asked}
         claims = {
@@ -72,20 +73,24 @@ class Cells:
             for quota in quotas
         }
         reduce(bindings, claims)
-        for tenant in order:
-            self._settle_excess(bindings.holding(tenant))
+        self._settle_excess(order)
+        # What is given back may hold pods on nodes that are not usable, and so leave room for more.
+        while give_back(bindings, claims):
+            self._settle_excess(order)
         self._losses = tuple(
             Loss(tenant=tenant, units=claim.lost, asked=self._by_size(before[tenant]), held=self._by_size(held))
             for tenant, claim in sorted(claims.items())
             if (held := self._held(tenant)) != before[tenant]
         )
 
-    def _settle_excess(self, holding: Holding) -> None:
+    def _settle_excess(self, order: Iterable[str]) -> None:
+        """Bind what is unused to where pods have no cell, as far as all the rest can still be bound."""
         bindings = self._bindings
-        nodes = [node for node in holding.used if bindings.excess(holding, node)]
-        for node in sorted(nodes, key=lambda node: (-holding.used[node], bindings.names[node])):
-            if not bindings.settle(holding, node, holding.used[node]):
-                bindings.settle_part(holding, node)
+        for holding in map(bindings.holding, order):
+            nodes = [node for node in holding.used if bindings.excess(holding, node)]
+            for node in sorted(nodes, key=lambda node: (-holding.used[node], bindings.names[node])):
+                if not bindings.settle(holding, node, holding.used[node]):
+                    bindings.settle_part(holding, node)
 
     def _held(self, tenant: str) -> Counts:
         holding = self._bindings.holding(tenant)

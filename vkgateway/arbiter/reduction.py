@@ -47,12 +47,11 @@ class Claim:
 
 
 def reduce(bindings: Bindings, claims: Mapping[str, Claim]) -> None:
-    """Take cells away until the rest can all be bound, then give back what has room in smaller pieces."""
+    """Take cells away until the rest can all be bound; `give_back` then returns what has room in smaller pieces."""
     level = bindings.tally.short()
     while level is not None:
         _reduce_at(bindings, claims, level)
         level = bindings.tally.short()
-    _give_back(bindings, claims)
 
 
 def _reduce_at(bindings: Bindings, claims: Mapping[str, Claim], level: int) -> None:
@@ -126,8 +125,12 @@ def _take(bindings: Bindings, claim: Claim, level: int, node: int | None, number
     claim.lost += number * bindings.levels[level]
 
 
-def _give_back(bindings: Bindings, claims: Mapping[str, Claim]) -> None:
-    """What was lost in large cells comes back in those that have room: the largest first, to whom it hurts most."""
+def give_back(bindings: Bindings, claims: Mapping[str, Claim]) -> bool:
+    """What was lost in large cells comes back in those that have room: the largest first, to whom it hurts most.
+
+    Returns whether anything came back.
+    """
+    before = sum(claim.lost for claim in claims.values())
     for level, size in enumerate(bindings.levels):
         waiting = [(-claim.pain(0), claim.granted, claim.tenant) for claim in claims.values() if claim.lost >= size]
         heapify(waiting)
@@ -138,3 +141,4 @@ def _give_back(bindings: Bindings, claims: Mapping[str, Claim]) -> None:
             claim.lost -= number * size
             if claim.lost >= size:
                 heappush(waiting, (-claim.pain(0), claim.granted, claim.tenant))
+    return sum(claim.lost for claim in claims.values()) < before
