@@ -43,6 +43,18 @@ class Lot:
     pods: tuple[Pod, ...]
     stage: Stage
     whole: bool
+    running: tuple[Pod, ...]
+    """All of the gang's pods that run."""
+
+    @property
+    def going(self) -> tuple[Pod, ...]:
+        """All who go when it goes."""
+        return self.running if self.whole else self.pods
+
+    @property
+    def name(self) -> str:
+        """Names no other lot."""
+        return self.gang.id if self.whole else f"{self.gang.id}/{self.pods[0].uid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,26 +90,22 @@ class Table:
     """Resources by rows, in thousandths."""
 
 
-def running(gang: Gang, pool: PoolKey) -> list[Pod]:
-    """The gang's pods that run in the pool and were not told to go."""
-    return [pod for pod in gang.pods if pod.state is PodState.PLACED and pod.node and pod.pool == pool]
-
-
 def lots_of(gang: Gang, pool: PoolKey) -> list[Lot]:
     """The lots of a gang: what of its pods that run in the pool may go, and in which company.
 
     Its core are the pods of lowest rank: of each role its minimum, then up to the gang's minimum. A gang of which a
     pod is inside its tenant's cells never goes whole; what it borrows beyond its core can still be called in.
     """
-    placed = running(gang, pool)
-    may_go = all(pod.borrowed for pod in placed)
-    if may_go and (not gang.elastic or len(placed) <= gang.minimum):
-        return [Lot(gang, tuple(placed), Stage.WORK, whole=True)] if placed else []
-    core = core_of(gang, placed)
+    runs = tuple(pod for pod in gang.pods if pod.state is PodState.PLACED and pod.node and pod.pool == pool)
+    may_go = all(pod.borrowed for pod in runs)
+    if may_go and (not gang.elastic or len(runs) <= gang.minimum):
+        return [Lot(gang, runs, Stage.WORK, whole=True, running=runs)] if runs else []
+    core = tuple(core_of(gang, runs))
     inside = {pod.uid for pod in core}
     stage = Stage.SURPLUS if gang.elastic else Stage.WORK
-    beyond = [Lot(gang, (pod,), stage, whole=False) for pod in placed if pod.borrowed and pod.uid not in inside]
-    return [*beyond, Lot(gang, tuple(core), Stage.WORK, whole=True)] if may_go and core else beyond
+    beyond = [pod for pod in runs if pod.borrowed and pod.uid not in inside]
+    lots = [Lot(gang, (pod,), stage, whole=False, running=runs) for pod in beyond]
+    return [*lots, Lot(gang, core, Stage.WORK, whole=True, running=runs)] if may_go and core else lots
 
 
 def core_of(gang: Gang, pods: Iterable[Pod]) -> list[Pod]:
@@ -123,7 +131,7 @@ class Evictable:
         """By number; None: dropped."""
         self.companions: dict[int, tuple[int, ...]] = {}
         """For the core of a gang the lots beyond it, which go when it goes."""
-        self._of_gang: dict[str, list[int]] = {}
+        self._of_gang: dict[str, tuple[int, ...]] = {}
         self._numbers = _Numbers()
         self._whole = _Lines[np.int64](np.int64, 7)
         self._real = _Lines[np.float64](np.float64, 4)
@@ -140,8 +148,9 @@ class Evictable:
     def put(self, gang: Gang) -> None:
         """Take in a gang as it is now; what was known of it before is forgotten."""
         self.drop(gang.id)
-        for lot in lots_of(gang, self.pool):
-            self._add(lot)
+        lots = lots_of(gang, self.pool)
+        if lots:
+            self._add(gang, lots)
 
     def drop(self, gang: str) -> None:
         """Forget a gang, if it is known."""
@@ -199,28 +208,31 @@ class Evictable:
             self._translation = names, np.array([index.get(name, -1) for name in known], dtype=np.int64)
         return self._translation[1]
 
-    def _add(self, lot: Lot) -> None:
-        number, numbers, gang = len(self.lots), self._numbers, lot.gang
+    def _add(self, gang: Gang, lots: Sequence[Lot]) -> None:
+        first = len(self.lots)
+        mine = tuple(range(first, first + len(lots)))
+        self._of_gang[gang.id] = mine
+        if lots[-1].whole and len(lots) > 1:
+            self.companions[mine[-1]] = mine[:-1]
+        protected = 0.0
+        if gang.minimum_run > 0:
+            protected = min(pod.since for pod in lots[0].running) + gang.minimum_run
+        tenant, priority = self._numbers.tenant(gang.tenant), self._numbers.priority(gang.priority)
+        for number, lot in zip(mine, lots, strict=True):
+            self._append(number, lot, tenant=tenant, priority=priority, protected=protected)
+
+    def _append(self, number: int, lot: Lot, *, tenant: int, priority: int, protected: float) -> None:
+        gang, going = lot.gang, lot.going
         self.lots.append(lot)
-        others = self._of_gang.setdefault(gang.id, [])
-        if lot.whole and others:
-            self.companions[number] = tuple(others)
-        others.append(number)
-        rank, name, restart = 0, gang.id, max(0.0, gang.restart_cost)
-        if not lot.whole:
-            rank, name, restart = lot.pods[0].rank, f"{gang.id}/{lot.pods[0].uid}", 0.0
-        gone = running(gang, self.pool) if lot.whole else lot.pods
-        units = [pod.shape.amount(self.unit) for pod in gone]
-        begun = sum(amount * max(pod.since, gang.checkpoint) for amount, pod in zip(units, gone, strict=True))
-        since = min(pod.since for pod in gone)
-        started = since if lot.whole else min(pod.since for pod in running(gang, self.pool))
-        protected = started + gang.minimum_run if gang.minimum_run > 0 else 0.0
-        tenant, priority = numbers.tenant(gang.tenant), numbers.priority(gang.priority)
-        self._whole.append((1, lot.stage, sum(units), priority, rank, tenant, _digest(name)))
-        self._real.append((begun, restart, protected, since))
-        for node, amounts in self._freed(lot).items():
-            line = (amounts.get(column, 0) for column in range(len(numbers.resources)))
-            self._rows.append((number, node, *line))
+        units = [pod.shape.amount(self.unit) for pod in going]
+        begun = sum([amount * max(pod.since, gang.checkpoint) for amount, pod in zip(units, going, strict=True)])
+        restart, rank = (max(0.0, gang.restart_cost), 0) if lot.whole else (0.0, lot.pods[0].rank)
+        self._whole.append((1, lot.stage, sum(units), priority, rank, tenant, _digest(lot.name)))
+        self._real.append((begun, restart, protected, min([pod.since for pod in going])))
+        freed = self._freed(lot)
+        width = range(len(self._numbers.resources))
+        for node, amounts in freed.items():
+            self._rows.append((number, node, *[amounts.get(column, 0) for column in width]))
 
     def _freed(self, lot: Lot) -> dict[int, dict[int, int]]:
         """By node and resource."""
@@ -233,12 +245,15 @@ class Evictable:
 
     def _close_up(self) -> None:
         """Number the lots anew, without holes, in the order that they have."""
-        left = [lot for lot in self.lots if lot is not None]
+        left: dict[str, list[Lot]] = {}
+        for lot in self.lots:
+            if lot is not None:
+                left.setdefault(lot.gang.id, []).append(lot)
         self.lots, self.companions, self._of_gang, self._holes = [], {}, {}, 0
         for lines in (self._whole, self._real, self._rows):
             lines.clear()
-        for lot in left:
-            self._add(lot)
+        for lots in left.values():
+            self._add(lots[0].gang, lots)
 
 
 class _Numbers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from vkgateway.arbiter.cheapest import Ground, Group, Market, proposals
 from vkgateway.arbiter.decisions import Evict
-from vkgateway.arbiter.evictable import Evictable, Lot, Stage, running
+from vkgateway.arbiter.evictable import Evictable, Lot, Stage
 from vkgateway.arbiter.facts import Gang, Pod, Shape
 from vkgateway.arbiter.fitting import BoolArray, IntArray
 from vkgateway.arbiter.giveback import Nodes, spare_by_count, spare_by_trial
@@ -63,6 +64,7 @@ def choose(
     """
     if ceiling is not None and placer is None:
         raise ValueError("a ceiling needs a placer that keeps to it")
+    counts = Counter(pod.shape for pod in pods)
     asking = _Asking(
         room=room,
         evictable=evictable,
@@ -71,6 +73,8 @@ def choose(
         allowed=room.mask(among),
         ceiling=ceiling,
         placer=placer,
+        counts=counts,
+        resources=sorted({name for shape in counts for name, _ in shape.requests}),
     )
     mark = room.mark()
     try:
@@ -115,15 +119,15 @@ class _Asking:
     ceiling: IntArray | None
     placer: Placer | None
 
-    @property
-    def resources(self) -> list[str]:
-        """All that is asked for."""
-        return sorted({name for pod in self.pods for name, _ in pod.shape.requests})
+    counts: Mapping[Shape, int]
+    """How many of its pods there are of each shape."""
+    resources: Sequence[str]
+    """All that is asked for."""
 
     @property
     def countable(self) -> bool:
         """Whether the gang fits if, and only if, there are places enough by counting."""
-        return self.placer is None and len({pod.shape for pod in self.pods}) == 1
+        return self.placer is None and len(self.counts) == 1
 
     def place(self) -> Nodes | None:
         """Where the gang goes in the room as it is; the room is left as it was."""
@@ -150,10 +154,7 @@ class _Asking:
             lines.append(self.ceiling)
         free = np.array(lines, dtype=np.int64).reshape(len(lines), len(room))
         domain = room.fitting.column(level).codes if level else np.zeros(len(room), dtype=np.int64)
-        counts: dict[Shape, int] = {}
-        for pod in self.pods:
-            counts[pod.shape] = counts.get(pod.shape, 0) + 1
-        unit = room.pool.unit
+        counts, unit = self.counts, room.pool.unit
         shapes = sorted(counts, key=lambda shape: (-shape.amount(unit), room.total(shape), shape.requests))
         groups = [Group(self._ask(shape), counts[shape], self.allowed & room.fitting.mask(shape)) for shape in shapes]
         return Ground(free, domain, groups)
@@ -222,10 +223,12 @@ def _choice(
     prices: Prices | None = None,
     first: float = 0.0,
 ) -> Choice:
+    by_gang: dict[str, list[Lot]] = {}
     lost: dict[str, float] = {}
     for number, lot in lots.items():
+        by_gang.setdefault(lot.gang.id, []).append(lot)
         lost[lot.gang.id] = lost.get(lot.gang.id, 0.0) + (float(prices.lost[number]) if prices is not None else 0.0)
-    evicts = tuple(_evict(asking, lots, gang, lost[gang], now) for gang in sorted(lost))
+    evicts = tuple(_evict(by_gang[gang], asking.gang, lost[gang], now) for gang in sorted(lost))
     total = sum(lost.values())
     return Choice(
         nodes=nodes,
@@ -236,17 +239,16 @@ def _choice(
     )
 
 
-def _evict(asking: _Asking, lots: Mapping[int, Lot], gang: str, lost: float, now: float) -> Evict:
-    mine = [lot for lot in lots.values() if lot.gang.id == gang]
-    victim = mine[0].gang
-    whole = any(lot.whole for lot in mine)
-    going = {pod.uid for lot in mine for pod in lot.pods}
+def _evict(lots: Sequence[Lot], asking: Gang, lost: float, now: float) -> Evict:
+    gang = lots[0].gang
+    whole = any(lot.whole for lot in lots)
+    going = {pod.uid for lot in lots for pod in lot.pods}
     return Evict(
-        gang=gang,
-        pods=tuple(pod.uid for pod in running(victim, asking.evictable.pool) if whole or pod.uid in going),
+        gang=gang.id,
+        pods=tuple(pod.uid for pod in lots[0].running if whole or pod.uid in going),
         whole=whole,
-        makes_room_for=asking.gang.id,
-        deadline=now + victim.notice,
+        makes_room_for=asking.id,
+        deadline=now + gang.notice,
         lost=lost,
     )
 
