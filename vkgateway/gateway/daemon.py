@@ -61,7 +61,6 @@ def tune_collector() -> None:
     What is kept by the thousand makes no cycles, and a full collection would hold everything up for longer than all
     work on a pod takes.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, 10, 20)
 

@@ -1,27 +1,32 @@
-"""Health and metrics over plain HTTP: /healthz (it lives), /readyz (it serves, or why not), /metrics."""
+"""Health and metrics over plain HTTP: /healthz (it lives), /readyz (it serves, or why not), /metrics.
+
+By the same few lines that answer for the virtual nodes: a web framework would double what a restarted gateway loads
+before it can look for what has changed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
-import socket
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Final, Self
 
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from vkgateway.kube.wire import Wire
+from vkgateway.kubelet.http import Malformed, Reply, Request, Session
 from vkgateway.model.errors import UnavailableError
-
-if TYPE_CHECKING:
-    from aiohttp import web
 
 log = structlog.get_logger(__name__)
 
 Check = Callable[[], str]
 """Says what is wrong, or "" if nothing is."""
+
+_PATIENCE: Final = 30.0
+"""Seconds for which a connection may be silent."""
+_CONNECTIONS: Final = 64
 
 
 class HealthServer:
@@ -39,7 +44,8 @@ class HealthServer:
         self._port = port
         self._checks = checks
         self._refresh = refresh
-        self._task: asyncio.Task[None] | None = None
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def port(self) -> int:
@@ -47,66 +53,73 @@ class HealthServer:
         return self._port
 
     async def __aenter__(self) -> Self:
-        """Listen; answers come as soon as the web server is loaded, which nothing else waits for."""
+        loop = asyncio.get_running_loop()
         try:
-            listening = _listen(self._address, self._port)
+            self._server = await loop.create_server(self._accept, self._address, self._port, reuse_address=True)
         except OSError as error:
             raise UnavailableError(
                 f"health and metrics cannot listen on {self._address}:{self._port}: {error.strerror or error}",
                 hint="Choose another with observability.port, or 0 for any free one.",
             ) from error
-        self._port = listening.getsockname()[1]
-        self._task = asyncio.create_task(self._serve(listening), name="health")
+        self._port = self._server.sockets[0].getsockname()[1]
         log.info("health and metrics listen", address=self._address, port=self._port)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._task is not None:
-            task, self._task = self._task, None
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            await self._server.wait_closed()
+            self._server = None
+
+    def _accept(self) -> Wire:
+        wire = Wire()
+        task = asyncio.get_running_loop().create_task(self._converse(wire), name="health-connection")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return wire
+
+    async def _converse(self, wire: Wire) -> None:
+        """Answer one request after the other."""
+        session = Session(wire)
+        try:
+            await wire.opened()
+            more = len(self._tasks) <= _CONNECTIONS
+            while more:
+                try:
+                    async with asyncio.timeout(_PATIENCE):
+                        request = await session.next_request()
+                except Malformed as error:
+                    await session.reply(Reply.text(error.status, str(error)), last=True)
+                    return
+                if request is None:
+                    return
+                more = await session.reply(self._answer(request))
+        except OSError as error:  # a time-out is one
+            log.debug("health connection ended", peer=wire.peer, error=str(error))
+        finally:
             with contextlib.suppress(asyncio.CancelledError):
-                await task
+                await wire.closed(linger=1.0)
 
-    async def _serve(self, listening: socket.socket) -> None:
-        with contextlib.closing(listening):
-            # A third of a second of loading, which a gateway that was restarted has better use for.
-            web = await asyncio.to_thread(importlib.import_module, "aiohttp.web")
-            app = web.Application()
-            app.router.add_get("/healthz", self._healthz)
-            app.router.add_get("/readyz", self._readyz)
-            app.router.add_get("/metrics", self._metrics)
-            runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-            await runner.setup()
-            try:
-                await web.SockSite(runner, listening).start()
-                await asyncio.get_running_loop().create_future()
-            finally:
-                await runner.cleanup()
+    def _answer(self, request: Request) -> Reply:
+        if request.method != "GET":
+            return Reply.text(405, "only GET is known here")
+        if request.path == ("healthz",):
+            return Reply.text(200, "ok")
+        if request.path == ("readyz",):
+            return self._readyz()
+        if request.path == ("metrics",):
+            self._refresh()
+            return Reply(200, generate_latest(), CONTENT_TYPE_LATEST)
+        return Reply.text(404, "known here: /healthz, /readyz, /metrics")
 
-    async def _healthz(self, _: web.Request) -> web.Response:
-        from aiohttp import web
-
-        return web.Response(text="ok\n")
-
-    async def _readyz(self, _: web.Request) -> web.Response:
+    def _readyz(self) -> Reply:
         """Every check on a line of its own, as Kubernetes' own servers tell them."""
-        from aiohttp import web
-
         found = {name: check() for name, check in self._checks.items()}
         lines = [f"[-]{name}: {why}" if why else f"[+]{name} ok" for name, why in found.items()]
-        return web.Response(text="\n".join(lines) + "\n", status=503 if any(found.values()) else 200)
-
-    async def _metrics(self, _: web.Request) -> web.Response:
-        from aiohttp import web
-
-        self._refresh()
-        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-
-def _listen(address: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listening = socket.create_server((address, port), family=family, backlog=128)
-    listening.setblocking(False)
-    return listening
+        return Reply.text(503 if any(found.values()) else 200, "\n".join(lines))

@@ -1,0 +1,57 @@
+"""Health and metrics as their callers see them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import aiohttp
+import pytest
+
+from vkgateway.gateway.health import HealthServer
+from vkgateway.model.errors import UnavailableError
+
+
+async def test_each_path_tells_its_own() -> None:
+    refreshed: list[bool] = []
+    trouble = {"compute-clusters": ""}
+    health = HealthServer(
+        address="127.0.0.1",
+        port=0,
+        checks={"tenants": lambda: "", "compute-clusters": lambda: trouble["compute-clusters"]},
+        refresh=lambda: refreshed.append(True),
+    )
+    async with health, aiohttp.ClientSession(f"http://127.0.0.1:{health.port}") as session:
+
+        async def get(path: str) -> tuple[int, str]:
+            async with session.get(path) as answer:
+                return answer.status, await answer.text()
+
+        assert await get("/healthz") == (200, "ok\n")
+        assert await get("/readyz") == (200, "[+]tenants ok\n[+]compute-clusters ok\n")
+        trouble["compute-clusters"] = "they are being listed"
+        assert await get("/readyz") == (503, "[+]tenants ok\n[-]compute-clusters: they are being listed\n")
+        status, text = await get("/metrics")
+        assert status == 200
+        assert "# HELP" in text
+        assert refreshed == [True]
+        assert (await get("/else"))[0] == 404
+        async with session.post("/healthz") as answer:
+            assert answer.status == 405
+
+
+async def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}"):
+            async with HealthServer(address="127.0.0.1", port=port, checks={}):
+                pass
+
+
+async def test_what_is_no_request_is_refused() -> None:
+    async with HealthServer(address="127.0.0.1", port=0, checks={}) as health:
+        with socket.create_connection(("127.0.0.1", health.port)) as raw:
+            raw.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(raw, b"nonsense\r\n\r\n")
+            assert (await loop.sock_recv(raw, 100)).startswith(b"HTTP/1.1 400")
