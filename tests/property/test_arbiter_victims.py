@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.unit.arbiter.lent import NOW, gpus, mixed, node, placed, running, waiting, world
 from vkgateway.arbiter.decisions import Evict
-from vkgateway.arbiter.evictable import core_of
 from vkgateway.arbiter.facts import Gang, Node, Pod, PodState, Shape
+from vkgateway.arbiter.lots import core_of
 from vkgateway.arbiter.placement import place
 from vkgateway.arbiter.room import Room
 from vkgateway.arbiter.victims import Choice, choose

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from vkgateway.arbiter.cheapest import Ground, Market
-from vkgateway.arbiter.evictable import Lot
 from vkgateway.arbiter.fitting import IntArray
+from vkgateway.arbiter.lots import Lot
 from vkgateway.arbiter.offers import slots
 from vkgateway.arbiter.room import Room
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from vkgateway.arbiter.cheapest import Market
-from vkgateway.arbiter.evictable import Evictable, FloatArray, Stage, Table
+from vkgateway.arbiter.evictable import Evictable, FloatArray, Table
 from vkgateway.arbiter.fitting import IntArray
+from vkgateway.arbiter.lots import Stage
 from vkgateway.arbiter.offers import Rows, Ties
 from vkgateway.arbiter.room import Room
 

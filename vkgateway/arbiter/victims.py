@@ -10,10 +10,11 @@ import numpy as np
 
 from vkgateway.arbiter.cheapest import Ground, Group, Market, proposals
 from vkgateway.arbiter.decisions import Evict
-from vkgateway.arbiter.evictable import Evictable, Lot, Stage
+from vkgateway.arbiter.evictable import Evictable
 from vkgateway.arbiter.facts import Gang, Pod, Shape
 from vkgateway.arbiter.fitting import BoolArray, IntArray
 from vkgateway.arbiter.giveback import Nodes, spare_by_count, spare_by_trial
+from vkgateway.arbiter.lots import Lot, Stage
 from vkgateway.arbiter.market import Prices, market, prices
 from vkgateway.arbiter.placement import place
 from vkgateway.arbiter.room import Among, Room

@@ -1,0 +1,76 @@
+"""Lots: which of a gang's running pods may be evicted, and in which company.
+
+A lot is a pod of an elastic gang's surplus, or what is left of a gang: its core, which only goes together with all the
+rest. Pods inside their tenant's cells are in no lot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from vkgateway.arbiter.facts import Gang, Pod, PodState, PoolKey
+
+
+class Stage(IntEnum):
+    """How far it must have come before a lot is called in."""
+
+    SURPLUS = 1
+    """Beyond an elastic gang's minimum: nothing is lost by it, the gang goes on with the rest."""
+    WORK = 2
+    PROTECTED = 3
+    """Inside its minimum run time: only if nothing else will do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """Pods of one gang that are evicted together or not at all; `whole`: the rest of the gang goes with them."""
+
+    gang: Gang
+    pods: tuple[Pod, ...]
+    stage: Stage
+    whole: bool
+    running: tuple[Pod, ...]
+    """All of the gang's pods that run."""
+
+    @property
+    def going(self) -> tuple[Pod, ...]:
+        """All who go when it goes."""
+        return self.running if self.whole else self.pods
+
+    @property
+    def name(self) -> str:
+        """Names no other lot."""
+        return self.gang.id if self.whole else f"{self.gang.id}/{self.pods[0].uid}"
+
+
+def lots_of(gang: Gang, pool: PoolKey) -> list[Lot]:
+    """The lots of a gang: what of its pods that run in the pool may go, and in which company.
+
+    Its core are the pods of lowest rank: of each role its minimum, then up to the gang's minimum. A gang of which a
+    pod is inside its tenant's cells never goes whole; what it borrows beyond its core can still be called in.
+    """
+    runs = tuple(pod for pod in gang.pods if pod.state is PodState.PLACED and pod.node and pod.pool == pool)
+    may_go = all(pod.borrowed for pod in runs)
+    if may_go and (not gang.elastic or len(runs) <= gang.minimum):
+        return [Lot(gang, runs, Stage.WORK, whole=True, running=runs)] if runs else []
+    core = tuple(core_of(gang, runs))
+    inside = {pod.uid for pod in core}
+    stage = Stage.SURPLUS if gang.elastic else Stage.WORK
+    beyond = [pod for pod in runs if pod.borrowed and pod.uid not in inside]
+    lots = [Lot(gang, (pod,), stage, whole=False, running=runs) for pod in beyond]
+    return [*lots, Lot(gang, core, Stage.WORK, whole=True, running=runs)] if may_go and core else lots
+
+
+def core_of(gang: Gang, pods: Iterable[Pod]) -> list[Pod]:
+    """The pods that make up the gang's minimum, those of low rank first; all of them where there are no more."""
+    missing = dict(gang.role_minimum)
+    core, others = [], []
+    for pod in sorted(pods, key=lambda pod: (pod.rank, pod.uid)):
+        if missing.get(pod.role, 0) > 0:
+            missing[pod.role] -= 1
+            core.append(pod)
+        else:
+            others.append(pod)
+    return core + others[: max(0, gang.minimum - len(core))]
