@@ -117,6 +117,9 @@ def test_views_brought_up_to_date_are_like_new_ones(pool: Pool, wanted: list[Sha
     for _ in range(data.draw(st.integers(1, 6))):
         shape = data.draw(st.sampled_from(wanted))
         room.take(data.draw(st.sampled_from(room.names)), shape, data.draw(st.integers(-1, 2)))
+        for _ in range(data.draw(st.sampled_from([0, 20]))):
+            room.take(room.names[0], shape)
+            room.give(room.names[0], shape)
         for looked_at in wanted:
             room.view(looked_at).sums("rack")
     for shape in wanted:

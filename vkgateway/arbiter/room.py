@@ -70,9 +70,19 @@ class Room:
 
     def copy(self) -> Room:
         """A second state of the same nodes, to be changed apart from this one. Marks are not carried over."""
+        return self._with(self._yard.copy())
+
+    def limited(self, ceiling: IntArray) -> Room:
+        """A copy that offers no more of the pool's unit on each node than the ceiling, by position, in thousandths.
+
+        Which nodes are full and which are whole is judged by what is free, not by the ceiling.
+        """
+        return self._with(self._yard.copy(ceiling))
+
+    def _with(self, yard: Yard) -> Room:
         other = Room.__new__(Room)
         other.__dict__.update(self.__dict__)
-        other._yard = self._yard.copy()
+        other._yard = yard
         other._views, other._changes, other._misses = {}, [], {}
         return other
 

@@ -43,6 +43,7 @@ class Yard:
         self.dropped = 0
         """How many entries were cut off the front of the log."""
         self._free: dict[str, IntArray] = {}
+        self._ceiling: IntArray | None = None
         self._scale: dict[str, FloatArray] = {}
         for resource in sorted({name for node in nodes for name in node.allocatable} | {unit}):
             allocatable = _column([node.allocatable for node in nodes], resource)
@@ -52,11 +53,14 @@ class Yard:
         self.whole = min(max(sizes, default=0), MOST)
         """Thousandths of the unit of the largest usable node."""
 
-    def copy(self) -> Yard:
-        """The same nodes, their free amounts to be changed apart."""
+    def copy(self, ceiling: IntArray | None = None) -> Yard:
+        """The same nodes, their free amounts to be changed apart; no more units than a ceiling are handed out."""
         other = Yard.__new__(Yard)
         other.__dict__.update(self.__dict__)
         other._free = {name: free.copy() for name, free in self._free.items()}
+        other._ceiling = self._ceiling if ceiling is None else ceiling
+        if other._ceiling is not None:
+            other._ceiling = np.minimum(other._ceiling, MOST)
         other.touched, other.dropped = [], 0
         return other
 
@@ -68,7 +72,13 @@ class Yard:
         """For each resource that a shape asks for what is free and how much it asks; None: no node has one of them."""
         if any(name not in self._free for name, _ in shape.requests):
             return None
-        return [(self._free[name], min(amount, MOST)) for name, amount in shape.requests]
+        return self._lines(shape)
+
+    def _lines(self, shape: Shape) -> list[tuple[IntArray, int]]:
+        lines = [(self._free[name], min(amount, MOST)) for name, amount in shape.requests if name in self._free]
+        if self._ceiling is not None and (units := shape.amount(self.unit)):
+            lines.append((self._ceiling, min(units, MOST)))
+        return lines
 
     def share(self, resource: str) -> tuple[IntArray, FloatArray]:
         """What is free of a resource, and by what to multiply it for its part of what the node has."""
@@ -81,15 +91,12 @@ class Yard:
     def change(self, shape: Shape, positions: Sequence[int], counts: Sequence[int]) -> None:
         """Put pods of a shape on nodes; below zero: take them away. Each position is named once."""
         few = len(positions) <= _FEW
-        for name, amount in shape.requests:
-            free = self._free.get(name)
-            if free is None:
-                continue
+        for free, amount in self._lines(shape):
             if few:
                 for position, count in zip(positions, counts, strict=True):
-                    free[position] -= min(amount, MOST) * count
+                    free[position] -= amount * count
             else:
-                free[positions] -= min(amount, MOST) * np.array(counts, dtype=np.int64)
+                free[positions] -= amount * np.array(counts, dtype=np.int64)
         self.touched.extend(positions)
         if len(self.touched) > 2 * self.size + 64:
             self.dropped += len(self.touched)

@@ -126,6 +126,17 @@ def test_all_nodes_at_once_are_judged_like_each(
     assert fitting.dislike(shape).tolist() == [disliked(tolerations, node.taints) for node in NODES]
 
 
+def test_shapes_that_differ_in_one_thing_are_not_mistaken_for_each_other() -> None:
+    fitting = Fitting(NODES)
+    plain = Shape(())
+    tolerant = Shape((), tolerations=(Toleration(key="x", operator="Exists"),))
+    choosy = Shape((), terms=((needs("zone", "In", "north"),),))
+    assert fitting.mask(plain).tolist() == [True, False, True, False]
+    assert fitting.mask(tolerant).tolist() == [True, True, True, False]
+    assert fitting.mask(choosy).tolist() == [True, False, False, False]
+    assert (fitting.dislike(plain).sum(), fitting.dislike(tolerant).sum()) == (1, 0)
+
+
 def test_missing_images_are_counted() -> None:
     assert Fitting(NODES).missing_images(Shape((), images=frozenset({"i", "j"}))).tolist() == [2, 2, 0, 1]
 

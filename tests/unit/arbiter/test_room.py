@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from vkgateway.arbiter.facts import Node, Pool, Shape
@@ -179,6 +180,25 @@ def test_a_copy_lives_its_own_life() -> None:
     assert (room.total(gpus(1)), other.total(gpus(1))) == (6, 0)
     room.take("a", gpus(1))
     assert (room.total(gpus(1)), other.total(gpus(1))) == (5, 0)
+
+
+def test_a_ceiling_limits_what_is_offered() -> None:
+    room = Room(pool(node("a"), node("b", used=6), node("c")))
+    limited = room.limited(np.array([4000, 4000, -1000]))
+    assert limited.capacity(gpus(1)).tolist() == [4, 2, 0]
+    assert limited.capacity(gpus(0, cpu=64)).tolist() == [1, 1, 1]
+    limited.take("a", gpus(3))
+    limited.take("a", gpus(0, cpu=32))
+    assert limited.capacity(gpus(1)).tolist() == [1, 2, 0]
+    assert limited.copy().capacity(gpus(1)).tolist() == [1, 2, 0]
+    assert limited.free("a") == {"cpu": 32_000, GPU: 5000}
+    assert room.capacity(gpus(1)).tolist() == [8, 2, 8]
+
+
+def test_a_ceiling_does_not_make_a_whole_node_look_full() -> None:
+    limited = Room(pool(node("a"), node("b", used=3))).limited(np.array([2000, 8000]))
+    keys = limited.view(gpus(1)).key
+    assert keys[1] < keys[0]
 
 
 def test_neighbours_in_the_network() -> None:
