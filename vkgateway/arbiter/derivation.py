@@ -23,8 +23,8 @@ def derive(bindings: Bindings, order: Sequence[str]) -> None:
     Uses must stand in the holdings, and no cell be bound. What no cell can hold stays in excess, and what is unused
     may be too much for the rooms: then cells must be reduced.
     """
-    mark = bindings.mark()
-    if _derive(bindings, order, generous=False):
+    mark, slack = bindings.mark(), list(bindings.tally.slack)
+    if _derive(bindings, order, generous=False) or _hopeless(bindings, slack):
         return
     bindings.undo(mark)
     if not _derive(bindings, order, generous=True):
@@ -38,6 +38,17 @@ def _derive(bindings: Bindings, order: Sequence[str], *, generous: bool) -> bool
     while level is not None and (enlarge(bindings, level) or exchange(bindings, level)):
         level = bindings.tally.short()
     return level is None
+
+
+def _hopeless(bindings: Bindings, slack: list[int]) -> bool:
+    """Whether there would be too little room even if no pod ran on a usable node; `slack` is from before any bound."""
+    for holding in bindings.holdings.values():
+        for node, cells in holding.bound.items():
+            if not bindings.tally.usable[node]:
+                for level, number in enumerate(cells):
+                    for at in range(level, len(slack)):
+                        slack[at] += number * bindings.levels[level]
+    return min(slack) < 0
 
 
 class _Cover:
