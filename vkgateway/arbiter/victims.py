@@ -184,10 +184,10 @@ def _at_stage(asking: _Asking, found: Prices, stage: Stage) -> _Chosen | None:
             best, price, first = lots, cost, found.lost[proposal].sum()
     if best is None:
         return None
-    chosen = _carry_out(asking, offered, best)
+    chosen = _carry_out(asking, ground, offered, best)
     if chosen is None:
         # By counting it fits, but not by placement: shapes stand in each other's way. Begin with all that there is.
-        chosen = _carry_out(asking, offered, np.unique(offered.rows.lot).tolist())
+        chosen = _carry_out(asking, ground, offered, np.unique(offered.rows.lot).tolist())
         first = 0
     if chosen is None:
         return None
@@ -195,7 +195,7 @@ def _at_stage(asking: _Asking, found: Prices, stage: Stage) -> _Chosen | None:
     return _Chosen(chosen.lots, chosen.nodes, max(float(first), float(lost)))
 
 
-def _carry_out(asking: _Asking, offered: Market, numbers: Sequence[int]) -> _Chosen | None:
+def _carry_out(asking: _Asking, ground: Ground, offered: Market, numbers: Sequence[int]) -> _Chosen | None:
     """Try the placement without these lots, and spare whom it does not need."""
     room = asking.room
     lots = {number: lot for number in numbers if (lot := asking.evictable.lots[number]) is not None}
@@ -209,7 +209,7 @@ def _carry_out(asking: _Asking, offered: Market, numbers: Sequence[int]) -> _Cho
         room.undo(mark)
         return None
     if not asking.countable:
-        left, nodes = spare_by_trial(room, offered, lots, asking.place, nodes)
+        left, nodes = spare_by_trial(room, ground, offered, lots, place=asking.place, nodes=nodes)
         lots = {number: lots[number] for number in left}
     return _Chosen(lots, nodes, 0.0)
 
