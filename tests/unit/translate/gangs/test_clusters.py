@@ -41,6 +41,11 @@ def test_ray_that_scales_itself_starts_with_the_least() -> None:
     assert dict(marks.role_minimum) == {"head": 1, "gpus": 1}
 
 
+def test_ray_that_scales_itself_counts_hosts() -> None:
+    marks = read(ray_pod("head", "headgroup"), ray({**HOSTS, "maxReplicas": 3}, enableInTreeAutoscaling=True))
+    assert (marks.minimum, marks.size, marks.maximum) == (9, 9, 13)
+
+
 def test_ray_head_comes_first() -> None:
     cluster = ray(GPUS, HOSTS)
     head = read(ray_pod("head", "headgroup"), cluster)
@@ -55,6 +60,8 @@ def test_ray_head_comes_first() -> None:
         ({**GPUS, "replicas": 0}, 1),
         ({"groupName": "gpus", "minReplicas": 2}, 2),
         ({**GPUS, "suspend": True}, 0),
+        ({**GPUS, "minReplicas": 5}, 5),
+        ({"groupName": "gpus", "replicas": 0}, 0),
     ],
 )
 def test_ray_workers_stay_within_their_bounds(group: dict[str, Any], pods: int) -> None:
@@ -129,3 +136,18 @@ def test_spark_executors_that_must_start_together() -> None:
     assert (marks.minimum, marks.size, marks.elastic) == (8, 8, False)
     with pytest.raises(MarkError, match="more than the gang's 8 pods"):
         read(spark_pod("executor", operator=True, annotations=ours(min="9")), found)
+
+
+def test_spark_labels_that_are_not_all_there_say_nothing() -> None:
+    for labels in (
+        {"spark-role": "executor"},
+        {"spark-app-selector": "s"},
+        {"spark-app-selector": "s", "spark-role": "x"},
+    ):
+        assert read(pod("x", labels=labels)).group == "research/pod/uid-of-x"
+
+
+def test_spark_executors_are_ordered_by_their_numbers() -> None:
+    marked = spark_pod("executor", 3)
+    marked["metadata"]["name"] = "etl-exec-99"
+    assert read(marked).rank == 3

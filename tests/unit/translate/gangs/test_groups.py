@@ -79,8 +79,60 @@ def test_a_group_that_is_not_there_is_waited_for(marked: Any, reference: Referen
     assert reference.name in str(reference)
 
 
-def test_a_minimum_beside_a_group_does_not_replace_it() -> None:
-    assert read(in_coscheduling(annotations=ours(min="2"))).waits_for is not None
+def written(way: str, number: int | None, **more: Any) -> tuple[Any, Any]:
+    """A pod whose name ends with 2 in a group of each kind with a minimum, and the group."""
+    if way == "podgroup":
+        policy = {"gang": {} if number is None else {"minCount": number}}
+        return in_group("train-2", **more), kubernetes_group("train", schedulingPolicy=policy)
+    if way == "workload":
+        entry = {"name": "workers", "policy": {"gang": {} if number is None else {"minCount": number}}}
+        marked = pod("worker-2", workloadRef={"name": "train", "podGroup": "workers"}, **more)
+        return marked, beside("scheduling.k8s.io/v1alpha1", "Workload", "train", {"podGroups": [entry]})
+    spec = {} if number is None else {"minMember": number}
+    if way == "volcano":
+        annotations = {"scheduling.k8s.io/group-name": "g", **more.pop("annotations", {})}
+        return pod("x-2", annotations=annotations, **more), volcano_group("g", **spec)
+    labels = {"scheduling.x-k8s.io/pod-group": "g"}
+    return pod("x-2", labels=labels, **more), beside("scheduling.x-k8s.io/v1alpha1", "PodGroup", "g", spec)
+
+
+WRITTEN = ["podgroup", "workload", "volcano", "coscheduling"]
+
+
+@pytest.mark.parametrize("way", WRITTEN)
+def test_our_minimum_does_not_replace_that_of_a_group(way: str) -> None:
+    marked, group = written(way, 4, annotations=ours(min="2"))
+    with pytest.raises(MarkError, match=r"gang-min is '2', which contradicts spec\..* \(4\); take one of the two off"):
+        read(marked, group)
+    assert read(marked).waits_for is not None
+    assert read(marked).rank == 2
+
+
+@pytest.mark.parametrize("way", WRITTEN)
+def test_our_size_and_maximum_stand_beside_a_group(way: str) -> None:
+    marked, group = written(way, 4, annotations=ours(min="4", size="6", elastic_max="8"))
+    marks = read(marked, group)
+    assert (marks.minimum, marks.size, marks.maximum, marks.elastic, marks.rank) == (4, 6, 8, True, 2)
+    assert marks.waits_for is None
+    for annotations, says in (
+        (ours(size="3"), r"spec\..* is '4', which is more than the gang's 3 pods"),
+        (ours(elastic_max="3"), r"elastic-max is '3', which is less than the gang's 4 pods; raise it to at least 4"),
+    ):
+        with pytest.raises(MarkError, match=says):
+            read(*written(way, 4, annotations=annotations))
+
+
+@pytest.mark.parametrize("way", WRITTEN)
+def test_a_group_without_a_number_starts_with_one_pod(way: str) -> None:
+    assert read(*written(way, None)).minimum == 1
+    assert read(*written(way, 0)).minimum == 1
+
+
+def test_our_minimum_does_not_replace_kueues_count() -> None:
+    marked = in_kueue()
+    marked["metadata"]["annotations"] |= ours(min="2")
+    with pytest.raises(MarkError, match="take one of the two off"):
+        read(marked)
 
 
 def test_workload() -> None:
@@ -110,8 +162,10 @@ def test_volcano_task_minimums_count_beside_the_minimum() -> None:
     assert (marks.minimum, dict(marks.role_minimum)) == (6, {"ps": 2, "worker": 4})
 
 
-def test_volcano_without_a_minimum_starts_with_one_pod() -> None:
-    assert read(in_volcano(), volcano_group("job-5f")).minimum == 1
+def test_volcano_task_told_by_a_label_only() -> None:
+    marked = pod(labels={"volcano.sh/task-spec": "ps"}, annotations={"scheduling.k8s.io/group-name": "g"})
+    marks = read(marked, volcano_group("g", minMember=1, minTaskMember={"ps": None}))
+    assert (marks.role, dict(marks.role_minimum)) == ("ps", {})
 
 
 def test_volcano_own_name_of_the_annotation() -> None:

@@ -174,3 +174,20 @@ def test_roles_without_end_are_not_read() -> None:
         MarkError, match=r"spec.pytorchReplicaSpecs of PyTorchJob bert .* '1001 entries', which are too"
     ):
         read(replica("PyTorchJob", "worker", 0), found)
+
+
+def test_roles_are_told_apart_whatever_their_case() -> None:
+    assert read(replica("PyTorchJob", "Worker", 0), pytorch()).role == "worker"
+
+
+@pytest.mark.parametrize(("deadline", "seconds"), [(0, 0.0), (90, 90.0), (None, None)])
+def test_deadline(deadline: int | None, seconds: float | None) -> None:
+    found = pytorch(runPolicy={"activeDeadlineSeconds": deadline})
+    assert read(replica("PyTorchJob", "worker", 0), found).run_limit == seconds
+
+
+@pytest.mark.parametrize("deadline", [-1, True, "90", 1.5])
+def test_deadline_nonsense(deadline: Any) -> None:
+    found = pytorch(runPolicy={"activeDeadlineSeconds": deadline})
+    with pytest.raises(MarkError, match=r"activeDeadlineSeconds of PyTorchJob bert .* no number of seconds"):
+        read(replica("PyTorchJob", "worker", 0), found)
