@@ -56,6 +56,18 @@ class Ground:
             may &= np.bincount(self.domain[inside], weights=fit, minlength=len(may)) >= group.count
         return np.flatnonzero(may)
 
+    def coarser(self) -> Iterator[Ground]:
+        """The same, with twice as many pods at once each time: for pods that must stand together on few nodes."""
+        most, size = max(group.count for group in self.groups), 1
+        while size <= most:
+            groups = [_bundled(group, min(size, group.count)) for group in self.groups]
+            yield replace(self, groups=groups)
+            size *= 2
+
+
+def _bundled(group: Group, size: int) -> Group:
+    return replace(group, ask=group.ask * size, count=-(-group.count // size))
+
 
 @dataclass(frozen=True, slots=True)
 class Market:
@@ -82,10 +94,7 @@ class Market:
 
 def proposals(ground: Ground, market: Market) -> Iterator[IntArray]:
     """Sets of lots whose going makes room in one domain, by counting; in the domains that look cheapest first."""
-    everything = ground.free.copy()
-    for resource in range(len(everything)):
-        np.add.at(everything[resource], market.rows.node, market.rows.freed[resource])
-    domains = ground.could(everything)
+    domains = ground.could(after(ground, market))
     if len(domains) > _DOMAINS:
         domains = _promising(ground, market, domains)
     found = 0
@@ -95,6 +104,14 @@ def proposals(ground: Ground, market: Market) -> Iterator[IntArray]:
         found += bool(sets)
         if found == _DOMAINS:
             break
+
+
+def after(ground: Ground, market: Market) -> IntArray:
+    """What would be free if all lots went."""
+    free = ground.free.copy()
+    for resource in range(len(free)):
+        np.add.at(free[resource], market.rows.node, market.rows.freed[resource])
+    return free
 
 
 def _promising(ground: Ground, market: Market, domains: IntArray) -> IntArray:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vkgateway.arbiter.cheapest import Ground, Group, Market, proposals
+from vkgateway.arbiter.cheapest import Ground, Group, Market, after, proposals
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.evictable import Evictable
 from vkgateway.arbiter.facts import Gang, Pod, Shape
@@ -175,35 +175,32 @@ def _at_stage(asking: _Asking, found: Prices, stage: Stage) -> _Chosen | None:
     """The cheapest set that is found at a stage; the room then counts its lots as gone. None: the room is as it was."""
     ground = asking.ground()
     offered = market(asking.evictable, asking.room, asking.lines(), found, stage)
-    best: list[int] | None = None
-    price = first = 0
-    for proposal in proposals(ground, offered):
-        lots = spare_by_count(ground, offered, proposal) if asking.countable else proposal.tolist()
-        cost = int(offered.price[lots].sum())
-        if best is None or cost < price:
-            best, price, first = lots, cost, found.lost[proposal].sum()
-    if best is None:
+    if not len(ground.could(after(ground, offered))):
         return None
-    chosen = _carry_out(asking, ground, offered, best)
-    if chosen is None:
-        # By counting it fits, but not by placement: shapes stand in each other's way. Begin with all that there is.
-        chosen = _carry_out(asking, ground, offered, np.unique(offered.rows.lot).tolist())
-        first = 0
-    if chosen is None:
-        return None
-    lost = sum(found.lost[lot] for lot in chosen.lots)
-    return _Chosen(chosen.lots, chosen.nodes, max(float(first), float(lost)))
+    for each in ground.coarser() if asking.placer is not None else (ground,):
+        candidates: dict[tuple[int, ...], float] = {}
+        for proposal in proposals(each, offered):
+            lots = spare_by_count(ground, offered, proposal) if asking.countable else proposal.tolist()
+            candidates.setdefault(tuple(lots), float(found.lost[proposal].sum()))
+        for chosen in sorted(candidates, key=lambda lots: int(offered.price[list(lots)].sum())):
+            done = _carry_out(asking, ground, offered, chosen, candidates[chosen])
+            if done is not None:
+                return done
+    # By counting it fits, but not by placement: shapes or cells stand in the way. Begin with all that there is.
+    return _carry_out(asking, ground, offered, np.unique(offered.rows.lot).tolist(), 0.0)
 
 
-def _carry_out(asking: _Asking, ground: Ground, offered: Market, numbers: Sequence[int]) -> _Chosen | None:
+def _carry_out(
+    asking: _Asking, ground: Ground, offered: Market, numbers: Sequence[int], first: float
+) -> _Chosen | None:
     """Try the placement without these lots, and spare whom it does not need."""
     room = asking.room
     lots = {number: lot for number in numbers if (lot := asking.evictable.lots[number]) is not None}
     mark = room.mark()
-    for lot in lots.values():
-        for pod in lot.pods:
-            if pod.node in room:
-                room.give(pod.node, pod.shape)
+    going = Counter((pod.node, pod.shape) for lot in lots.values() for pod in lot.pods)
+    for (node, shape), count in going.items():
+        if node in room:
+            room.give(node, shape, count)
     nodes = asking.place()
     if nodes is None:
         room.undo(mark)
@@ -211,7 +208,7 @@ def _carry_out(asking: _Asking, ground: Ground, offered: Market, numbers: Sequen
     if not asking.countable:
         left, nodes = spare_by_trial(room, ground, offered, lots, place=asking.place, nodes=nodes)
         lots = {number: lots[number] for number in left}
-    return _Chosen(lots, nodes, 0.0)
+    return _Chosen(lots, nodes, first)
 
 
 def _choice(

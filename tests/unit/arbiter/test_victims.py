@@ -300,3 +300,29 @@ def test_the_gang_itself_is_no_victim() -> None:
     gang = replace(waiting(1), pods=(*waiting(1).pods, placed("old", "n0", 8)))
     there = world(nodes(1), [gang])
     assert choose(*there, gang, gang.pods[:1], now=NOW) is None
+
+
+def test_pods_that_must_stand_together_on_few_nodes() -> None:
+    # Single pods are cheap here and there, but the placer wants all of them on one node.
+    gangs = [
+        running(f"g{index}{place}", [f"n{index}"], 2, age=1 + 10 * place) for index in range(4) for place in range(4)
+    ]
+    gangs[4:8] = [running(f"one{place}", ["n1"], 2, age=9) for place in range(4)]
+    gang = waiting(4, 2)
+
+    def together(room: Room) -> dict[str, str] | None:
+        tries = (place(room, gang.pods, among=[name]) for name in room.names)
+        return next((found for found in tries if found is not None), None)
+
+    choice = ask(world(nodes(4), gangs), gang, placer=together)
+    assert going(choice).keys() == {f"one{place}" for place in range(4)}
+
+
+def test_where_all_must_go_first_to_see_what_is_needed() -> None:
+    # Counting says that a cheap node will do; the placer takes only pairs of nodes that it likes.
+    gangs = [running(f"g{index}", [f"n{index}"], 8, age=1 + index) for index in range(4)]
+    gang = waiting(2)
+    choice = ask(world(nodes(4), gangs), gang, placer=lambda room: place(room, gang.pods, among=["n1", "n3"]))
+    assert going(choice).keys() == {"g1", "g3"}
+    assert choice is not None
+    assert choice.lost == 8 * (2 + 4)
