@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from vkgateway.arbiter.facts import PoolKey
+from vkgateway.arbiter.facts import Plan, PoolKey
 
 
 class HoldCode(StrEnum):
@@ -79,3 +79,5 @@ class Decisions:
     evicts: tuple[Evict, ...] = ()
     reprieves: tuple[Reprieve, ...] = ()
     holds: tuple[Hold, ...] = ()
+    plans: Mapping[str, Plan] = field(default_factory=dict)
+    """By gang, all plans that are in force from now on: to be told again in the next cycle."""

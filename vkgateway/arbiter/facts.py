@@ -142,6 +142,16 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Where a waiting gang starts as soon as those have gone who stand there; the room is kept for it until then."""
+
+    pool: PoolKey
+    nodes: Mapping[str, str]
+    """Pod uid to node."""
+    borrowed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
     """Pods that start together or not at all; a lone pod is a gang of one. Times are seconds since the epoch.
 
@@ -178,6 +188,8 @@ class Gang:
     """Seconds between the notice of an eviction and the deletion."""
     grace: float = 30.0
     """Seconds that its pods may take to end, capped by policy."""
+    plan: Plan | None = None
+    """What the last cycle planned for it. Where that was lost it is planned anew, perhaps for other nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

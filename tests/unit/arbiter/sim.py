@@ -1,0 +1,213 @@
+"""A tiny cluster in which decisions are carried out, on a clock of its own; it checks what must always hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from vkgateway.arbiter.cells import Cells
+from vkgateway.arbiter.cycle import decide
+from vkgateway.arbiter.decisions import Decisions, Hold
+from vkgateway.arbiter.facts import Band, Gang, Node, Pod, PodState, Policy, Pool, Quota, Shape, Snapshot
+
+GPU = "nvidia.com/gpu"
+KEY = ("compute", "pool")
+
+
+def node(name: str, size: int = 8, *, usable: bool = True, rack: str = "r0") -> Node:
+    return Node(name=name, allocatable={GPU: size * 1000, "cpu": 64_000}, labels={"rack": rack}, usable=usable)
+
+
+def quota(
+    tenant: str, guarantee: int = 0, *, limit: int | None = None, weight: float = 1.0, cells: tuple[int, ...] = ()
+) -> Quota:
+    return Quota(
+        tenant=tenant,
+        pool=KEY,
+        guarantee={GPU: guarantee * 1000} if guarantee else {},
+        limit={GPU: limit * 1000} if limit is not None else {},
+        weight=weight,
+        cells=cells,
+    )
+
+
+def gpus(count: int, cpu: int = 0) -> Shape:
+    return Shape.of({GPU: count * 1000, "cpu": cpu * 1000})
+
+
+def gang(
+    name: str, tenant: str, shapes: Sequence[int | Shape] | Mapping[str, tuple[int, int]], **fields: object
+) -> Gang:
+    """A gang that waits: the GPUs of each pod, or by role how many pods of how many GPUs. Minimum: all of them."""
+    if isinstance(shapes, Mapping):
+        flat = [(role, gpus(size)) for role, (count, size) in shapes.items() for _ in range(count)]
+    else:
+        flat = [("", gpus(each) if isinstance(each, int) else each) for each in shapes]
+    pods = tuple(
+        Pod(uid=f"{name}-{rank}", shape=shape, rank=rank, role=role) for rank, (role, shape) in enumerate(flat)
+    )
+    given: dict[str, object] = {"minimum": len(pods), "pools": (KEY,), "notice": 10.0, "grace": 5.0, **fields}
+    return Gang(id=name, tenant=tenant, pods=pods, **given)  # type: ignore[arg-type]
+
+
+class Cluster:
+    """One pool, and what has become of the gangs in it."""
+
+    def __init__(
+        self,
+        nodes: Iterable[Node],
+        quotas: Iterable[Quota],
+        gangs: Iterable[Gang] = (),
+        *,
+        now: float = 1000.0,
+        policy: Policy | None = None,
+        recreate: bool = True,
+    ) -> None:
+        self.pool = Pool(key=KEY, nodes=tuple(nodes), governed=(GPU,), levels=("rack",))
+        self.quotas = tuple(quotas)
+        self.gangs = {each.id: each for each in gangs}
+        self.now = now
+        self.policy = policy or Policy()
+        self.runs: dict[str, float] = {}
+        """Seconds after which gangs end."""
+        self.started: dict[str, float] = {}
+        """When the minimum of each gang ran first."""
+        self._recreate = recreate
+        self._renewed = 0
+
+    def snapshot(self) -> Snapshot:
+        gangs = tuple(sorted(self.gangs.values(), key=lambda each: each.id))
+        return Snapshot(pools=(self.pool,), quotas=self.quotas, gangs=gangs, policy=self.policy)
+
+    def add(self, *gangs: Gang) -> None:
+        self.gangs.update((each.id, replace(each, created=each.created or self.now)) for each in gangs)
+
+    def cycle(self) -> Decisions:
+        """Decide, check and carry out."""
+        decisions = decide(self.snapshot(), self.now)
+        self._check(decisions)
+        self._carry_out(decisions)
+        self._check_state()
+        return decisions
+
+    def settle(self, seconds: float = 60, step: float = 1) -> None:
+        """Let time pass, with a cycle in every step."""
+        end = self.now + seconds
+        while self.now < end:
+            self.cycle()
+            self.advance(step)
+        self.cycle()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass: what was told to go goes, what has run its time ends."""
+        self.now += seconds
+        for each in list(self.gangs.values()):
+            placed = [pod.since for pod in each.pods if pod.state is PodState.PLACED]
+            if placed and each.id in self.runs and min(placed) + self.runs[each.id] <= self.now:
+                del self.gangs[each.id]
+                continue
+            pods = [after for pod in each.pods if (after := self._later(each, pod)) is not None]
+            if pods:
+                self.gangs[each.id] = replace(each, pods=tuple(pods))
+            else:
+                del self.gangs[each.id]
+
+    def _later(self, owner: Gang, pod: Pod) -> Pod | None:
+        if pod.state is PodState.NOTIFIED and pod.deadline <= self.now:
+            return replace(pod, state=PodState.ENDING, deadline=pod.deadline + owner.grace)
+        if pod.state is PodState.ENDING and pod.deadline <= self.now:
+            self._renewed += 1
+            fresh = Pod(uid=f"{pod.uid}+{self._renewed}", shape=pod.shape, rank=pod.rank, role=pod.role)
+            return fresh if self._recreate else None
+        return pod
+
+    # What can be asked
+
+    def placed(self, name: str) -> dict[str, str]:
+        return {pod.uid: pod.node for pod in self.gangs[name].pods if pod.state is PodState.PLACED}
+
+    def running(self) -> set[str]:
+        return {name for name in self.gangs if self.placed(name)}
+
+    def borrowed(self, name: str) -> set[bool]:
+        return {pod.borrowed for pod in self.gangs[name].pods if pod.state is PodState.PLACED}
+
+    def cells(self) -> Cells:
+        placed = [
+            (each.tenant, pod.node, pod.shape.amount(GPU))
+            for each in self.gangs.values()
+            for pod in each.pods
+            if pod.node and not pod.borrowed
+        ]
+        return Cells(self.pool, self.quotas, placed)
+
+    # Carrying out
+
+    def _carry_out(self, decisions: Decisions) -> None:
+        for admit in decisions.admits:
+            self._change(
+                admit.gang,
+                admit.nodes,
+                state=PodState.PLACED,
+                pool=admit.pool,
+                borrowed=admit.borrowed,
+                since=self.now,
+            )
+            for uid, on in admit.nodes.items():
+                self._change(admit.gang, [uid], node=on)
+            self.started.setdefault(admit.gang, self.now)
+        for evict in decisions.evicts:
+            self._change(
+                evict.gang,
+                evict.pods,
+                state=PodState.NOTIFIED,
+                deadline=evict.deadline,
+                evicted_for=evict.makes_room_for,
+            )
+        for reprieve in decisions.reprieves:
+            self._change(reprieve.gang, reprieve.pods, state=PodState.PLACED, deadline=0.0, evicted_for="")
+        for name, each in self.gangs.items():
+            self.gangs[name] = replace(each, plan=decisions.plans.get(name))
+
+    def _change(self, name: str, uids: Iterable[str], **fields: object) -> None:
+        chosen, each = set(uids), self.gangs[name]
+        assert chosen <= {pod.uid for pod in each.pods}
+        pods = tuple(replace(pod, **fields) if pod.uid in chosen else pod for pod in each.pods)  # type: ignore[arg-type]
+        self.gangs[name] = replace(each, pods=pods)
+
+    # What must always hold
+
+    def _check(self, decisions: Decisions) -> None:
+        pods = {pod.uid: (each, pod) for each in self.gangs.values() for pod in each.pods}
+        for admit in decisions.admits:
+            assert all(pods[uid][1].state is PodState.WAITING for uid in admit.nodes)
+        for evict in decisions.evicts:
+            # What it tells to go runs, and is outside of cells.
+            assert all(pods[uid][1].state in (PodState.PLACED, PodState.NOTIFIED) for uid in evict.pods)
+            assert all(pods[uid][1].borrowed for uid in evict.pods), "evicted inside its cells"
+            assert evict.makes_room_for in decisions.plans
+        for reprieve in decisions.reprieves:
+            assert all(pods[uid][1].state is PodState.NOTIFIED for uid in reprieve.pods)
+
+    def _check_state(self) -> None:
+        free = {each.name: dict(each.allocatable) for each in self.pool.nodes}
+        used: dict[str, dict[str, int]] = {}
+        for each in self.gangs.values():
+            for pod in each.pods:
+                for resource, amount in pod.shape.requests if pod.node else ():
+                    free[pod.node][resource] -= amount
+                    mine = used.setdefault(each.tenant, {})
+                    mine[resource] = mine.get(resource, 0) + amount
+            number = sum(pod.state is PodState.PLACED for pod in each.pods)
+            assert not 0 < number < min(each.minimum, len(each.pods)), f"{each.id} is half started"
+        assert all(amount >= 0 for amounts in free.values() for amount in amounts.values()), "over a node"
+        for each_quota in self.quotas:
+            for resource, most in each_quota.limit.items():
+                assert used.get(each_quota.tenant, {}).get(resource, 0) <= most, "over a limit"
+
+
+def held(decisions: Decisions) -> dict[str, Hold]:
+    return {hold.gang: hold for hold in decisions.holds}
+
+
+LOW = Band.LOW

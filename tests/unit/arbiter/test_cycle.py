@@ -1,0 +1,349 @@
+"""The cycle: who starts, who must go, who waits and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.arbiter.sim import GPU, LOW, Cluster, gang, held, node, quota
+from vkgateway.arbiter.decisions import Decisions, HoldCode
+from vkgateway.arbiter.facts import Gang, Node, PodState, Quota
+
+
+def nodes(count: int, size: int = 8) -> list[Node]:
+    return [node(f"n{index}", size) for index in range(count)]
+
+
+def cluster(count: int, *quotas: Quota, size: int = 8, **options: object) -> Cluster:
+    return Cluster(nodes(count, size), quotas, **options)  # type: ignore[arg-type]
+
+
+def job(number: int) -> Gang:
+    """Two parameter servers and four workers, as in the classic case: six GPUs in all."""
+    return gang(f"job{number}", "a", {"ps": (2, 1), "worker": (4, 1)}, role_minimum={"ps": 2, "worker": 4})
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_gangs_start_whole_as_many_as_there_is_room_for(count: int) -> None:
+    there = cluster(3, quota("a"), size=4)
+    for number in range(count):
+        there.add(job(number))
+        there.runs[f"job{number}"] = 20
+
+    there.cycle()
+
+    assert len(there.running()) == min(2, count)
+    assert all(len(there.placed(name)) == 6 for name in there.running())
+    there.settle(100)
+    assert len(there.started) == count
+
+
+def test_of_equal_gangs_the_older_is_first() -> None:
+    there = cluster(1, quota("a"))
+    there.add(gang("young", "a", [8], created=900.0), gang("old", "a", [8], created=800.0))
+
+    holds = held(there.cycle())
+
+    assert there.running() == {"old"}
+    assert holds["young"].code is HoldCode.ROOM
+    assert holds["young"].place == 1
+
+
+def test_low_work_fills_what_is_guaranteed_to_others_and_goes_when_they_come() -> None:
+    there = cluster(2, quota("a", 16), quota("b"))
+    there.add(gang("low", "b", [8, 8], band=LOW))
+    there.cycle()
+    assert there.borrowed("low") == {True}
+    there.add(gang("high", "a", [8]))
+
+    decisions = there.cycle()
+
+    [evict] = decisions.evicts
+    assert (evict.gang, evict.whole, evict.makes_room_for, evict.deadline) == ("low", True, "high", there.now + 10)
+    hold = held(decisions)["high"]
+    assert hold.code is HoldCode.EVICTION
+    assert hold.likely == there.now + 15
+    came = there.now
+    there.settle(20)
+    assert there.started["high"] == came + 15
+    assert there.borrowed("high") == {False}
+
+
+def test_surplus_goes_before_whole_gangs_and_comes_back() -> None:
+    there = cluster(2, quota("a", 8), quota("b"))
+    there.add(gang("elastic", "b", [4] * 4, band=LOW, elastic=True, minimum=2))
+    there.cycle()
+    assert len(there.placed("elastic")) == 4
+    there.add(gang("high", "a", [8]))
+    there.runs["high"] = 60
+
+    [evict] = there.cycle().evicts
+
+    assert (evict.pods, evict.whole, evict.lost) == (("elastic-2", "elastic-3"), False, 0)
+    there.settle(30)
+    assert there.running() == {"elastic", "high"}
+    assert len(there.placed("elastic")) == 2
+    there.settle(70)
+    assert len(there.placed("elastic")) == 4
+
+
+def test_work_inside_cells_stays() -> None:
+    there = cluster(2, quota("a", 8), quota("b", 8))
+    there.add(gang("one", "a", [8]), gang("more", "a", [8]))
+    there.cycle()
+    assert there.borrowed("one") | there.borrowed("more") == {False, True}
+    there.add(gang("theirs", "b", [8]))
+
+    [evict] = there.cycle().evicts
+
+    assert there.borrowed(evict.gang) == set()
+    there.settle(20)
+    assert there.borrowed("theirs") == {False}
+    assert len(there.running()) == 2
+
+
+def test_what_borrowed_is_inside_when_its_tenants_cells_come_free() -> None:
+    there = cluster(2, quota("a", 8), quota("b", 8))
+    there.add(gang("one", "a", [8], created=1.0), gang("more", "a", [8], created=2.0))
+    there.cycle()
+    assert there.borrowed("more") == {True}
+    del there.gangs["one"]
+    there.add(gang("low", "b", [8], band=LOW))
+    there.cycle()
+    there.add(gang("theirs", "b", [8]))
+
+    [evict] = there.cycle().evicts
+
+    assert evict.gang == "low"
+
+
+def test_nobody_goes_for_who_has_gone() -> None:
+    there = cluster(1, quota("a", 8), quota("b"))
+    there.add(gang("low", "b", [8], band=LOW))
+    there.cycle()
+    there.add(gang("high", "a", [8]))
+    there.cycle()
+    assert there.gangs["low"].pods[0].state is PodState.NOTIFIED
+    there.advance(5)
+    del there.gangs["high"]
+
+    [reprieve] = there.cycle().reprieves
+
+    assert (reprieve.gang, reprieve.pods) == ("low", ("low-0",))
+    assert there.running() == {"low"}
+
+
+def test_who_is_not_needed_any_more_may_stay() -> None:
+    there = cluster(2, quota("a", 8), quota("b"))
+    there.add(gang("low", "b", [8], band=LOW), gang("other", "b", [8], band=LOW))
+    there.cycle()
+    there.add(gang("high", "a", [8]))
+    [evict] = there.cycle().evicts
+    stays = "other" if evict.gang == "low" else "low"
+    del there.gangs[stays]
+
+    decisions = there.cycle()
+
+    assert [reprieve.gang for reprieve in decisions.reprieves] == [evict.gang]
+    assert there.running() == {"high", evict.gang}
+
+
+def test_without_the_plan_nobody_else_is_told_to_go() -> None:
+    there = cluster(3, quota("a", 16), quota("b"))
+    there.add(*(gang(f"low{index}", "b", [8], band=LOW) for index in range(3)))
+    there.cycle()
+    there.add(gang("high", "a", [8, 8]))
+    assert len(there.cycle().evicts) == 2
+    there.gangs["high"] = replace(there.gangs["high"], plan=None)
+
+    decisions = there.cycle()
+
+    assert (decisions.evicts, decisions.reprieves) == ((), ())
+    assert decisions.plans
+
+
+def test_room_that_is_made_is_not_given_to_others() -> None:
+    there = cluster(2, quota("a", 16), quota("b"), recreate=True)
+    there.add(gang("low", "b", [8], band=LOW))
+    there.cycle()
+    there.add(gang("high", "a", [8, 8]))
+    there.cycle()
+    there.add(gang("late", "b", [8], band=LOW))
+
+    there.settle(20)
+
+    assert there.running() == {"high"}
+
+
+def test_limits_hold() -> None:
+    there = cluster(2, quota("a", limit=8))
+    there.add(gang("one", "a", [8], created=1.0), gang("two", "a", [4], created=2.0))
+
+    hold = held(there.cycle())["two"]
+
+    assert there.running() == {"one"}
+    assert hold.code is HoldCode.QUOTA
+    assert hold.message == (f"needs {GPU} 4; in use in compute/pool: {GPU} 8; limit: {GPU} 8")
+    assert hold.numbers[f"limit {GPU}"] == 8
+
+
+def test_who_has_no_quota_in_a_pool_waits() -> None:
+    there = cluster(1, quota("a"))
+    there.add(gang("stray", "b", [1]))
+
+    assert held(there.cycle())["stray"].code is HoldCode.QUOTA
+
+
+def test_idle_room_is_shared_by_weight() -> None:
+    there = cluster(3, quota("a", weight=2.0), quota("b"), size=4)
+    for index in range(12):
+        there.add(gang(f"a{index:02}", "a", [1], band=LOW), gang(f"b{index:02}", "b", [1], band=LOW))
+
+    there.cycle()
+
+    running = [name[0] for name in there.running()]
+    assert (running.count("a"), running.count("b")) == (8, 4)
+
+
+def test_a_weight_below_nothing_is_the_least() -> None:
+    there = cluster(1, quota("a", weight=-1.0), quota("b"))
+    there.add(*(gang(f"{tenant}{index}", tenant, [1], band=LOW) for tenant in "ab" for index in range(8)))
+
+    there.cycle()
+
+    assert sum(name.startswith("b") for name in there.running()) >= 7
+
+
+def test_inside_a_tenant_guaranteed_work_borrows_before_low_work() -> None:
+    there = cluster(1, quota("a"))
+    there.add(gang("low", "a", [8], band=LOW, created=1.0, priority=5), gang("high", "a", [8], created=2.0))
+
+    there.cycle()
+
+    assert there.running() == {"high"}
+
+
+def test_what_can_never_fit_is_told_at_once_with_what_would() -> None:
+    there = cluster(2, quota("a"))
+    there.add(gang("wide", "a", [8] * 3), gang("fits", "a", [8]))
+
+    holds = held(there.cycle())
+
+    assert holds["wide"].code is HoldCode.INFEASIBLE
+    assert holds["wide"].numbers == {"needed": 3, "largest": 2}
+    assert there.running() == {"fits"}
+
+
+def test_a_gang_is_not_judged_before_it_is_all_there() -> None:
+    there = cluster(2, quota("a"))
+    there.add(gang("part", "a", [1, 1], minimum=3))
+
+    hold = held(there.cycle())["part"]
+
+    assert (hold.code, hold.message) == (HoldCode.MEMBERS, "2 of 3 pods created")
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"minimum": 0}, "its minimum is 0"),
+        ({"role_minimum": {"ps": -1}}, "its minimum of ps is -1"),
+        ({"run_limit": -5.0}, "its run limit is -5 s"),
+        ({"pools": ()}, "no pool"),
+    ],
+)
+def test_contradicting_marks_are_told(fields: dict[str, object], says: str) -> None:
+    there = cluster(1, quota("a"))
+    there.add(gang("odd", "a", [1], **fields))
+
+    hold = held(there.cycle())["odd"]
+
+    assert hold.code is HoldCode.INVALID
+    assert says in hold.message
+
+
+def test_a_pod_that_failed_comes_back_to_its_gang() -> None:
+    there = cluster(2, quota("a", 4), quota("b"))
+    there.add(gang("team", "a", [2, 2]))
+    there.cycle()
+    pods = there.gangs["team"].pods
+    renewed = replace(pods[1], uid="again", state=PodState.WAITING, node="", pool=None)
+    there.gangs["team"] = replace(there.gangs["team"], pods=(pods[0], renewed))
+
+    [admit] = there.cycle().admits
+
+    assert admit.nodes.keys() == {"again"}
+
+
+def test_where_nodes_died_what_runs_inside_its_cells_stays() -> None:
+    there = cluster(2, quota("a", 8), quota("b", 8))
+    there.add(gang("one", "a", [8]))
+    there.cycle()
+    [on] = there.placed("one").values()
+    dead = [replace(each, usable=each.name == on) for each in there.pool.nodes]
+    there.pool = replace(there.pool, nodes=tuple(dead))
+
+    decisions = there.cycle()
+
+    assert decisions == Decisions(plans={})
+
+
+def test_deciding_again_decides_nothing() -> None:
+    there = cluster(3, quota("a", 8), quota("b", 8), quota("c"))
+    there.add(*(gang(f"low{index}", "c", [4], band=LOW) for index in range(6)))
+    there.cycle()
+    there.add(gang("one", "a", [4, 4]), gang("two", "b", [2] * 4), gang("three", "c", [2]))
+    assert there.cycle().evicts
+
+    again = there.cycle()
+
+    assert (again.admits, again.evicts, again.reprieves) == ((), (), ())
+    assert held(again)["one"].code is HoldCode.EVICTION
+
+
+def test_small_work_flows_past_only_where_it_ends_in_time() -> None:
+    there = cluster(2, quota("a"), quota("b"))
+    there.add(gang("runs", "a", [8], run_limit=100.0))
+    there.cycle()
+    there.add(
+        gang("wide", "a", [8, 8], created=1.0),
+        gang("long", "a", [8], created=2.0, run_limit=500.0),
+    )
+
+    holds = held(there.cycle())
+
+    assert there.running() == {"runs"}
+    assert holds["long"].code is HoldCode.RESERVATION
+    assert holds["long"].message == "there is room, but it is kept for wide, which is ahead and starts in about 100 s"
+    assert holds["wide"].earliest == there.now + 100
+    assert holds["wide"].place == 1
+    there.add(gang("short", "a", [8], created=3.0, run_limit=50.0))
+    there.cycle()
+    assert there.running() == {"runs", "short"}
+
+
+def test_work_that_takes_nothing_from_the_reservation_starts() -> None:
+    there = cluster(3, quota("a"))
+    there.add(gang("runs", "a", [8], run_limit=100.0), gang("ever", "a", [4]))
+    there.cycle()
+    there.add(gang("wide", "a", [8, 8], created=1.0), gang("small", "a", [4], created=2.0))
+
+    there.cycle()
+
+    assert there.running() == {"runs", "ever", "small"}
+
+
+def test_who_has_waited_for_long_is_not_passed_for_ever() -> None:
+    there = cluster(2, quota("a"), quota("b"))
+    there.add(gang("wide", "a", [8, 8], band=LOW, created=1.0))
+    there.now = 900.0
+    for index in range(600):
+        there.add(gang(f"small{index}", "b", [4], band=LOW))
+        there.runs[f"small{index}"] = 25.0
+        there.cycle()
+        there.advance(10)
+        if "wide" in there.started:
+            break
+
+    assert "wide" in there.started

@@ -1,0 +1,112 @@
+"""What each gang asks for in a cycle: the pods that it still needs to start, and those beyond; or why it cannot ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from vkgateway.arbiter.decisions import Hold, HoldCode
+from vkgateway.arbiter.facts import Gang, Pod, PodState, PoolKey
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A gang that has pods waiting."""
+
+    gang: Gang
+    core: tuple[Pod, ...]
+    """Start together or not at all, and with what runs they are the gang's minimum; none: the minimum runs."""
+    rest: tuple[Pod, ...]
+    """Beyond its minimum: may start one by one."""
+    running: tuple[Pod, ...]
+    """Placed, and not told to go."""
+
+    @property
+    def tenant(self) -> str:
+        """Who asks."""
+        return self.gang.tenant
+
+    @property
+    def pools(self) -> tuple[PoolKey, ...]:
+        """Where it may go: what runs already binds it to its pool."""
+        pool = self.running[0].pool if self.running else None
+        return (pool,) if pool is not None else self.gang.pools
+
+
+def read(gang: Gang) -> Ask | Hold | None:
+    """What the gang asks for; a hold: nothing can be done for it yet; None: nothing of it waits."""
+    running = tuple(pod for pod in gang.pods if pod.state is PodState.PLACED)
+    waiting = [pod for pod in gang.pods if pod.state is PodState.WAITING]
+    if not waiting:
+        return None
+    fault = next(_faults(gang), None)
+    if fault is not None:
+        return Hold(gang=gang.id, code=HoldCode.INVALID, message=fault)
+    core = _missing(gang, running, waiting)
+    if core is None:
+        return _incomplete(gang, len(running) + len(waiting))
+    chosen = {pod.uid for pod in core}
+    rest = sorted((pod for pod in waiting if pod.uid not in chosen), key=_rank)
+    return Ask(gang, tuple(core), tuple(rest), running)
+
+
+def _rank(pod: Pod) -> tuple[int, str]:
+    return pod.rank, pod.uid
+
+
+def _missing(gang: Gang, running: Sequence[Pod], waiting: Sequence[Pod]) -> list[Pod] | None:
+    """The waiting pods of lowest rank that make up the minimum with what runs; None: there are not so many."""
+    wanted = dict(gang.role_minimum)
+    for pod in running:
+        wanted[pod.role] = wanted.get(pod.role, 0) - 1
+    core, others = [], []
+    for pod in sorted(waiting, key=_rank):
+        if wanted.get(pod.role, 0) > 0:
+            wanted[pod.role] -= 1
+            core.append(pod)
+        else:
+            others.append(pod)
+    short = max(0, gang.minimum - len(running) - len(core))
+    if len(others) < short or any(number > 0 for role, number in wanted.items() if role in gang.role_minimum):
+        return None
+    return core + others[:short]
+
+
+def _incomplete(gang: Gang, there: int) -> Hold:
+    wanted = max(gang.minimum, sum(gang.role_minimum.values()))
+    going = len(gang.pods) - there
+    message = f"{there} of {wanted} pods created" + (f", and {going} that are ending" if going else "")
+    missing = [
+        f"{role} {number - have}"
+        for role, number in sorted(gang.role_minimum.items())
+        if (have := sum(pod.role == role and pod.state in _STAYS for pod in gang.pods)) < number
+    ]
+    if missing:
+        message += f"; missing: {', '.join(missing)}"
+    return Hold(
+        gang=gang.id,
+        code=HoldCode.MEMBERS,
+        message=message,
+        numbers={"created": float(there), "minimum": float(wanted)},
+    )
+
+
+_STAYS = (PodState.PLACED, PodState.WAITING)
+
+
+def _faults(gang: Gang) -> Iterator[str]:
+    if gang.minimum < 1:
+        yield f"its minimum is {gang.minimum}; it must be 1 or more"
+    for role, number in sorted(gang.role_minimum.items()):
+        if number < 0:
+            yield f"its minimum of {role or 'pods without a role'} is {number}; it must be 0 or more"
+    if gang.run_limit is not None and not gang.run_limit > 0:
+        yield f"its run limit is {gang.run_limit:g} s; it must be more than 0"
+    for pod in gang.pods:
+        for resource, amount in pod.shape.requests:
+            if amount < 0:
+                yield f"pod {pod.uid} asks for less than nothing of {resource}"
+    if not gang.pools:
+        yield "it names no pool that it may run in"
+    if len({pod.pool for pod in gang.pods if pod.state is PodState.PLACED}) > 1:
+        yield "its pods run in more than one pool"

@@ -1,0 +1,67 @@
+"""Step 5: what is left goes to gangs that run with their minimum and can use more, pod by pod and in turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vkgateway.arbiter.asks import Ask
+from vkgateway.arbiter.borrowed import find_behind, share
+from vkgateway.arbiter.facts import Band, Pod, PodState
+from vkgateway.arbiter.inside import Inside
+from vkgateway.arbiter.ledger import Ledger
+from vkgateway.arbiter.line import in_turn
+from vkgateway.arbiter.plans import among
+from vkgateway.arbiter.standing import Standing
+
+
+def grow(ledger: Ledger) -> None:
+    """Start pods beyond the minimum while there is room, one a turn; nobody is evicted for them."""
+    growing = {ask.gang.id: ask for ask in ledger.asks.values() if ask.rest and _runs(ledger, ask)}
+    while growing:
+        grown: dict[str, Ask] = {}
+        for ask in in_turn(growing.values(), lambda ask: share(ledger, ask), ledger.policy, ledger.now):
+            if _next(ledger, ask) and len(ask.rest) > 1:
+                grown[ask.gang.id] = replace(ask, rest=ask.rest[1:])
+        growing = grown
+
+
+def _runs(ledger: Ledger, ask: Ask) -> bool:
+    """Whether its minimum runs, and nothing of it has just been called in."""
+    leaving = any(pod.state is PodState.NOTIFIED for pod in ask.gang.pods)
+    evicted = any(evict.gang == ask.gang.id for evict in ledger.evicts)
+    return not leaving and not evicted and (not ask.core or ask.gang.id in ledger.started)
+
+
+def _next(ledger: Ledger, ask: Ask) -> bool:
+    pod, started = ask.rest[0], ledger.started.get(ask.gang.id)
+    standing = started.standing if started is not None else next(ledger.pools(ask), None)
+    if standing is None or standing.beyond_limit(ask.tenant, [pod]):
+        return False
+    near = replace(ask, running=_placed(ask, standing, started.nodes if started is not None else {}))
+    nodes = _inside(standing, near, pod)
+    inside = nodes is not None
+    if nodes is None:
+        nodes = find_behind(ledger, standing, near, [pod])
+    if nodes is None:
+        return False
+    standing.take([pod], nodes)
+    ledger.start(ask, standing, [pod], nodes, inside=inside)
+    return True
+
+
+def _placed(ask: Ask, standing: Standing, nodes: dict[str, str]) -> tuple[Pod, ...]:
+    """What of the gang has nodes by now."""
+    pods = {pod.uid: pod for pod in ask.gang.pods}
+    started = (replace(pods[uid], node=node, pool=standing.pool.key) for uid, node in nodes.items())
+    return (*ask.running, *started)
+
+
+def _inside(standing: Standing, ask: Ask, pod: Pod) -> dict[str, str] | None:
+    """A place inside the tenant's cells, which are held then."""
+    if ask.gang.band is not Band.GUARANTEED or not standing.allows_inside(ask.tenant, [pod]):
+        return None
+    inside = Inside(standing.cells, ask.tenant, [pod], among=among(standing, ask))
+    nodes = inside(standing.room)
+    if nodes is not None:
+        inside.commit(nodes)
+    return nodes

@@ -1,0 +1,235 @@
+"""Why each gang waits, in a code, a sentence and numbers; its place in line and when it may start."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from vkgateway.arbiter.asks import Ask
+from vkgateway.arbiter.decisions import Hold, HoldCode
+from vkgateway.arbiter.facts import Pod, PoolKey
+from vkgateway.arbiter.forecast import earliest
+from vkgateway.arbiter.ledger import Ledger
+from vkgateway.arbiter.placement import largest, place
+from vkgateway.arbiter.plans import among, place_now
+from vkgateway.arbiter.standing import Standing, total_of
+from vkgateway.model.requests import render_milli
+
+_LOOKS = 16
+"""For so many gangs of a pool it is foreseen when they start; for those behind them it is not known."""
+
+
+def explain(ledger: Ledger, turn: Sequence[Ask]) -> Iterator[Hold]:
+    """A hold for each gang of which something waits; `turn`: those that borrow, in their order."""
+    planned = [ask for ask in ledger.asks.values() if ask.gang.id in ledger.plans]
+    waiting = [ask for ask in turn if ask.gang.id not in ledger.started and ask.gang.id not in ledger.plans]
+    yield from ledger.unreadable
+    places: Counter[PoolKey] = Counter()
+    forecasts: dict[PoolKey, _Forecast] = {}
+    for ask in planned:
+        key = ledger.plans[ask.gang.id].pool
+        places[key] += 1
+        yield replace(_eviction(ledger, ask), place=places[key])
+    for ask in waiting:
+        hold, standing = _why(ledger, ask)
+        if standing is None:
+            yield hold
+            continue
+        key = standing.pool.key
+        places[key] += 1
+        forecast = forecasts.setdefault(key, _Forecast(ledger, standing))
+        early, likely = forecast.next(ask) if hold.code in _FORESEEN else (None, None)
+        yield replace(hold, place=places[key], earliest=early, likely=likely)
+    yield from _rests(ledger)
+
+
+_FORESEEN = (HoldCode.ROOM, HoldCode.RESERVATION)
+
+
+def _eviction(ledger: Ledger, ask: Ask) -> Hold:
+    plan = ledger.plans[ask.gang.id]
+    standing, nodes = ledger.standings[plan.pool], set(plan.nodes.values())
+    gone = [pod for pod in standing.leaving.values() if pod.node in nodes]
+    times = [end for pod in gone if (end := standing.ends.of(pod.uid)) is not None]
+    last = max(times, default=None)
+    return Hold(
+        gang=ask.gang.id,
+        code=HoldCode.EVICTION,
+        message=f"starts on {_count(len(nodes), 'node')} when {_count(len(gone), 'pod')} there {_have(len(gone))} gone",
+        numbers={"nodes": float(len(nodes)), "leaving": float(len(gone))},
+        earliest=min((ledger.now, *times)) if last is None else last,
+        likely=last,
+    )
+
+
+def _why(ledger: Ledger, ask: Ask) -> tuple[Hold, Standing | None]:
+    """The hold, and the pool in whose line it stands."""
+    pools = list(ledger.pools(ask))
+    if not pools:
+        return _no_pool(ledger, ask), None
+    feasible = [standing for standing in pools if _feasible(standing, ask)]
+    if not feasible:
+        return _infeasible(ask, pools), None
+    free = [standing for standing in feasible if not standing.beyond_limit(ask.tenant, ask.core)]
+    if not free:
+        return _quota(ask, ask.core, feasible[0]), feasible[0]
+    for standing in free:
+        if (kept := standing.reservation) is not None and kept.gang != ask.gang.id and _fits_now(standing, ask):
+            return _reserved(ask, kept.gang, kept.start, ledger.now), standing
+    return _room(ask, free), free[0]
+
+
+def _no_pool(ledger: Ledger, ask: Ask) -> Hold:
+    known = [key for key in ask.pools if key in ledger.standings]
+    if known:
+        return Hold(
+            gang=ask.gang.id,
+            code=HoldCode.QUOTA,
+            message=f"{ask.tenant} has no quota in {_names(known)}",
+        )
+    return Hold(gang=ask.gang.id, code=HoldCode.INFEASIBLE, message=f"there is no pool {_names(ask.pools)}")
+
+
+def _feasible(standing: Standing, ask: Ask) -> bool:
+    room = standing.empty
+    mark = room.mark()
+    level = ask.gang.required_level
+    found = place(room, ask.core, required_level=level, among=among(standing, ask))
+    room.undo(mark)
+    return found is not None
+
+
+def _infeasible(ask: Ask, pools: Iterable[Standing]) -> Hold:
+    most = max(
+        largest(standing.empty, ask.core, required_level=ask.gang.required_level, among=among(standing, ask))
+        for standing in pools
+    )
+    near = f" within one {ask.gang.required_level}" if ask.gang.required_level else ""
+    return Hold(
+        gang=ask.gang.id,
+        code=HoldCode.INFEASIBLE,
+        message=f"needs {_pods(ask.core)}{near}; even if all else were gone, only {most} of {len(ask.core)} would fit",
+        numbers={"needed": float(len(ask.core)), "largest": float(most)},
+    )
+
+
+def _quota(ask: Ask, pods: Sequence[Pod], standing: Standing) -> Hold:
+    names = standing.beyond_limit(ask.tenant, pods)
+    used, limit, wanted = standing.used.get(ask.tenant, {}), standing.quotas[ask.tenant].limit, total_of(pods)
+    parts = (render_milli({name: amounts.get(name, 0) for name in names}) for amounts in (wanted, used, limit))
+    needs, in_use, at_most = parts
+    return Hold(
+        gang=ask.gang.id,
+        code=HoldCode.QUOTA,
+        message=f"needs {needs}; in use in {_names([standing.pool.key])}: {in_use}; limit: {at_most}",
+        numbers={
+            f"{what} {name}": amounts.get(name, 0) / 1000
+            for name in names
+            for what, amounts in (("needed", wanted), ("used", used), ("limit", limit))
+        },
+    )
+
+
+def _fits_now(standing: Standing, ask: Ask) -> bool:
+    mark = standing.room.mark()
+    found = place_now(standing, ask, ask.core)
+    standing.room.undo(mark)
+    return found is not None
+
+
+def _reserved(ask: Ask, gang: str, start: float | None, now: float) -> Hold:
+    when = f"starts in about {_span(start - now)}" if start is not None else "has waited for long"
+    return Hold(
+        gang=ask.gang.id,
+        code=HoldCode.RESERVATION,
+        message=f"there is room, but it is kept for {gang}, which is ahead and {when}",
+    )
+
+
+def _room(ask: Ask, pools: Iterable[Standing]) -> Hold:
+    fit = max(
+        largest(standing.room, ask.core, required_level=ask.gang.required_level, among=among(standing, ask))
+        for standing in pools
+    )
+    near = f" within one {ask.gang.required_level}" if ask.gang.required_level else ""
+    return Hold(
+        gang=ask.gang.id,
+        code=HoldCode.ROOM,
+        message=f"needs {_pods(ask.core)}{near}; {fit} of {len(ask.core)} would fit now",
+        numbers={"needed": float(len(ask.core)), "fit": float(fit)},
+    )
+
+
+def _rests(ledger: Ledger) -> Iterator[Hold]:
+    """Pods beyond the minimum of gangs that run."""
+    for ask in ledger.asks.values():
+        started = ledger.started.get(ask.gang.id)
+        if not ask.rest or (ask.core and started is None):
+            continue
+        left = [pod for pod in ask.rest if started is None or pod.uid not in started.nodes]
+        if not left:
+            continue
+        standing = started.standing if started is not None else next(ledger.pools(ask), None)
+        if standing is not None and standing.beyond_limit(ask.tenant, left[:1]):
+            yield _quota(ask, left[:1], standing)
+            continue
+        total = len(ask.gang.pods)
+        message = f"runs with {total - len(left)} of {total} pods; there is no room for more now"
+        numbers = {"running": float(total - len(left)), "waiting": float(len(left))}
+        yield Hold(gang=ask.gang.id, code=HoldCode.ROOM, message=message, numbers=numbers)
+
+
+@dataclass(slots=True)
+class _Look:
+    left: int = _LOOKS
+
+
+class _Forecast:
+    """When the gangs of one pool start, if they start in their turn and nobody else comes."""
+
+    def __init__(self, ledger: Ledger, standing: Standing) -> None:
+        self._ledger = ledger
+        self._standing = standing
+        self._ends = standing.ends.copy()
+        self._room = standing.room.copy()
+        self._look = _Look()
+
+    def next(self, ask: Ask) -> tuple[float | None, float | None]:
+        """Earliest (as if it were alone in line) and likely (behind all those that were asked for before)."""
+        if self._look.left <= 0:
+            return None, None
+        self._look.left -= 1
+        level, near = ask.gang.required_level, among(self._standing, ask)
+        alone = earliest(self._standing.room, self._standing.ends, ask.core, required_level=level, among=near)
+        behind = earliest(self._room, self._ends, ask.core, required_level=level, among=near)
+        if behind is not None:
+            time, nodes = behind
+            for pod in ask.core:
+                self._room.take(nodes[pod.uid], pod.shape)
+            self._ends.add_start(ask.gang, ask.core, nodes, time)
+        return alone[0] if alone is not None else None, behind[0] if behind is not None else None
+
+
+def _pods(pods: Sequence[Pod]) -> str:
+    """`2 pods of cpu 1, 4 pods of nvidia.com/gpu 1`."""
+    shapes = Counter(pod.shape.requests for pod in pods)
+    return ", ".join(
+        f"{_count(number, 'pod')} of {render_milli(dict(requests))}" for requests, number in shapes.items()
+    )
+
+
+def _names(keys: Iterable[PoolKey]) -> str:
+    return ", ".join("/".join(key) for key in keys)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _have(number: int) -> str:
+    return "has" if number == 1 else "have"
+
+
+def _span(seconds: float) -> str:
+    return f"{max(1, round(seconds))} s" if seconds < 120 else f"{round(seconds / 60)} min"

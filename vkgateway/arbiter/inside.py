@@ -1,0 +1,170 @@
+"""A place for a gang inside its tenant's cells: where pods go is a matter of room, how many of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from vkgateway.arbiter.cells import Cells
+from vkgateway.arbiter.facts import Pod, Shape
+from vkgateway.arbiter.fitting import BoolArray, IntArray
+from vkgateway.arbiter.placement import place
+from vkgateway.arbiter.room import Room
+
+Holds = list[tuple[str, int]]
+"""What was held in cells, in order: nodes, and thousandths of the unit."""
+
+
+class Inside:
+    """Finds places for these pods in whatever room it is called with; it changes neither the room nor the cells."""
+
+    def __init__(
+        self,
+        cells: Cells,
+        tenant: str,
+        pods: Sequence[Pod],
+        *,
+        required_level: str = "",
+        preferred_level: str = "",
+        among: BoolArray | None = None,
+    ) -> None:
+        self._cells = cells
+        self._tenant = tenant
+        self._pods = pods
+        self._required_level = required_level
+        self._preferred_level = preferred_level
+        self._among = among
+        self._found: dict[frozenset[tuple[str, str]], Holds] = {}
+
+    def __call__(self, room: Room) -> dict[str, str] | None:
+        """Pod uid to node; None: they do not all fit. Cells that are bound already are filled first."""
+        mark, held = room.mark(), self._cells.mark()
+        for bound_first in (True, False):
+            found = _Search(self._cells, self._tenant, room, self._required_level, self._preferred_level).place(
+                self._pods, room.mask(self._among), bound_first=bound_first
+            )
+            room.undo(mark)
+            self._cells.undo(held)
+            if found is not None:
+                nodes, holds = found
+                self._found[frozenset(nodes.items())] = holds
+                return {pod.uid: nodes[pod.uid] for pod in self._pods}
+        return None
+
+    def ceiling(self, room: Room) -> IntArray:
+        """Thousandths of the unit that the tenant may start to use on each node by position, each seen alone."""
+        return ceiling(self._cells, self._tenant, room)
+
+    def commit(self, nodes: Mapping[str, str]) -> None:
+        """Hold the cells for a placement that was found; nothing else may have been held since."""
+        for node, amount in self._found[frozenset(nodes.items())]:
+            if not self._cells.hold(self._tenant, node, amount):
+                raise AssertionError(f"the cells of {self._tenant} on {node} were found to hold {amount}")
+
+
+def ceiling(cells: Cells, tenant: str, room: Room) -> IntArray:
+    """Thousandths of the unit that a tenant may start to use on each node by position, each seen alone."""
+    most = cells.most(tenant)
+    index = {node.name: number for number, node in enumerate(room.pool.nodes)}
+    return most[np.array([index[name] for name in room.names], dtype=np.int64)]
+
+
+def hold_where_placed(cells: Cells, tenant: str, unit: str, placed: Sequence[tuple[Pod, str]]) -> bool:
+    """Hold cells for pods that have their nodes already: for all of them, or nothing is held."""
+    amounts: dict[str, int] = {}
+    for pod, node in placed:
+        amounts[node] = amounts.get(node, 0) + pod.shape.amount(unit)
+    mark = cells.mark()
+    for node in sorted(amounts, key=lambda node: (-amounts[node], node)):
+        if not cells.hold(tenant, node, amounts[node]):
+            cells.undo(mark)
+            return False
+    return True
+
+
+class _Search:
+    """One way of placing; what it does to room and cells is undone by the caller."""
+
+    def __init__(self, cells: Cells, tenant: str, room: Room, required_level: str, preferred_level: str) -> None:
+        self._cells, self._tenant, self._room = cells, tenant, room
+        self._required_level, self._preferred_level = required_level, preferred_level
+        self._unit = room.pool.unit
+        self._nodes: dict[str, str] = {}
+        self._holds: Holds = []
+
+    def place(self, pods: Sequence[Pod], among: BoolArray, *, bound_first: bool) -> tuple[dict[str, str], Holds] | None:
+        left = sorted(pods, key=lambda pod: (-pod.shape.amount(self._unit), pod.rank, pod.uid))
+        if bound_first:
+            left = self._fill_bound(left, among)
+        while left:
+            if self._required_level and self._nodes:
+                among = among & self._room.near(next(iter(self._nodes.values())), self._required_level)
+            found = self._all_by(left, ceiling(self._cells, self._tenant, self._room), among)
+            if found is None:
+                return None
+            kept = self._keep(left, found)
+            if not kept:
+                return None
+            left = [pod for pod in left if pod.uid not in kept]
+        return self._nodes, self._holds
+
+    def _fill_bound(self, left: Sequence[Pod], among: BoolArray) -> list[Pod]:
+        """As many as fit into what is spare of cells that are bound; returns the others."""
+        bound = [name for name in self._cells.bound(self._tenant) if name in self._room]
+        if not bound:
+            return list(left)
+        others: list[Pod] = []
+        full: set[Shape] = set()
+        for pod in left:
+            if self._required_level and self._nodes:
+                among = among & self._room.near(next(iter(self._nodes.values())), self._required_level)
+            found = None
+            if pod.shape not in full:
+                spare = np.zeros(len(self._room), dtype=np.int64)
+                for name in bound:
+                    spare[self._room.position(name)] = self._cells.spare(self._tenant, name)
+                found = self._all_by([pod], spare, among & self._room.mask(bound))
+            if found is None or not self._keep([pod], found):
+                full.add(pod.shape)
+                others.append(pod)
+        return others
+
+    def _all_by(self, pods: Sequence[Pod], most: IntArray, among: BoolArray) -> dict[str, str] | None:
+        """A place for each where no node is used beyond what it may; the room is left as it was."""
+        room, mark = self._room, self._room.mark()
+        try:
+            free = room.amount(self._unit)
+        except KeyError:
+            free = np.zeros(len(room), dtype=np.int64)
+        over = np.where(among, free - most, 0)
+        beyond = np.flatnonzero(over > 0)
+        if len(beyond):
+            room.take_at(beyond.tolist(), Shape.of({self._unit: 1}), over[beyond].tolist())
+        found = place(
+            room, pods, required_level=self._required_level, preferred_level=self._preferred_level, among=among
+        )
+        room.undo(mark)
+        return found
+
+    def _keep(self, pods: Sequence[Pod], found: Mapping[str, str]) -> set[str]:
+        """Hold what the cells allow, node by node, and take the room; returns the uids."""
+        by_node: dict[str, list[Pod]] = {}
+        for pod in pods:
+            by_node.setdefault(found[pod.uid], []).append(pod)
+        kept: set[str] = set()
+        for node, here in by_node.items():
+            for group in [here] if len(here) == 1 else [here, *([pod] for pod in here)]:
+                if group[0].uid not in kept and self._hold(node, group):
+                    kept.update(pod.uid for pod in group)
+        return kept
+
+    def _hold(self, node: str, pods: Sequence[Pod]) -> bool:
+        amount = sum(pod.shape.amount(self._unit) for pod in pods)
+        if not self._cells.hold(self._tenant, node, amount):
+            return False
+        self._holds.append((node, amount))
+        for pod in pods:
+            self._room.take(node, pod.shape)
+            self._nodes[pod.uid] = node
+        return True

@@ -1,0 +1,152 @@
+"""What has been decided so far in a cycle, and the standing of each pool with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from vkgateway.arbiter.asks import Ask, read
+from vkgateway.arbiter.decisions import Admit, Evict, Hold, Reprieve
+from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState, PoolKey, Snapshot
+from vkgateway.arbiter.standing import Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A gang that starts in this cycle, and where."""
+
+    standing: Standing
+    nodes: dict[str, str]
+
+
+class Ledger:
+    """A cycle under way."""
+
+    def __init__(self, snapshot: Snapshot, now: float) -> None:
+        self.now = now
+        self.policy = snapshot.policy
+        self.unreadable: list[Hold] = []
+        """Gangs of which some wait, and nothing can be done for them."""
+        self.asks: dict[str, Ask] = {}
+        self.plans: dict[str, Plan] = {}
+        self.started: dict[str, Start] = {}
+        self.evicts: list[Evict] = []
+        self._admits: list[Admit] = []
+        self._original = snapshot.gangs
+        pending = {ask.gang.id for gang in snapshot.gangs if isinstance(ask := read(gang), Ask) and ask.core}
+        gangs = [_as_of_now(gang, pending, now) for gang in snapshot.gangs]
+        self.gangs = {gang.id: gang for gang in gangs}
+        for gang in gangs:
+            found = read(gang)
+            if isinstance(found, Ask):
+                self.asks[gang.id] = found
+            elif found is not None:
+                self.unreadable.append(found)
+        self.standings = {
+            pool.key: Standing(pool, snapshot.quotas, gangs, policy=snapshot.policy, now=now)
+            for pool in snapshot.pools
+            if pool.governed
+        }
+        self._told: dict[tuple[str, PoolKey], list[tuple[Gang, Pod]]] = {}
+        for gang in gangs:
+            for pod in gang.pods:
+                if pod.state is PodState.NOTIFIED and pod.pool is not None:
+                    self._told.setdefault((pod.evicted_for, pod.pool), []).append((gang, pod))
+
+    def waiting(self) -> Iterator[Ask]:
+        """Gangs that have not what they need to run, and nothing is planned for them."""
+        for ask in self.asks.values():
+            if ask.core and ask.gang.id not in self.started and ask.gang.id not in self.plans:
+                yield ask
+
+    def pools(self, ask: Ask) -> Iterator[Standing]:
+        """The pools that the gang may use, best liked first."""
+        for key in ask.pools:
+            standing = self.standings.get(key)
+            if standing is not None and standing.usable_by(ask):
+                yield standing
+
+    def told_for(self, gang: str, standing: Standing) -> list[tuple[Gang, Pod]]:
+        """Pods in a pool that were told before to go for this gang, with theirs."""
+        return self._told.get((gang, standing.pool.key), [])
+
+    def start(
+        self,
+        ask: Ask,
+        standing: Standing,
+        pods: Sequence[Pod],
+        nodes: Mapping[str, str],
+        *,
+        inside: bool,
+    ) -> None:
+        """These pods start now; their room is taken already, and their cells are held if they are inside."""
+        gang = ask.gang
+        self._book(ask, standing, pods, inside=inside)
+        self._admits.append(
+            Admit(
+                gang=gang.id,
+                pool=standing.pool.key,
+                nodes={pod.uid: nodes[pod.uid] for pod in pods},
+                borrowed=not inside,
+            )
+        )
+        before = self.started.get(gang.id)
+        self.started[gang.id] = Start(standing, {**(before.nodes if before else {}), **nodes})
+        standing.ends.add_start(gang, pods, nodes, self.now)
+
+    def plan(
+        self, ask: Ask, standing: Standing, nodes: Mapping[str, str], *, inside: bool, evicts: Iterable[Evict] = ()
+    ) -> None:
+        """The gang starts there when those have gone who leave; its room is taken already, its cells are held."""
+        self._book(ask, standing, ask.core, inside=inside)
+        self.plans[ask.gang.id] = Plan(pool=standing.pool.key, nodes=dict(nodes), borrowed=not inside)
+        for evict in evicts:
+            pods = standing.told_to_go(evict.gang, evict.pods)
+            standing.ends.add_leaving(standing.gangs[evict.gang], pods, evict.deadline)
+            self.evicts.append(evict)
+
+    def _book(self, ask: Ask, standing: Standing, pods: Sequence[Pod], *, inside: bool) -> None:
+        for pod in pods:
+            standing.count(ask.tenant, pod)
+        if inside:
+            standing.mark_inside(ask.tenant, pods)
+
+    def admits(self) -> Iterator[Admit]:
+        """One for each gang and side of the cells; what was admitted in pieces is put together."""
+        together: dict[tuple[str, bool], Admit] = {}
+        for admit in self._admits:
+            known = together.get((admit.gang, admit.borrowed))
+            nodes = {**known.nodes, **admit.nodes} if known is not None else admit.nodes
+            together[admit.gang, admit.borrowed] = replace(admit, nodes=nodes)
+        yield from together.values()
+
+    def reprieves(self) -> Iterator[Reprieve]:
+        """Who was told to go and may stay, because nobody counts on it."""
+        again = {uid for evict in self.evicts for uid in evict.pods}
+        leaving = {uid for standing in self.standings.values() for uid in standing.leaving}
+        for gang in self._original:
+            pods = tuple(
+                pod.uid
+                for pod in gang.pods
+                if pod.state is PodState.NOTIFIED
+                and pod.deadline > self.now
+                and pod.uid not in again
+                and pod.uid not in leaving
+            )
+            if pods:
+                yield Reprieve(gang=gang.id, pods=pods)
+
+
+def _as_of_now(gang: Gang, pending: set[str], now: float) -> Gang:
+    """Notified pods whose time has come are ending; those that need not go for anybody any more just run."""
+    if all(pod.state is not PodState.NOTIFIED for pod in gang.pods):
+        return gang
+    return replace(gang, pods=tuple(_pod_as_of_now(gang, pod, pending, now) for pod in gang.pods))
+
+
+def _pod_as_of_now(gang: Gang, pod: Pod, pending: set[str], now: float) -> Pod:
+    if pod.state is not PodState.NOTIFIED:
+        return pod
+    if pod.deadline <= now:
+        return replace(pod, state=PodState.ENDING, deadline=now + gang.grace)
+    return pod if pod.evicted_for in pending else replace(pod, state=PodState.PLACED)
