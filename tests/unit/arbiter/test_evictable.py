@@ -1,0 +1,112 @@
+"""What may be evicted: the lots of a gang, and how they are kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.unit.arbiter.lent import GPU, KEY, NOW, changed, gpus, placed, running
+from vkgateway.arbiter.evictable import Evictable
+from vkgateway.arbiter.facts import Gang, PodState, Shape
+from vkgateway.arbiter.lots import Stage, core_of, lots_of
+
+
+def lots(gang: Gang) -> list[tuple[list[str], Stage, bool]]:
+    return [([pod.uid for pod in lot.pods], lot.stage, lot.whole) for lot in lots_of(gang, KEY)]
+
+
+def test_a_gang_goes_whole() -> None:
+    assert lots(running("g", ["a", "b"], minimum=1)) == [(["g-0", "g-1"], Stage.WORK, True)]
+
+
+def test_the_surplus_of_an_elastic_gang_goes_pod_by_pod() -> None:
+    assert lots(running("g", ["a", "b", "c"], minimum=1, elastic=True)) == [
+        (["g-1"], Stage.SURPLUS, False),
+        (["g-2"], Stage.SURPLUS, False),
+        (["g-0"], Stage.WORK, True),
+    ]
+    assert lots(running("g", ["a", "b"], minimum=2, elastic=True)) == [(["g-0", "g-1"], Stage.WORK, True)]
+
+
+def test_what_is_in_cells_stays_with_its_core() -> None:
+    gang = changed(running("g", ["a", "b", "c"], minimum=1), 0, borrowed=False)
+    assert lots(gang) == [(["g-1"], Stage.WORK, False), (["g-2"], Stage.WORK, False)]
+    assert lots(replace(gang, minimum=3)) == []
+    assert lots(replace(gang, elastic=True))[0] == (["g-1"], Stage.SURPLUS, False)
+
+
+def test_only_what_runs_in_the_pool_counts() -> None:
+    gang = running("g", ["a", "b", "c", "d"], minimum=2, elastic=True)
+    gang = changed(changed(gang, 0, state=PodState.NOTIFIED), 1, pool=("compute", "other"))
+    assert lots(gang) == [(["g-2", "g-3"], Stage.WORK, True)]
+    assert lots(changed(running("g", ["a"]), 0, state=PodState.WAITING, node="")) == []
+
+
+def test_the_core_has_each_role_before_low_ranks() -> None:
+    pods = [replace(placed(f"p{rank}", "a", rank=rank), role=role) for rank, role in enumerate("wwwp")]
+    gang = replace(running("g", []), pods=tuple(pods), minimum=3, role_minimum={"p": 1, "w": 1})
+    assert [pod.uid for pod in core_of(gang, pods)] == ["p0", "p3", "p1"]
+
+
+def test_what_a_lot_frees_and_has_to_lose() -> None:
+    evictable = Evictable(KEY, GPU)
+    gang = running("g", ["a", "a", "b"], gpus(2, 4), minimum=2, elastic=True, age=10, minimum_run=60, restart_cost=5)
+    evictable.put(replace(gang, checkpoint=NOW - 4))
+    table = evictable.table()
+    assert table.stage.tolist() == [Stage.SURPLUS, Stage.WORK]
+    assert table.units.tolist() == [2000, 6000]
+    assert table.begun.tolist() == [2000 * (NOW - 4), 6000 * (NOW - 4)]
+    assert table.restart.tolist() == [0, 5]
+    assert table.protected.tolist() == [NOW + 50, NOW + 50]
+    assert evictable.companions == {1: (0,)}
+    columns = evictable.resources()
+    positions = evictable.nodes_in(("b", "a"))[table.row_node].tolist()
+    freed = table.row_freed[[columns[GPU], columns["cpu"]]].T.tolist()
+    assert list(zip(table.row_lot.tolist(), positions, freed, strict=True)) == [
+        (0, 0, [2000, 4000]),
+        (1, 1, [4000, 8000]),
+    ]
+
+
+def test_resources_and_nodes_may_become_known_later() -> None:
+    evictable = Evictable(KEY, GPU)
+    names = ("a",)
+    evictable.put(running("one", ["a"], gpus(1)))
+    assert evictable.nodes_in(names)[evictable.table().row_node].tolist() == [0]
+    evictable.put(running("two", ["b"], Shape.of({"tpu": 7})))
+    table = evictable.table()
+    assert table.row_freed[evictable.resources()["tpu"]].tolist() == [0, 7]
+    assert table.row_freed[evictable.resources()[GPU]].tolist() == [1000, 0]
+    assert evictable.nodes_in(names)[table.row_node].tolist() == [0, -1]
+
+
+def test_what_is_put_again_replaces_what_was_known() -> None:
+    evictable = Evictable(KEY, GPU)
+    evictable.put(running("g", ["a"], 1))
+    evictable.put(running("g", ["b", "b"], 2))
+    assert len(evictable) == 1
+    assert evictable.table().alive.tolist() == [0, 1]
+    evictable.put(running("g", ["b"], borrowed=False))
+    assert "g" not in evictable
+    assert len(evictable) == 0
+    evictable.drop("g")
+
+
+def test_holes_are_closed_up() -> None:
+    evictable = Evictable(KEY, GPU)
+    last = running("last", ["x", "y"], 4, minimum=1, elastic=True)
+    evictable.put(last)
+    for number in range(2500):
+        evictable.put(running(f"g{number}", ["a"], gpus(1, 1)))
+        if number % 2:
+            evictable.drop(f"g{number - 1}")
+            evictable.drop(f"g{number}")
+    assert len(evictable) == 2
+    assert len(evictable.table().alive) < 2500
+    one, two = (lot for lot in evictable.lots if lot is not None)
+    assert (one.name, two.name) == ("last/last-1", "last")
+    numbers = evictable.of_gang("last")
+    assert [evictable.lots[number] for number in numbers] == [one, two]
+    assert evictable.companions == {numbers[1]: (numbers[0],)}
+    table = evictable.table()
+    kept = [lot in numbers for lot in table.row_lot.tolist()]
+    assert table.row_freed[evictable.resources()[GPU]][kept].tolist() == [4000, 4000]
