@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ GPU = "nvidia.com/gpu"
 patient = settings(max_examples=50, deadline=None)
 
 amounts = st.fixed_dictionaries(
-    {GPU: st.integers(0, 9).map(lambda gpus: gpus * 1000)},
+    {GPU: st.sampled_from([0, 1000, 2000, 8000, 8000])},
     optional={"cpu": st.integers(0, 64_000), "memory": st.sampled_from([2**20, 2**50, 2**60, 2**90])},
 )
 nodes = st.builds(
@@ -123,7 +124,8 @@ def test_views_brought_up_to_date_are_like_new_ones(pool: Pool, wanted: list[Sha
         for looked_at in wanted:
             room.view(looked_at).sums("rack")
     for shape in wanted:
-        kept, new = room.view(shape), View(room._yard, shape)
+        alike = replace(shape, images=room.fitting.known_images(shape))
+        kept, new = room.view(shape), View(room._yard, alike)
         new.refresh()
         assert kept.key.tolist() == new.key.tolist()
         assert kept.capacity.tolist() == new.capacity.tolist()

@@ -115,6 +115,8 @@ class Column:
 
     values: tuple[str, ...]
     codes: IntArray
+    number: Mapping[str, int]
+    """The index of each value."""
 
 
 class Fitting:
@@ -131,7 +133,7 @@ class Fitting:
         self._columns: dict[str, Column] = {}
         self._masks: dict[object, BoolArray] = {}
         self._ranks: dict[object, IntArray] = {}
-        self._images: dict[str, BoolArray] = {}
+        self._images: dict[str, list[int]] | None = None
 
     def column(self, label: str) -> Column:
         """The values of a label."""
@@ -141,7 +143,7 @@ class Fitting:
             values = tuple(sorted({value for value in given if value is not None}))
             number = {value: index for index, value in enumerate(values)}
             codes = np.array([ABSENT if value is None else number[value] for value in given], dtype=np.int64)
-            found = self._columns[label] = Column(values, codes)
+            found = self._columns[label] = Column(values, codes, number)
         return found
 
     def mask(self, shape: Shape) -> BoolArray:
@@ -166,16 +168,28 @@ class Fitting:
             _keep(self._ranks, key, found)
         return found
 
+    def known_images(self, shape: Shape) -> frozenset[str]:
+        """Those of the shape's images that are on any of the nodes: the others make no difference."""
+        return (
+            frozenset(image for image in shape.images if image in self._where_images_are())
+            if shape.images
+            else shape.images
+        )
+
     def missing_images(self, shape: Shape) -> IntArray:
         """For each node the number of the shape's images that it would have to fetch."""
-        missing = np.zeros(len(self._nodes), dtype=np.int64)
-        for image in sorted(shape.images):
-            present = self._images.get(image)
-            if present is None:
-                present = np.array([image in node.images for node in self._nodes], dtype=bool)
-                _keep(self._images, image, present)
-            missing += ~present
+        missing = np.full(len(self._nodes), len(shape.images), dtype=np.int64)
+        for image in shape.images:
+            missing[self._where_images_are().get(image, [])] -= 1
         return missing
+
+    def _where_images_are(self) -> dict[str, list[int]]:
+        if self._images is None:
+            self._images = {}
+            for position, node in enumerate(self._nodes):
+                for image in node.images:
+                    self._images.setdefault(image, []).append(position)
+        return self._images
 
     def _selected(self, terms: Sequence[Sequence[Requirement]]) -> BoolArray:
         found = np.zeros(len(self._nodes), dtype=bool)
@@ -187,7 +201,13 @@ class Fitting:
     def _meets(self, requirement: Requirement) -> BoolArray:
         column = self.column(requirement.key)
         # The last place of the table is that of ABSENT, which is -1.
-        table = np.array([*(allows(requirement, value) for value in column.values), allows(requirement, None)])
+        if requirement.operator in ("In", "NotIn"):
+            # A name among those of thousands of nodes: not all of them are looked at.
+            named = requirement.operator == "In"
+            table = np.full(len(column.values) + 1, not named and bool(requirement.values))
+            table[[column.number[value] for value in requirement.values if value in column.number]] = named
+        else:
+            table = np.array([*(allows(requirement, value) for value in column.values), allows(requirement, None)])
         return table[column.codes]
 
 

@@ -252,7 +252,7 @@ def _fill(view: View, count: int, positions: IntArray | None) -> tuple[list[int]
 
 
 def _smallest(keys: IntArray, count: int) -> Iterator[int]:
-    """The indices of up to `count` keys in rising order, but for those that are NEVER."""
+    """The indices of up to `count` keys in rising order; none where all are NEVER."""
     if len(keys) == 0:
         return
     first = int(keys.argmin())
@@ -263,4 +263,4 @@ def _smallest(keys: IntArray, count: int) -> Iterator[int]:
         return
     best = np.argpartition(keys, count - 1)[:count] if count < len(keys) else np.arange(len(keys))
     best = best[np.argsort(keys[best])]
-    yield from best[: np.searchsorted(keys[best], NEVER)][1:].tolist()
+    yield from best[1:].tolist()

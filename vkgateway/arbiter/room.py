@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from vkgateway.model.requests import Milli
 Among = Iterable[str] | BoolArray | None
 """Nodes that are allowed: names (others than the pool's are passed over), or a mask by position; None: all."""
 
-_VIEWS = 128
+_VIEWS = 256
 _MISSES = 4096
 
 
@@ -198,10 +198,18 @@ class Room:
         """What the nodes are worth to a shape at this moment; to be read before the next change, and not written to."""
         found = self._views.get(shape)
         if found is None:
-            if len(self._views) >= _VIEWS:
-                del self._views[next(iter(self._views))]
-            found = self._views[shape] = View(self._yard, shape)
+            found = self._keep_view(shape)
         found.refresh()
+        return found
+
+    def _keep_view(self, shape: Shape) -> View:
+        images = self.fitting.known_images(shape)
+        alike = replace(shape, images=images) if images != shape.images else shape
+        found = self._views.get(alike) or View(self._yard, alike)
+        for key in (alike, shape):
+            if len(self._views) >= _VIEWS and key not in self._views:
+                del self._views[next(iter(self._views))]
+            self._views[key] = found
         return found
 
     def missed(self, what: object) -> bool:

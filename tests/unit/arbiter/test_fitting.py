@@ -113,6 +113,11 @@ NODES = (
         ((needs("gen", "Gt", "2"),), (needs("zone", "In", "south"),)),
         ((needs("no-such", "Exists"),),),
         ((needs("no-such", "DoesNotExist"),),),
+        ((needs("zone", "In", "north", "west", "south"),),),
+        ((needs("zone", "In"),),),
+        ((needs("zone", "NotIn"),),),
+        ((needs("zone", "NotIn", "west"),),),
+        ((needs("zone", "NotIn", "north", "south"),),),
     ],
 )
 @pytest.mark.parametrize("tolerations", [(), (Toleration(key="x", operator="Exists"),)])
@@ -138,7 +143,11 @@ def test_shapes_that_differ_in_one_thing_are_not_mistaken_for_each_other() -> No
 
 
 def test_missing_images_are_counted() -> None:
-    assert Fitting(NODES).missing_images(Shape((), images=frozenset({"i", "j"}))).tolist() == [2, 2, 0, 1]
+    fitting = Fitting(NODES)
+    assert fitting.missing_images(Shape((), images=frozenset({"i", "j"}))).tolist() == [2, 2, 0, 1]
+    assert fitting.missing_images(Shape((), images=frozenset({"i", "new"}))).tolist() == [2, 2, 1, 1]
+    assert fitting.known_images(Shape((), images=frozenset({"i", "new"}))) == {"i"}
+    assert fitting.known_images(Shape(())) == set()
 
 
 def test_a_label_as_a_column() -> None:

@@ -62,6 +62,11 @@ def test_unequal_pods_are_placed_largest_first() -> None:
     assert found == {"p0": "b", "p1": "b", "p2": "a", "p3": "b"}
 
 
+def test_small_pods_do_not_take_what_larger_ones_need() -> None:
+    there = room(node("x", 4), node("y", 5), node("w"))
+    assert place(there, pods(gpus(1), gpus(4), gpus(4))) == {"p0": "y", "p1": "x", "p2": "y"}
+
+
 def test_pods_of_little_choice_are_placed_before_larger_ones_if_they_must() -> None:
     only_a = Shape(gpus(2).requests, terms=((Requirement(key="kind", operator="In", values=("a",)),),))
     there = room(node("a", 4, kind="a"), node("b", 5, kind="b"))
@@ -156,6 +161,14 @@ def test_the_next_domain_is_tried_where_unequal_pods_do_not_fit_together() -> No
     assert {name[0] for name in found.values()} == {"b"}
 
 
+def test_further_domains_are_tried_in_order_too() -> None:
+    # In a the three do not fit together; b is tighter than c, but a whole node of it would be broken into.
+    there = room(*racks(a=[6, 6], b=[8, 4], c=[7, 7]))
+    found = place(there, pods(gpus(4), gpus(4), gpus(3)), required_level="rack")
+    assert found is not None
+    assert {name[0] for name in found.values()} == {"c"}
+
+
 def test_one_rack_before_two() -> None:
     there = room(*racks(a=[8], b=[8, 8], c=[8]))
     assert place(there, pods(gpus(8), gpus(8)), preferred_level="rack") == {"p0": "b0", "p1": "b1"}
@@ -212,6 +225,11 @@ def test_required_and_preferred_together() -> None:
 def test_nodes_without_the_preferred_label_are_used_at_last() -> None:
     there = room(*racks(a=[8]), node("z"))
     assert place(there, pods(gpus(8), gpus(8)), preferred_level="rack") == {"p0": "a0", "p1": "z"}
+
+
+def test_nodes_without_the_preferred_label_are_left_alone_where_the_others_do() -> None:
+    there = room(*racks(a=[8], b=[8]), node("z", 1))
+    assert place(there, pods(gpus(8), gpus(7), gpus(1)), preferred_level="rack") == {"p0": "a0", "p1": "b0", "p2": "b0"}
 
 
 def test_one_host_may_be_a_domain() -> None:

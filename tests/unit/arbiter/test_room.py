@@ -51,6 +51,11 @@ def test_nothing_fits_where_a_resource_is_unknown_or_a_node_unusable() -> None:
     assert room.free("a") == {"cpu": 64_000, GPU: 8000}
 
 
+def test_a_whole_node_is_one_as_large_as_the_largest_that_is_usable() -> None:
+    assert Room(pool(node("a", 8), node("b", 4), node("c", 16, usable=False))).whole == 8000
+    assert Room(pool(node("c", 16, usable=False))).whole == 0
+
+
 def test_capacity_among_some_nodes() -> None:
     room = Room(pool(node("a"), node("b"), node("c")))
     assert room.capacity(gpus(8), among=["c", "gone"]).tolist() == [0, 0, 1]
@@ -213,10 +218,16 @@ def test_a_pool_without_nodes() -> None:
     assert room.capacity(gpus(1)).size == 0
 
 
+def test_images_that_no_node_has_make_no_difference() -> None:
+    room = Room(pool(node("a"), node("b")))
+    assert room.view(gpus(1)) is room.view(replace(gpus(1), images=frozenset({"new"})))
+    assert room.view(gpus(1)) is not room.view(gpus(2))
+
+
 def test_many_shapes_and_many_changes_are_kept_apart() -> None:
     room = Room(pool(node("a"), node("b")))
     for count in range(1, 400):
-        shape = replace(gpus(1), images=frozenset({str(count)}))
+        shape = Shape.of({GPU: 1000, "cpu": count})
         room.take("a", gpus(1))
         assert room.total(shape) == 15
         room.give("a", gpus(1))
