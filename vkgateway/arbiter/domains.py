@@ -39,7 +39,11 @@ class Domains:
             self._sums = [view.sums(level) for view in views]
         else:
             self._sums = [
-                Sums(*(self._sum(values[positions]) for values in (view.capacity, view.loose(), view.units)))
+                Sums(
+                    self._sum(view.capacity[positions]),
+                    self._sum(view.loose(positions)),
+                    self._sum(view.units[positions]),
+                )
                 for view in views
             ]
 

@@ -26,8 +26,9 @@ _SOFT_BITS, _IMAGE_BITS, _SPARE_BITS = 3, 4, 10
 """How finely a node's key tells taints, missing images and the other resources."""
 _SPARE = (1 << _SPARE_BITS) - 1
 
-_FEW, _SOME = 8, 32
-"""Up to so many nodes are counted, or worked out, one by one; numpy is quicker for more."""
+_FEW, _SHARE = 8, 4
+"""Up to so many nodes are counted, or worked out, one by one; numpy is quicker for more. Where more than one in so many
+was touched, all are worked out."""
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -151,11 +152,14 @@ class View:
         now = log.dropped + len(log.touched)
         if self._seen == now or not self._possible:
             return
-        if self._seen < log.dropped or (now - self._seen) > _SOME:
+        # A node may have been touched more than once.
+        touched = () if self._seen < log.dropped else dict.fromkeys(log.touched[self._seen - log.dropped :])
+        if not touched or len(touched) * _SHARE > log.size > _FEW:
             self._all()
+        elif len(touched) > _FEW:
+            self._some(np.array(list(touched), dtype=np.int64))
         else:
-            # A node may have been touched more than once.
-            for position in dict.fromkeys(log.touched[self._seen - log.dropped :]):
+            for position in touched:
                 self._one(position)
         self._seen = now
 
@@ -163,9 +167,9 @@ class View:
         """On how many of these nodes one of the shape fits."""
         return int(np.count_nonzero(self.capacity if positions is None else self.capacity[positions]))
 
-    def loose(self) -> IntArray:
-        """How many fit on each node, none on whole ones."""
-        return np.where(self.units >= self._yard.whole, 0, self.capacity)
+    def loose(self, at: IntArray | slice) -> IntArray:
+        """How many fit on each of these nodes, none on whole ones."""
+        return np.where(self.units[at] >= self._yard.whole, 0, self.capacity[at])
 
     def sums(self, level: str) -> Sums:
         """What the domains of a level offer, by the codes of `Fitting.column`; not to be written to."""
@@ -173,29 +177,44 @@ class View:
         if found is None:
             column = self._yard.fitting.column(level)
             number = len(column.values)
-            parts = (sums(column.codes, values, number) for values in (self.capacity, self.loose(), self.units))
+            parts = (
+                sums(column.codes, values, number) for values in (self.capacity, self.loose(slice(None)), self.units)
+            )
             found = self._sums[level] = column.codes, Sums(*parts)
         return found[1]
 
     def _all(self) -> None:
-        capacity = np.where(self._mask, PLENTY, 0)
-        for free, amount in self._asked:
-            np.minimum(capacity, free // amount, out=capacity)
-        self.capacity = np.maximum(capacity, 0)
+        self.capacity, self.units, self.key = self._worth(slice(None))
         self.total = int(self.capacity.sum())
-        units = np.clip(self._free, 0, self._yard.whole)
-        self.units = np.where(self._mask, units, 0)
-        key = self._fixed + ((units >> self._layout.coarse) << self._layout.units)
-        if self._breaks:
-            key += (units >= self._yard.whole).astype(np.int64) << self._layout.broken
-        if self._others:
-            rest = sum(free * scale for free, scale in self._others) / len(self._others)
-            key += np.clip(rest, 0, _SPARE).astype(np.int64) << self._layout.spare
-        self.key = np.where(self.capacity > 0, key, NEVER)
         self._sums.clear()
 
+    def _some(self, positions: IntArray) -> None:
+        before = self.capacity[positions], self.loose(positions), self.units[positions]
+        self.capacity[positions], self.units[positions], self.key[positions] = self._worth(positions)
+        after = self.capacity[positions], self.loose(positions), self.units[positions]
+        self.total += int(after[0].sum() - before[0].sum())
+        for codes, kept in self._sums.values():
+            for line, old, new in zip((kept.capacity, kept.loose, kept.units), before, after, strict=True):
+                np.add.at(line, codes[positions], new - old)
+
+    def _worth(self, at: IntArray | slice) -> tuple[IntArray, IntArray, IntArray]:
+        """Capacity, units and key of these nodes."""
+        mask, whole, layout = self._mask[at], self._yard.whole, self._layout
+        capacity = np.where(mask, PLENTY, 0)
+        for free, amount in self._asked:
+            np.minimum(capacity, free[at] // amount, out=capacity)
+        np.maximum(capacity, 0, out=capacity)
+        units = np.clip(self._free[at], 0, whole)
+        key = self._fixed[at] + ((units >> layout.coarse) << layout.units)
+        if self._breaks:
+            key += (units >= whole).astype(np.int64) << layout.broken
+        if self._others:
+            rest = sum(free[at] * scale[at] for free, scale in self._others) / len(self._others)
+            key += np.clip(rest, 0, _SPARE).astype(np.int64) << layout.spare
+        return capacity, np.where(mask, units, 0), np.where(capacity > 0, key, NEVER)
+
     def _one(self, position: int) -> None:
-        """The same for a single node: numpy takes twenty times longer for it."""
+        """The same for a single node, for which numpy would take ten times longer."""
         if not self._mask[position]:
             return
         capacity = PLENTY

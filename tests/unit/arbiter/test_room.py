@@ -7,6 +7,7 @@ import pytest
 
 from vkgateway.arbiter.facts import Node, Pool, Shape
 from vkgateway.arbiter.room import Room
+from vkgateway.arbiter.views import View
 
 GPU = "nvidia.com/gpu"
 
@@ -216,6 +217,23 @@ def test_a_pool_without_nodes() -> None:
     room = Room(pool())
     assert room.total(gpus(1)) == 0
     assert room.capacity(gpus(1)).size == 0
+
+
+def test_few_some_and_all_nodes_touched_come_to_the_same() -> None:
+    nodes = [node(f"{index:03}", size, rack=str(index % 7)) for index, size in enumerate([8, 4, 8, 2] * 30)]
+    nodes += [node(f"x{index}", usable=False) for index in range(5)]
+    room = Room(pool(*nodes, levels=("rack",)))
+    for touched in (1, 8, 9, 25, 31, 32, 125):
+        shape = gpus(touched % 3, cpu=5)
+        room.view(shape).sums("rack")
+        room.take_at(range(touched), shape, [1 + position % 2 for position in range(touched)])
+        for looked_at in (shape, gpus(1, cpu=2), gpus(4)):
+            kept, new = room.view(looked_at), View(room._yard, looked_at)
+            new.refresh()
+            assert kept.total == new.total
+            assert kept.key.tolist() == new.key.tolist()
+            for part in ("capacity", "loose", "units"):
+                assert getattr(kept.sums("rack"), part).tolist() == getattr(new.sums("rack"), part).tolist()
 
 
 def test_images_that_no_node_has_make_no_difference() -> None:
