@@ -66,6 +66,16 @@ def market(evictable: Evictable, room: Room, resources: Sequence[str], found: Pr
     return Market(rows, price, found.ties, evictable.companions)
 
 
+def knows(room: Room, resources: Sequence[str]) -> bool:
+    """Whether the pool's nodes have all of the resources."""
+    try:
+        for resource in resources:
+            room.amount(resource)
+    except KeyError:
+        return False
+    return True
+
+
 def _price(table: Table, found: Prices, stage: Stage) -> IntArray:
     if stage is Stage.SURPLUS:
         return table.units + 1

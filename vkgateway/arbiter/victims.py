@@ -15,7 +15,7 @@ from vkgateway.arbiter.facts import Gang, Pod, Shape
 from vkgateway.arbiter.fitting import BoolArray, IntArray
 from vkgateway.arbiter.giveback import Nodes, spare_by_count, spare_by_trial
 from vkgateway.arbiter.lots import Lot, Stage
-from vkgateway.arbiter.market import Prices, market, prices
+from vkgateway.arbiter.market import Prices, knows, market, prices
 from vkgateway.arbiter.placement import place
 from vkgateway.arbiter.room import Among, Room
 
@@ -85,7 +85,7 @@ def choose(
         nodes = asking.place()
         if nodes is not None:
             return _choice(asking, {}, nodes, ending, now=now)
-        if not all(_has(room, name) for name in asking.resources):
+        if not knows(room, asking.resources):
             return None
         found = prices(evictable, now=now, over=over or {}, exempt=exempt | {gang.id})
         for stage in Stage:
@@ -271,11 +271,3 @@ def _awaited(room: Room, pods: Sequence[Pod], nodes: Nodes, ending: Sequence[Pod
             awaited.append(pod.uid)
     room.undo(mark)
     return tuple(sorted(awaited))
-
-
-def _has(room: Room, resource: str) -> bool:
-    try:
-        room.amount(resource)
-    except KeyError:
-        return False
-    return True
