@@ -190,7 +190,8 @@ def test_a_copy_lives_its_own_life() -> None:
 
 def test_a_ceiling_limits_what_is_offered() -> None:
     room = Room(pool(node("a"), node("b", used=6), node("c")))
-    limited = room.limited(np.array([4000, 4000, -1000]))
+    ceiling = np.array([4000, 4000, -1000])
+    limited = room.limited(ceiling)
     assert limited.capacity(gpus(1)).tolist() == [4, 2, 0]
     assert limited.capacity(gpus(0, cpu=64)).tolist() == [1, 1, 1]
     limited.take("a", gpus(3))
@@ -199,6 +200,7 @@ def test_a_ceiling_limits_what_is_offered() -> None:
     assert limited.copy().capacity(gpus(1)).tolist() == [1, 2, 0]
     assert limited.free("a") == {"cpu": 32_000, GPU: 5000}
     assert room.capacity(gpus(1)).tolist() == [8, 2, 8]
+    assert ceiling.tolist() == [4000, 4000, -1000]
 
 
 def test_a_ceiling_does_not_make_a_whole_node_look_full() -> None:
