@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from vkgateway.arbiter.cells import Cells, Placed
 from vkgateway.arbiter.cuts import chain, covers, cut, listed, smallest_cover, total
 from vkgateway.arbiter.facts import Node, Pool, Quota
-from vkgateway.arbiter.reach import Reach
 from vkgateway.arbiter.refusals import refusals
 from vkgateway.arbiter.tally import Tally
 
@@ -244,18 +243,6 @@ def test_what_may_be_used_is_what_can_be_held(full: FullPool) -> None:
             assert most == 0 or cells.hold(quota.tenant, name, most)
             cells.undo(mark)
             assert not cells.hold(quota.tenant, name, most + 1)
-
-
-@patient
-@given(full_pools(), st.randoms(use_true_random=False))
-def test_tidy_uses_do_not_get_in_each_others_way(full: FullPool, random: Random) -> None:
-    pool, quotas, placed = full
-    cells = Cells(pool, quotas, placed)
-    promised = [(q.tenant, cells.most(q.tenant, Reach.TIDY).tolist()) for q in quotas]
-    for tenant, most in promised:
-        names = [(n.name, amount) for n, amount in zip(pool.nodes, most, strict=True) if amount]
-        if names:
-            assert cells.hold(tenant, *random.choice(names))
 
 
 @patient

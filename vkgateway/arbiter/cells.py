@@ -12,7 +12,7 @@ from vkgateway.arbiter.bindings import Bindings, Holding
 from vkgateway.arbiter.cuts import Counts, node_room, pool_levels, quota_cells, total
 from vkgateway.arbiter.derivation import derive
 from vkgateway.arbiter.facts import Pool, Quota
-from vkgateway.arbiter.reach import Reach, reach
+from vkgateway.arbiter.reach import reach
 from vkgateway.arbiter.reduction import Claim, give_back, reduce
 from vkgateway.arbiter.tally import Tally
 
@@ -146,15 +146,15 @@ class Cells:
         level = self.levels.index(size)
         return holding.unused[level] > 0 and self._bindings.permits(holding, number, self._with(holding, number, level))
 
-    def most(self, tenant: str, how: Reach = Reach.ANY) -> NDArray[np.int64]:
-        """Thousandths that the tenant may start to use on each node of the pool; `hold` grants as much as `Reach.ANY`.
+    def most(self, tenant: str) -> NDArray[np.int64]:
+        """Thousandths that the tenant may start to use on each node of the pool, as `hold` would allow.
 
         In the order of the pool's nodes, and for each node by itself: what is taken on one may be missing on others.
         """
         holding = self._known(tenant)
         if holding is None:
             return np.zeros(len(self._bindings.tally.array), dtype=np.int64)
-        return reach(self._bindings, holding, how)
+        return reach(self._bindings, holding)
 
     # Changes
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum, auto
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,46 +9,22 @@ from vkgateway.arbiter.bindings import Bindings, Holding
 from vkgateway.arbiter.cuts import WHOLE, Counts, covers, total
 
 
-class Reach(Enum):
-    """What a tenant may do for room on a node; each allows what those before it do."""
-
-    SPARE = auto()
-    """Fill the cells that are bound there."""
-    TIDY = auto()
-    """Bind cells where that takes no place from larger ones: uses of this kind never get in each other's way, so that
-    several nodes can be used at once as long as the tenant has cells for them."""
-    ANY = auto()
-    """Bind cells wherever the unused ones of all tenants can still be bound after it."""
-
-
-def reach(bindings: Bindings, holding: Holding, how: Reach) -> NDArray[np.int64]:
+def reach(bindings: Bindings, holding: Holding) -> NDArray[np.int64]:
     """Thousandths that the tenant may use on each node of the pool on top of what it uses there, each by itself."""
-    if how is Reach.SPARE:
-        return _spare(bindings, holding)
-    tally, tidy = bindings.tally, how is Reach.TIDY
+    tally = bindings.tally
     known: dict[tuple[int, ...], int] = {}
     none = [0] * len(bindings.levels)
     kinds = sorted(tally.kinds)
-    free = np.array([_units(bindings, holding, room, none, known, tidy=tidy) * WHOLE for room in kinds], dtype=np.int64)
+    free = np.array([_units(bindings, holding, room, none, known) * WHOLE for room in kinds], dtype=np.int64)
     most: NDArray[np.int64] = free[np.searchsorted(kinds, tally.array)]
     for node in holding.used.keys() | holding.bound.keys():
         if tally.usable[node]:
-            units = _units(bindings, holding, tally.rooms[node], bindings.bound(holding, node), known, tidy=tidy)
+            units = _units(bindings, holding, tally.rooms[node], bindings.bound(holding, node), known)
             most[node] = max(0, units * WHOLE - holding.used.get(node, 0))
     return most
 
 
-def _spare(bindings: Bindings, holding: Holding) -> NDArray[np.int64]:
-    spare = np.zeros(len(bindings.tally.array), dtype=np.int64)
-    for node in holding.bound:
-        if bindings.tally.usable[node]:
-            spare[node] = bindings.spare(holding, node)
-    return spare
-
-
-def _units(
-    bindings: Bindings, holding: Holding, room: int, bound: Counts, known: dict[tuple[int, ...], int], *, tidy: bool
-) -> int:
+def _units(bindings: Bindings, holding: Holding, room: int, bound: Counts, known: dict[tuple[int, ...], int]) -> int:
     """The most units that the tenant can have on a node with so much room left, where these cells are bound."""
     key = (room, *bound)
     if key not in known:
@@ -58,7 +32,7 @@ def _units(
         high = low + min(room, total(holding.unused, bindings.levels))
         while low < high:
             middle = (low + high + 1) // 2
-            if _can_have(bindings, holding, room, bound, middle, tidy=tidy):
+            if _can_have(bindings, holding, room, bound, middle):
                 low = middle
             else:
                 high = middle - 1
@@ -66,11 +40,11 @@ def _units(
     return known[key]
 
 
-def _can_have(bindings: Bindings, holding: Holding, room: int, bound: Counts, units: int, *, tidy: bool) -> bool:
+def _can_have(bindings: Bindings, holding: Holding, room: int, bound: Counts, units: int) -> bool:
     levels = bindings.levels
     available = [here + free for here, free in zip(bound, holding.unused, strict=True)]
     whole = room + total(bound, levels)
     return any(
-        bindings.tally.permits(room, whole - total(cells, levels), bound, cells, tidy=tidy)
+        bindings.tally.permits(room, whole - total(cells, levels), bound, cells)
         for cells in covers(available, levels, units)
     )

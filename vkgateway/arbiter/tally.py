@@ -84,16 +84,11 @@ class Tally:
             changes.append(size * (after // size - room // size) - freed)
         return changes
 
-    def permits(self, room: int, after: int, old: Sequence[int], new: Sequence[int], *, tidy: bool = False) -> bool:
-        """Whether there is room for such a change and all unused cells could still be bound after it.
-
-        Tidy: it must not make room scarcer at any level.
-        """
+    def permits(self, room: int, after: int, old: Sequence[int], new: Sequence[int]) -> bool:
+        """Whether there is room for such a change and all unused cells could still be bound after it."""
         if after < 0:
             return False
         changes = self.changes(room, after, old, new)
-        if tidy:
-            return min(changes) >= 0
         return all(slack + change >= 0 for slack, change in zip(self.slack, changes, strict=True))
 
     def rebind(self, node: int, old: Sequence[int], new: Sequence[int]) -> None:

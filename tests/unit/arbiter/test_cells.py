@@ -8,7 +8,6 @@ import pytest
 
 from vkgateway.arbiter.cells import Cells, Placed
 from vkgateway.arbiter.facts import Node, Pool, Quota
-from vkgateway.arbiter.reach import Reach
 
 GPU = "nvidia.com/gpu"
 KEY = ("c", "p")
@@ -103,20 +102,12 @@ def test_cells_beyond_the_guarantee_are_nobodys() -> None:
     assert cells.most("a").tolist() == [4000, 4000]
 
 
-def test_how_far_a_tenant_may_go_for_room() -> None:
+def test_what_a_tenant_may_start_to_use_is_told_for_each_node() -> None:
     cells = Cells(pool(8, 8, 8), [quota("a", 9), quota("b", 9)])
     assert cells.hold("a", "n0", 500)
 
-    assert cells.most("a", Reach.SPARE).tolist() == [500, 0, 0]
-    assert cells.most("a", Reach.TIDY).tolist() == [7500, 8000, 8000], "its 8 in place of its 1"
-    assert cells.most("b", Reach.SPARE).tolist() == [0, 0, 0]
-    assert cells.most("b", Reach.TIDY).tolist() == [1000, 8000, 8000]
-
-
-def test_the_spare_room_of_a_node_that_is_not_usable_cannot_be_used() -> None:
-    cells = Cells(pool(8, 8, gone=[0]), [quota("a", 8)], [("a", "n0", 4000)])
-
-    assert cells.most("a", Reach.SPARE).tolist() == [0, 0]
+    assert cells.most("a").tolist() == [7500, 8000, 8000], "on n0 its 8 in place of its 1"
+    assert cells.most("b").tolist() == [1000, 8000, 8000]
 
 
 def test_pods_that_use_parts_of_a_unit_share_a_cell() -> None:
