@@ -191,3 +191,27 @@ def test_deadline_nonsense(deadline: Any) -> None:
     found = pytorch(runPolicy={"activeDeadlineSeconds": deadline})
     with pytest.raises(MarkError, match=r"activeDeadlineSeconds of PyTorchJob bert .* no number of seconds"):
         read(replica("PyTorchJob", "worker", 0), found)
+
+
+def test_the_kind_is_told_by_the_operator_where_no_owner_tells_it() -> None:
+    marked = replica("PyTorchJob", "worker", 0)
+    for owner in ([], [{"apiVersion": "kubeflow.org/v1", "kind": "Notebook", "name": "n", "controller": True}]):
+        marked["metadata"]["ownerReferences"] = owner
+        assert read(marked, pytorch()).minimum == 4
+    marked["metadata"]["labels"].pop("training.kubeflow.org/operator-name")
+    marked["metadata"]["ownerReferences"] = [
+        {"apiVersion": "x/v1", "kind": "PyTorchJob", "name": "n", "controller": True}
+    ]
+    assert read(marked, pytorch()).minimum == 1
+
+
+def test_elastic_bounds_may_meet() -> None:
+    policy = {"minReplicas": 3, "maxReplicas": 3}
+    marks = read(replica("PyTorchJob", "worker", 0), pytorch(elasticPolicy=policy))
+    assert (marks.minimum, marks.maximum, marks.elastic) == (4, 4, False)
+
+
+def test_an_elastic_policy_without_workers_changes_nothing() -> None:
+    spec = {"pytorchReplicaSpecs": {"Master": {}}, "elasticPolicy": {"minReplicas": 1}}
+    marks = read(replica("PyTorchJob", "master", 0), beside(VERSION, "PyTorchJob", "bert", spec))
+    assert (marks.minimum, marks.size, marks.maximum) == (1, 1, None)
