@@ -297,7 +297,8 @@ async def test_no_more_than_two_builds_run_at_once(world: World) -> None:
 
 
 async def test_units_are_built_side_by_side_and_one_failure_ends_the_others(world: World) -> None:
-    world.go(build='case "$*" in *kwok*) echo boom >&2; exit 1 ;; *) sleep 1000 ;; esac')
+    both = f'while [ "$(grep -c "^build " {world.calls})" -lt 2 ]; do sleep 0.02; done'
+    world.go(build=f'case "$*" in *kwok*) {both}; echo boom >&2; exit 1 ;; *) sleep 1000 ;; esac')
     with pytest.raises(errors.BuildError, match="kwok"):
         await asyncio.wait_for(world.resolver().resolve("etcd", "kwok"), 30)
     assert world.builds() == 2
