@@ -64,7 +64,7 @@ class Ledger:
             any(name in each.allocatable for each in self.room.nodes) for name, _ in shape.requests
         ):
             return 0
-        return max(0, min((self._free(position, name) // cut(asked) for name, asked in shape.requests), default=PLENTY))
+        return max(0, min([PLENTY, *(self._free(position, name) // cut(asked) for name, asked in shape.requests)]))
 
     def _free(self, position: int, name: str) -> int:
         node = self.room.nodes[position]

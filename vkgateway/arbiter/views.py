@@ -17,7 +17,7 @@ MOST = 1 << 56
 """Amounts are cut here, so that sums of a hundred stay within 64 bits; 72 TB of memory in thousandths of a byte."""
 
 PLENTY = 1 << 20
-"""How many pods that ask for nothing fit on a node."""
+"""More pods than these are never said to fit on a node; of pods that ask for nothing so many do."""
 
 NEVER = (1 << 63) - 1
 """The key of a node on which nothing fits."""

@@ -240,7 +240,8 @@ def test_few_some_and_all_nodes_touched_come_to_the_same() -> None:
 
 def test_images_that_no_node_has_make_no_difference() -> None:
     room = Room(pool(node("a"), node("b")))
-    assert room.view(gpus(1)) is room.view(replace(gpus(1), images=frozenset({"new"})))
+    new, newer = (replace(gpus(1), images=frozenset({name})) for name in ("new", "newer"))
+    assert room.view(new) is room.view(newer) is room.view(gpus(1))
     assert room.view(gpus(1)) is not room.view(gpus(2))
 
 
