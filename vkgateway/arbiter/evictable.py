@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import zip_longest
 from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from vkgateway.arbiter.facts import Gang, Pod, PoolKey
+from vkgateway.arbiter.facts import Gang, PoolKey, Shape
 from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.lots import Lot, core_of, lots_of
 from vkgateway.arbiter.views import MOST
@@ -70,7 +71,7 @@ class Evictable:
         self.companions: dict[int, tuple[int, ...]] = {}
         """For the core of a gang the lots beyond it, which go when it goes."""
         self._of_gang: dict[str, tuple[int, ...]] = {}
-        self._numbers = _Numbers()
+        self._numbers = _Numbers(unit)
         self._whole = _Lines[np.int64](np.int64, 7)
         self._real = _Lines[np.float64](np.float64, 4)
         self._rows = _Lines[np.int64](np.int64, 2)
@@ -160,25 +161,28 @@ class Evictable:
             self._append(number, lot, tenant=tenant, priority=priority, protected=protected)
 
     def _append(self, number: int, lot: Lot, *, tenant: int, priority: int, protected: float) -> None:
-        gang, going = lot.gang, lot.going
+        # Called for each pod of a full cluster: the lone pod takes the short way through each of these.
+        gang, going, saved = lot.gang, lot.going, lot.gang.checkpoint
         self.lots.append(lot)
-        units = [pod.shape.amount(self.unit) for pod in going]
-        begun = sum([amount * max(pod.since, gang.checkpoint) for amount, pod in zip(units, going, strict=True)])
+        units, begun, since = 0, 0.0, going[0].since
+        for pod in going:
+            amount = self._numbers.line(pod.shape)[0]
+            units += amount
+            begun += amount * max(pod.since, saved)
+            since = min(since, pod.since)
         restart, rank = (max(0.0, gang.restart_cost), 0) if lot.whole else (0.0, lot.pods[0].rank)
-        self._whole.append((1, lot.stage, sum(units), priority, rank, tenant, _digest(lot.name)))
-        self._real.append((begun, restart, protected, min([pod.since for pod in going])))
-        freed = self._freed(lot)
-        width = range(len(self._numbers.resources))
-        for node, amounts in freed.items():
-            self._rows.append((number, node, *[amounts.get(column, 0) for column in width]))
+        self._whole.append((1, lot.stage, units, priority, rank, tenant, _digest(lot.name)))
+        self._real.append((begun, restart, protected, since))
+        for node, amounts in self._freed(lot).items():
+            self._rows.append((number, node, *amounts))
 
-    def _freed(self, lot: Lot) -> dict[int, dict[int, int]]:
-        """By node and resource."""
-        freed: dict[int, dict[int, int]] = {}
+    def _freed(self, lot: Lot) -> dict[int, tuple[int, ...]]:
+        """By node the amounts of each resource."""
+        freed: dict[int, tuple[int, ...]] = {}
         for pod in lot.pods:
-            amounts = freed.setdefault(self._numbers.node(pod.node), {})
-            for column, amount in self._numbers.shape(pod):
-                amounts[column] = amounts.get(column, 0) + amount
+            node, amounts = self._numbers.node(pod.node), self._numbers.line(pod.shape)[1]
+            before = freed.get(node)
+            freed[node] = amounts if before is None else _added(before, amounts)
         return freed
 
     def _close_up(self) -> None:
@@ -197,12 +201,13 @@ class Evictable:
 class _Numbers:
     """Numbers for names, in the order in which they were first seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str) -> None:
         self.nodes: dict[str, int] = {}
         self.tenants: dict[str, int] = {}
         self.priorities: dict[int, int] = {}
         self.resources: dict[str, int] = {}
-        self._shapes: dict[tuple[tuple[str, int], ...], list[tuple[int, int]]] = {}
+        self._unit = unit
+        self._lines: dict[tuple[tuple[str, int], ...], tuple[int, tuple[int, ...]]] = {}
 
     def node(self, name: str) -> int:
         return self.nodes.setdefault(name, len(self.nodes))
@@ -213,15 +218,19 @@ class _Numbers:
     def priority(self, value: int) -> int:
         return self.priorities.setdefault(value, len(self.priorities))
 
-    def shape(self, pod: Pod) -> list[tuple[int, int]]:
-        """Column and amount of each resource that the pod holds."""
-        requests = pod.shape.requests
-        found = self._shapes.get(requests)
+    def line(self, shape: Shape) -> tuple[int, tuple[int, ...]]:
+        """What a pod holds of the unit, and of each resource by its number, up to the last that it holds."""
+        requests = shape.requests
+        found = self._lines.get(requests)
         if found is None:
-            numbers = self.resources
-            found = [(numbers.setdefault(name, len(numbers)), min(amount, MOST)) for name, amount in requests]
-            self._shapes[requests] = found
+            amounts = {self.resources.setdefault(name, len(self.resources)): amount for name, amount in requests}
+            line = tuple(min(amounts.get(column, 0), MOST) for column in range(max(amounts, default=-1) + 1))
+            found = self._lines[requests] = shape.amount(self._unit), line
         return found
+
+
+def _added(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(first + second for first, second in zip_longest(one, other, fillvalue=0))
 
 
 N = TypeVar("N", np.int64, np.float64)

@@ -326,3 +326,13 @@ def test_where_all_must_go_first_to_see_what_is_needed() -> None:
     assert going(choice).keys() == {"g1", "g3"}
     assert choice is not None
     assert choice.lost == 8 * (2 + 4)
+
+
+def test_the_dearest_is_spared_first() -> None:
+    # All three let the gang in, and so do the last with either of the others: the cheaper of these goes with it.
+    sizes = {"small": (2, 1), "middle": (3, 2), "large": (6, 3)}
+    gangs = [running(name, ["n0"], size, age=age) for name, (size, age) in sizes.items()]
+    choice = ask(world([node("n0", size=11)], gangs), waiting(1))
+    assert choice is not None
+    assert going(choice).keys() == {"small", "large"}
+    assert (choice.lost, choice.saved) == (2 + 18, 6)
