@@ -166,10 +166,62 @@ def test_what_was_bound_is_found_again_where_some_pods_have_ended() -> None:
 
 
 def test_the_only_cell_that_fits_a_small_node_is_not_spent_on_a_large_one() -> None:
-    cells = Cells(pool(8, 8, used=[0, 4]), [quota("a", 12)], [("a", "n0", 4000), ("a", "n1", 3000)])
+    cells = Cells(pool(8, 8, 8, used=[0, 4, 0]), [quota("a", 12)], [("a", "n0", 4000), ("a", "n1", 3000)])
 
     assert cells.bound("a") == {"n0": (8,), "n1": (4,)}
     assert cells.excess("a") == {}
+
+
+def assert_all_inside(cells: Cells, quotas: Sequence[Quota]) -> None:
+    assert cells.losses() == ()
+    assert [cells.excess(each.tenant) for each in quotas] == [{} for _ in quotas]
+
+
+def test_cells_of_one_tenant_leave_the_pods_of_another_their_room() -> None:
+    """The single pod of a must not get the 8 that is left when its 2 and 1 hold the pods on n1."""
+    quotas = [quota("a", 11), quota("b", 13)]
+
+    cells = Cells(pool(8, 8, 8), quotas, [("a", "n0", 1000), ("b", "n0", 5000), ("a", "n1", 3000)])
+
+    assert_all_inside(cells, quotas)
+
+
+def test_two_nodes_change_cells_where_that_makes_room() -> None:
+    """With 2 on n0 and 4 on n1, no node would have room for the 4 of b."""
+    quotas = [quota("a", 6), quota("b", 20), quota("c", 8)]
+    placed = [("c", "n2", 3000), ("a", "n0", 2000), ("a", "n1", 1000)]
+
+    cells = Cells(pool(5, 6, 8, 8, 8), quotas, placed)
+
+    assert_all_inside(cells, quotas)
+    assert cells.bound("a") == {"n0": (4,), "n1": (2,)}
+
+
+def test_where_no_change_alone_helps_several_may() -> None:
+    quotas = [quota("a", 4, cells=(3, 1)), quota("b", 11, cells=(3, 3, 3, 1, 1))]
+
+    cells = Cells(pool(1, 9, 5), quotas, [("a", "n1", 1000), ("b", "n1", 5000)])
+
+    assert_all_inside(cells, quotas)
+    assert cells.bound("a") == {"n1": (3,)}
+    assert cells.bound("b") == {"n1": (3, 3)}
+
+
+def test_what_cells_are_left_hold_a_part_of_the_pods() -> None:
+    cells = Cells(pool(8, 8), [quota("a", 6)], [("a", "n0", 8000)])
+
+    assert cells.bound("a") == {"n0": (4, 2)}
+    assert cells.excess("a") == {"n0": 2000}
+
+
+def test_a_part_is_not_held_where_it_would_take_anothers_place() -> None:
+    quotas = [quota("a", 8, granted=1.0), quota("b", 8, granted=2.0)]
+
+    cells = Cells(pool(8, 8, used=[0, 4]), quotas, [("b", "n0", 5000)])
+
+    assert cells.bound("b") == {}
+    assert cells.unused("b") == {4: 1}
+    assert cells.may_bind("a", 8, "n0")
 
 
 def test_the_last_granted_loses_what_is_missing() -> None:
@@ -211,6 +263,17 @@ def test_cells_that_become_smaller_are_told_though_no_unit_is_lost() -> None:
 
     (loss,) = cells.losses()
     assert (loss.units, dict(loss.asked), dict(loss.held)) == (0, {8: 1}, {4: 2})
+
+
+def test_what_holds_pods_on_a_node_that_is_gone_leaves_room_for_more() -> None:
+    quotas = [quota("a", 8, granted=1.0), quota("b", 8, granted=2.0)]
+
+    cells = Cells(pool(8, 8, 4, gone=[1]), quotas, [("b", "n0", 4000), ("b", "n1", 2000)])
+
+    (loss,) = cells.losses()
+    assert (loss.tenant, loss.units, dict(loss.held)) == ("b", 0, {4: 2})
+    assert cells.bound("b") == {"n1": (4,)}
+    assert cells.excess("b") == {"n0": 4000}
 
 
 def test_pods_in_a_cell_that_was_reduced_borrow_from_then_on() -> None:
