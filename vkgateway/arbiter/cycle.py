@@ -9,7 +9,7 @@ from vkgateway.arbiter.facts import Snapshot
 from vkgateway.arbiter.guaranteed import start_guaranteed
 from vkgateway.arbiter.holds import explain
 from vkgateway.arbiter.ledger import Ledger
-from vkgateway.arbiter.plans import keep_plans
+from vkgateway.arbiter.plans import keep_plans, spare, start_elsewhere
 
 
 def decide(snapshot: Snapshot, now: float) -> Decisions:
@@ -23,7 +23,9 @@ def decide(snapshot: Snapshot, now: float) -> Decisions:
     for standing in ledger.standings.values():
         standing.promote()
     start_guaranteed(ledger)
+    start_elsewhere(ledger)
     turn = start_borrowed(ledger)
+    spare(ledger)
     grow(ledger)
     return Decisions(
         admits=tuple(ledger.admits()),

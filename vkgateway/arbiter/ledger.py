@@ -34,7 +34,7 @@ class Ledger:
         self._admits: list[Admit] = []
         self._original = snapshot.gangs
         pending = {ask.gang.id for gang in snapshot.gangs if isinstance(ask := read(gang), Ask) and ask.core}
-        gangs = [_as_of_now(gang, pending, now) for gang in snapshot.gangs]
+        gangs = [_as_of_now(gang, pending, now) for gang in sorted(snapshot.gangs, key=lambda gang: gang.id)]
         self.gangs = {gang.id: gang for gang in gangs}
         for gang in gangs:
             found = read(gang)
@@ -80,16 +80,20 @@ class Ledger:
         inside: bool,
     ) -> None:
         """These pods start now; their room is taken already, and their cells are held if they are inside."""
-        gang = ask.gang
         self._book(ask, standing, pods, inside=inside)
-        self._admits.append(
-            Admit(
-                gang=gang.id,
-                pool=standing.pool.key,
-                nodes={pod.uid: nodes[pod.uid] for pod in pods},
-                borrowed=not inside,
-            )
-        )
+        self._admit(ask, standing, pods, nodes, inside=inside)
+
+    def start_planned(self, ask: Ask, standing: Standing, nodes: Mapping[str, str]) -> None:
+        """A gang that has a plan starts on other nodes than planned; room and cells are seen to."""
+        plan = self.plans.pop(ask.gang.id)
+        self._admit(ask, standing, ask.core, nodes, inside=not plan.borrowed)
+
+    def _admit(
+        self, ask: Ask, standing: Standing, pods: Sequence[Pod], nodes: Mapping[str, str], *, inside: bool
+    ) -> None:
+        gang = ask.gang
+        chosen = {pod.uid: nodes[pod.uid] for pod in pods}
+        self._admits.append(Admit(gang=gang.id, pool=standing.pool.key, nodes=chosen, borrowed=not inside))
         before = self.started.get(gang.id)
         self.started[gang.id] = Start(standing, {**(before.nodes if before else {}), **nodes})
         standing.ends.add_start(gang, pods, nodes, self.now)
@@ -124,7 +128,7 @@ class Ledger:
         """Who was told to go and may stay, because nobody counts on it."""
         again = {uid for evict in self.evicts for uid in evict.pods}
         leaving = {uid for standing in self.standings.values() for uid in standing.leaving}
-        for gang in self._original:
+        for gang in sorted(self._original, key=lambda gang: gang.id):
             pods = tuple(
                 pod.uid
                 for pod in gang.pods

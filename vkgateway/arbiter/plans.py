@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vkgateway.arbiter.asks import Ask
@@ -20,10 +20,10 @@ from vkgateway.arbiter.victims import choose
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """Pods of one gang that go or stay together; `evict`: they have not been told yet."""
+    """Pods of one gang that go or stay together."""
 
+    gang: str
     pods: tuple[Pod, ...]
-    evict: Evict | None = None
 
 
 def make_room(
@@ -51,11 +51,8 @@ def make_room(
     if inside is not None:
         inside.commit(choice.nodes)
     standing.take(ask.core, choice.nodes)
-    by_loss = sorted(choice.evicts, key=lambda evict: (-evict.lost, evict.gang))
-    units = [*(unit for evict in by_loss for unit in _new_units(standing, evict)), *_told_units(told)]
-    needed = _needed(standing, [(ask, choice.nodes)], units)
-    _note_leaving(standing, needed)
-    ledger.plan(ask, standing, choice.nodes, inside=inside is not None, evicts=_evicts(needed))
+    standing.leaving.update((pod.uid, pod) for _, pod in told)
+    ledger.plan(ask, standing, choice.nodes, inside=inside is not None, evicts=choice.evicts)
     return True
 
 
@@ -91,33 +88,45 @@ def inside_of(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> Inside:
     )
 
 
-def _new_units(standing: Standing, evict: Evict) -> Iterator[_Unit]:
-    pods = {pod.uid: pod for pod in standing.gangs[evict.gang].pods}
-    if evict.whole:
-        yield _Unit(tuple(pods[uid] for uid in evict.pods), evict)
+def spare(ledger: Ledger) -> None:
+    """Of all who were told to go, or are to be told now, those stay without whom all plans hold; the dearest first."""
+    for standing in ledger.standings.values():
+        plans = [
+            (ledger.asks[gang], plan.nodes)
+            for gang, plan in sorted(ledger.plans.items())
+            if plan.pool == standing.pool.key
+        ]
+        lost = {evict.gang: evict.lost for evict in ledger.evicts}
+        units = [unit for gang in standing.gangs.values() for unit in _units(standing, gang)]
+        units.sort(key=lambda unit: (-lost.get(unit.gang, 0.0), unit.gang, -unit.pods[0].rank, unit.pods[0].uid))
+        needed = {pod.uid for unit in _needed(standing, plans, units) for pod in unit.pods}
+        for unit in units:
+            for pod in unit.pods:
+                if pod.uid in needed:
+                    standing.leaving[pod.uid] = pod
+                else:
+                    standing.leaving.pop(pod.uid, None)
+    ledger.evicts[:] = [left for evict in ledger.evicts if (left := _left(ledger, evict)) is not None]
+
+
+def _units(standing: Standing, gang: Gang) -> Iterator[_Unit]:
+    """What of the gang leaves by our word: pod by pod where it runs without them; else all of them together."""
+    told = [pod for pod in gang.pods if pod.state is PodState.NOTIFIED and pod.pool == standing.pool.key]
+    if not any(pod.uid in standing.leaving for pod in told):
         return
-    for uid in evict.pods:
-        yield _Unit((pods[uid],), replace(evict, pods=(uid,), lost=evict.lost / len(evict.pods)))
-
-
-def _told_units(told: Iterable[tuple[Gang, Pod]]) -> Iterator[_Unit]:
-    """Pods that could stay one by one, where their gang runs without them; else all of a gang."""
-    by_gang: dict[str, tuple[Gang, list[Pod]]] = {}
-    for gang, pod in told:
-        by_gang.setdefault(gang.id, (gang, []))[1].append(pod)
-    for gang, pods in by_gang.values():
-        left = [pod for pod in gang.pods if pod.state is PodState.PLACED]
-        roles = all(sum(pod.role == role for pod in left) >= number for role, number in gang.role_minimum.items())
-        if left and len(left) >= gang.minimum and roles:
-            yield from (_Unit((pod,)) for pod in pods)
-        else:
-            yield _Unit(tuple(pods))
+    left = [pod for pod in gang.pods if pod.state is PodState.PLACED]
+    roles = all(sum(pod.role == role for pod in left) >= number for role, number in gang.role_minimum.items())
+    if left and len(left) >= gang.minimum and roles:
+        yield from (_Unit(gang.id, (pod,)) for pod in told if pod.uid in standing.leaving)
+    else:
+        yield _Unit(gang.id, tuple(told))
 
 
 def _needed(standing: Standing, plans: Sequence[tuple[Ask, Mapping[str, str]]], units: Sequence[_Unit]) -> list[_Unit]:
     """Those without whose leaving the plans do not hold, whose room is taken already; tried in this order."""
+    ours = {pod.uid for unit in units for pod in unit.pods}
     mark = standing.room.mark()
-    standing.give(standing.leaving.values())
+    standing.give(pod for uid, pod in standing.leaving.items() if uid not in ours)
     for unit in units:
         standing.give(unit.pods)
     needed = []
@@ -131,20 +140,13 @@ def _needed(standing: Standing, plans: Sequence[tuple[Ask, Mapping[str, str]]], 
     return needed
 
 
-def _note_leaving(standing: Standing, needed: Iterable[_Unit]) -> None:
-    standing.leaving.update((pod.uid, pod) for unit in needed for pod in unit.pods)
-
-
-def _evicts(needed: Iterable[_Unit]) -> Iterator[Evict]:
-    """One for each gang."""
-    together: dict[str, Evict] = {}
-    for unit in needed:
-        if (evict := unit.evict) is not None:
-            known = together.get(evict.gang)
-            if known is not None:
-                evict = replace(evict, pods=tuple(sorted((*known.pods, *evict.pods))), lost=known.lost + evict.lost)
-            together[evict.gang] = evict
-    yield from (together[gang] for gang in sorted(together))
+def _left(ledger: Ledger, evict: Evict) -> Evict | None:
+    """The eviction without those who can stay; None: all of them."""
+    leaving = {uid for standing in ledger.standings.values() for uid in standing.leaving}
+    pods = tuple(uid for uid in evict.pods if uid in leaving)
+    if not pods:
+        return None
+    return replace(evict, pods=pods, lost=evict.lost * len(pods) / len(evict.pods)) if pods != evict.pods else evict
 
 
 def keep_plans(ledger: Ledger) -> None:
@@ -172,11 +174,9 @@ class _Keeper:
                 waiting.append((ask, plan))
         for ask, plan in waiting:
             self._standing.take(ask.core, plan.nodes)
-        kept = self._started_elsewhere(self._feasible(waiting))
-        told = [each for ask, _ in kept for each in self._ledger.told_for(ask.gang.id, self._standing)]
-        nodes = [(ask, plan.nodes) for ask, plan in kept]
-        _note_leaving(self._standing, _needed(self._standing, nodes, list(_told_units(told))))
-        for ask, plan in kept:
+        for ask, plan in self._feasible(waiting):
+            told = self._ledger.told_for(ask.gang.id, self._standing)
+            self._standing.leaving.update((pod.uid, pod) for _, pod in told)
             self._ledger.plan(ask, self._standing, plan.nodes, inside=not plan.borrowed)
 
     def _hold(self, ask: Ask, plan: Plan) -> bool:
@@ -198,14 +198,6 @@ class _Keeper:
             standing.cells, ask.tenant, standing.pool.unit, placed
         )
 
-    def _let_go(self, ask: Ask, plan: Plan) -> None:
-        """The plan's room and cells are free again."""
-        standing = self._standing
-        for pod in ask.core:
-            standing.room.give(plan.nodes[pod.uid], pod.shape)
-            if not plan.borrowed:
-                standing.cells.release(ask.tenant, plan.nodes[pod.uid], pod.shape.amount(standing.pool.unit))
-
     def _feasible(self, waiting: Sequence[tuple[Ask, Plan]]) -> list[tuple[Ask, Plan]]:
         """Those whose room will be there; the others' is let go, the last first."""
         standing, kept = self._standing, list(waiting)
@@ -218,31 +210,39 @@ class _Keeper:
             standing.room.undo(mark)
             if bad is None:
                 break
-            self._let_go(*bad)
+            _let_go(standing, *bad)
             kept.remove(bad)
         return kept
 
-    def _started_elsewhere(self, waiting: Sequence[tuple[Ask, Plan]]) -> list[tuple[Ask, Plan]]:
-        """Whoever can start at once on other nodes does; returns the others."""
-        standing, left = self._standing, []
-        for ask, plan in waiting:
-            mark, held = standing.room.mark(), standing.cells.mark()
-            self._let_go(ask, plan)
-            nodes = self._elsewhere(ask, plan)
-            if nodes is None:
-                standing.room.undo(mark)
-                standing.cells.undo(held)
-                left.append((ask, plan))
-            else:
-                self._ledger.start(ask, standing, ask.core, nodes, inside=not plan.borrowed)
-        return left
 
-    def _elsewhere(self, ask: Ask, plan: Plan) -> Mapping[str, str] | None:
-        if plan.borrowed:
-            return place_now(self._standing, ask, ask.core)
-        inside = inside_of(self._standing, ask, ask.core)
-        nodes = inside(self._standing.room)
-        if nodes is not None:
-            inside.commit(nodes)
-            self._standing.take(ask.core, nodes)
-        return nodes
+def _let_go(standing: Standing, ask: Ask, plan: Plan) -> None:
+    """The plan's room and cells are free again."""
+    for pod in ask.core:
+        standing.room.give(plan.nodes[pod.uid], pod.shape)
+        if not plan.borrowed:
+            standing.cells.release(ask.tenant, plan.nodes[pod.uid], pod.shape.amount(standing.pool.unit))
+
+
+def start_elsewhere(ledger: Ledger) -> None:
+    """Whoever has a plan, and could start at once on other nodes than those, does."""
+    for gang, plan in sorted(ledger.plans.items()):
+        ask, standing = ledger.asks[gang], ledger.standings[plan.pool]
+        mark, held = standing.room.mark(), standing.cells.mark()
+        _let_go(standing, ask, plan)
+        nodes = _elsewhere(standing, ask, plan)
+        if nodes is None:
+            standing.room.undo(mark)
+            standing.cells.undo(held)
+        else:
+            ledger.start_planned(ask, standing, nodes)
+
+
+def _elsewhere(standing: Standing, ask: Ask, plan: Plan) -> Mapping[str, str] | None:
+    if plan.borrowed:
+        return place_now(standing, ask, ask.core)
+    inside = inside_of(standing, ask, ask.core)
+    nodes = inside(standing.room)
+    if nodes is not None:
+        inside.commit(nodes)
+        standing.take(ask.core, nodes)
+    return nodes
