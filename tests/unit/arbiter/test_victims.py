@@ -336,3 +336,28 @@ def test_the_dearest_is_spared_first() -> None:
     assert choice is not None
     assert going(choice).keys() == {"small", "large"}
     assert (choice.lost, choice.saved) == (2 + 18, 6)
+
+
+def test_surplus_rather_than_work_that_has_just_begun() -> None:
+    elastic = running("elastic", ["n2", "n0"], 4, minimum=1, elastic=True)
+    both = [running(f"old{index}", [f"n{index}"], 4, age=1) for index in range(2)]
+    fresh, dear = running("fresh", ["n1"], 4, tenant="over", age=0), running("dear", ["n2"], 4)
+    there = world(nodes(3), [elastic, *both, fresh, dear])
+    assert going(ask(there, waiting(1), over={"over": 1.0})).keys() == {"elastic", "old0"}
+
+
+def test_a_second_on_the_same_node_where_that_is_cheapest() -> None:
+    there = world(
+        nodes(2), [running(f"g{age}", [on], 4, age=age) for age, on in ((1, "n0"), (2, "n0"), (3, "n1"), (9, "n1"))]
+    )
+    assert going(ask(there, waiting(2, 4))).keys() == {"g1", "g2"}
+    assert going(ask(there, waiting(3, 4))).keys() == {"g1", "g2", "g3"}
+
+
+def test_who_is_not_there_any_more_frees_nothing() -> None:
+    gone, dropped = running("gone", ["elsewhere"], 8, age=0), running("dropped", ["n0"], 8, age=0)
+    room, evictable = world(nodes(2), [gone, running("a", ["n0"], 8), running("b", ["n1"], 8, age=200), dropped])
+    evictable.drop("dropped")
+    room.give("n0", gpus(8))
+    assert going(ask((room, evictable), waiting(1))).keys() == {"a"}
+    assert going(ask((room, evictable), waiting(2))).keys() == {"a", "b"}
