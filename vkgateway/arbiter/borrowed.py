@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.facts import Band, Pod
@@ -17,21 +17,67 @@ from vkgateway.arbiter.victims import choose
 def start_borrowed(ledger: Ledger) -> list[Ask]:
     """Start whoever fits into what is free; returns all that were asked, in their turn."""
     turn = []
+    step = _Step(ledger)
     for ask in in_turn(ledger.waiting(), lambda ask: share(ledger, ask), ledger.policy, ledger.now):
         turn.append(ask)
         pools = [standing for standing in ledger.pools(ask) if not standing.beyond_limit(ask.tenant, ask.core)]
-        if any(start_in(ledger, standing, ask, ask.core) for standing in pools):
-            continue
-        if any(
-            standing.reservation is None and make_room(ledger, standing, ask, standing.surplus) for standing in pools
-        ):
-            continue
-        for standing in pools:
-            if standing.reservation is None:
-                standing.reservation = _reserve(ledger, standing, ask)
-                if standing.reservation is not None:
-                    break
+        if not any(step.start(standing, ask) for standing in pools):
+            _wait(step, pools, ask)
     return turn
+
+
+def _wait(step: _Step, pools: Sequence[Standing], ask: Ask) -> None:
+    if not any(step.make_room(standing, ask) for standing in pools):
+        any(step.reserve(standing, ask) for standing in pools)
+
+
+class _Step:
+    """The step under way. In it room only shrinks: what did not fit for one gang is not tried for its equals."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._failed: set[Hashable] = set()
+
+    def start(self, standing: Standing, ask: Ask) -> bool:
+        kept = standing.reservation
+        free = kept is None or kept.lets(standing.ends, ask.gang, self._ledger.now)
+        return self._once(("start", free), standing, ask, lambda: start_in(self._ledger, standing, ask, ask.core))
+
+    def make_room(self, standing: Standing, ask: Ask) -> bool:
+        """Call in surplus, or wait for what is leaving: only where nothing is kept for somebody ahead."""
+        coming = standing.leaving or self._ledger.told_for(ask.gang.id, standing)
+        if standing.reservation is not None or not (coming or len(standing.surplus)):
+            return False
+        made = self._once(("room",), standing, ask, lambda: make_room(self._ledger, standing, ask, standing.surplus))
+        if made:
+            self._failed.clear()
+        return made
+
+    def reserve(self, standing: Standing, ask: Ask) -> bool:
+        if standing.reservation is not None:
+            return False
+        aged = self._ledger.now - ask.gang.created >= self._ledger.policy.age_cap
+        return self._once(("reserve", aged), standing, ask, lambda: self._reserve(standing, ask))
+
+    def _reserve(self, standing: Standing, ask: Ask) -> bool:
+        standing.reservation = _reservation(self._ledger, standing, ask)
+        return standing.reservation is not None
+
+    def _once(self, what: Hashable, standing: Standing, ask: Ask, attempt: Callable[[], bool]) -> bool:
+        """Try, if it was not tried in vain for an equal gang. Who has pods told to go for it is like nobody else."""
+        key: Hashable = (
+            what,
+            standing.pool.key,
+            tuple(pod.shape for pod in ask.core),
+            ask.gang.required_level,
+            ask.gang.id if ask.running or self._ledger.told_for(ask.gang.id, standing) else "",
+        )
+        if key in self._failed:
+            return False
+        done = attempt()
+        if not done:
+            self._failed.add(key)
+        return done
 
 
 def share(ledger: Ledger, ask: Ask) -> float:
@@ -65,7 +111,7 @@ def find_behind(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod
     return nodes
 
 
-def _reserve(ledger: Ledger, standing: Standing, ask: Ask) -> Reservation | None:
+def _reservation(ledger: Ledger, standing: Standing, ask: Ask) -> Reservation | None:
     """A place at the earliest time that is known; without any, only for those who have waited for long."""
     gang = ask.gang
     found = earliest(
