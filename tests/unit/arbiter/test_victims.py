@@ -361,3 +361,20 @@ def test_who_is_not_there_any_more_frees_nothing() -> None:
     room.give("n0", gpus(8))
     assert going(ask((room, evictable), waiting(1))).keys() == {"a"}
     assert going(ask((room, evictable), waiting(2))).keys() == {"a", "b"}
+
+
+def test_of_a_gang_on_many_nodes_only_what_is_wanted_counts() -> None:
+    # The wide one seems to cost half on each of its nodes, but one of them is held by a dear one, too.
+    wide, dear = running("wide", ["n0", "n1"], gpus(4, 64), age=20), running("dear", ["n1"], 4, age=9000)
+    half = running("half", ["n0"], gpus(4, 0), age=0)
+    plain = [running(f"plain{index}", [f"n{index}"], 8, age=12) for index in (2, 3)]
+    choice = ask(world(nodes(4), [wide, dear, half, *plain]), waiting(2))
+    assert going(choice).keys() == {"plain2", "plain3"}
+
+
+def test_what_was_tried_in_vain_does_not_stand_in_the_way() -> None:
+    # The placer wants more room than the pod takes: without the dear one it does not do, without the cheap one it does.
+    gang = waiting(1, 2)
+    there = world(nodes(1), [running("dear", ["n0"], 6, age=100), running("cheap", ["n0"], 2, age=1)])
+    choice = ask(there, gang, placer=lambda room: {"new-0": "n0"} if room.free("n0")[GPU] >= 6000 else None)
+    assert going(choice).keys() == {"dear"}
