@@ -125,10 +125,13 @@ def test_what_unmanaged_pods_hold_is_no_room_for_cells() -> None:
 
 
 def test_nothing_starts_on_a_node_that_is_not_usable_and_what_runs_there_counts() -> None:
-    cells = Cells(pool(8, 8, gone=[0]), [quota("a", 8)], [("a", "n0", 4000)])
+    cells = Cells(pool(8, 8, gone=[0]), [quota("a", 8), quota("b", 4)], [("a", "n0", 4000)])
 
     assert cells.bound("a") == {"n0": (8,)}
     assert cells.spare("a", "n0") == 0
+    assert cells.most("a").tolist() == [0, 0]
+    assert not cells.may_bind("b", 4, "n0")
+    assert not cells.hold("b", "n0", 1000)
     assert not cells.hold("a", "n0", 1000)
     assert not cells.may_bind("a", 8, "n1"), "its only cell is on n0"
     assert cells.losses() == ()
@@ -155,12 +158,14 @@ def test_a_written_cell_of_no_size_of_the_pool_is_cut() -> None:
 
 def test_what_was_bound_is_found_again_where_some_pods_have_ended() -> None:
     """Pods of 4 and 4 filled the whole node n0; with 4 bound there for the one left, no node would have room for 8."""
-    shared, quotas = pool(8, 8, used=[0, 4]), [quota("a", 12)]
-    assert Cells(shared, quotas, [("a", "n0", 8000)]).bound("a") == {"n0": (8,)}
+    shared, quotas = pool(8, 8, 8, 8, used=[0, 4, 0, 0]), [quota("a", 12), quota("b", 9)]
+    full = Cells(shared, quotas, [("a", "n0", 8000), ("b", "n2", 1000)])
+    assert full.bound("a") == {"n0": (8,)}
 
-    left = Cells(shared, quotas, [("a", "n0", 4000)])
+    left = Cells(shared, quotas, [("a", "n0", 4000), ("b", "n2", 1000)])
 
     assert left.bound("a") == {"n0": (8,)}
+    assert left.bound("b") == {"n2": (1,)}, "where nothing is short, the smallest"
     assert left.spare("a", "n0") == 4000
     assert left.losses() == ()
 
@@ -188,13 +193,14 @@ def test_cells_of_one_tenant_leave_the_pods_of_another_their_room() -> None:
 
 def test_two_nodes_change_cells_where_that_makes_room() -> None:
     """With 2 on n0 and 4 on n1, no node would have room for the 4 of b."""
-    quotas = [quota("a", 6), quota("b", 20), quota("c", 8)]
-    placed = [("c", "n2", 3000), ("a", "n0", 2000), ("a", "n1", 1000)]
+    quotas = [quota("a", 6), quota("b", 20), quota("c", 8), quota("d", 3)]
+    placed = [("c", "n2", 3000), ("a", "n0", 2000), ("a", "n1", 1000), ("d", "n5", 1000)]
 
-    cells = Cells(pool(5, 6, 8, 8, 8), quotas, placed)
+    cells = Cells(pool(5, 6, 8, 8, 8, 3), quotas, placed)
 
     assert_all_inside(cells, quotas)
     assert cells.bound("a") == {"n0": (4,), "n1": (2,)}
+    assert cells.bound("d") == {"n5": (1,)}, "where nothing is short, the smallest"
 
 
 def test_where_no_change_alone_helps_several_may() -> None:
@@ -205,6 +211,13 @@ def test_where_no_change_alone_helps_several_may() -> None:
     assert_all_inside(cells, quotas)
     assert cells.bound("a") == {"n1": (3,)}
     assert cells.bound("b") == {"n1": (3, 3)}
+
+
+def test_pods_that_no_cell_can_hold_take_no_cells_place() -> None:
+    cells = Cells(pool(8), [quota("a", 8)], [("a", "n0", 4000), ("x", "n0", 4000)])
+
+    assert cells.bound("a") == {"n0": (8,)}
+    assert cells.excess("x") == {"n0": 4000}
 
 
 def test_what_cells_are_left_hold_a_part_of_the_pods() -> None:
