@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from vkgateway.arbiter.cells import Cells
 from vkgateway.arbiter.facts import Pod, Shape
-from vkgateway.arbiter.fitting import BoolArray, IntArray
+from vkgateway.arbiter.fitting import ABSENT, BoolArray, IntArray
 from vkgateway.arbiter.placement import place
 from vkgateway.arbiter.room import Room
 
@@ -40,17 +40,27 @@ class Inside:
     def __call__(self, room: Room) -> dict[str, str] | None:
         """Pod uid to node; None: they do not all fit. Cells that are bound already are filled first."""
         mark, held = room.mark(), self._cells.mark()
-        for bound_first in (True, False):
-            found = _Search(self._cells, self._tenant, room, self._required_level, self._preferred_level).place(
-                self._pods, room.mask(self._among), bound_first=bound_first
-            )
-            room.undo(mark)
-            self._cells.undo(held)
-            if found is not None:
-                nodes, holds = found
-                self._found[frozenset(nodes.items())] = holds
-                return {pod.uid: nodes[pod.uid] for pod in self._pods}
+        for packed, bound_first in ((False, True), (False, False), (True, True), (True, False)):
+            for among in self._grounds(room, apart=packed):
+                search = _Search(self._cells, self._tenant, room, self._required_level, self._preferred_level)
+                found = search.place(self._pods, among, bound_first=bound_first, packed=packed)
+                room.undo(mark)
+                self._cells.undo(held)
+                if found is not None:
+                    nodes, holds = found
+                    self._found[frozenset(nodes.items())] = holds
+                    return {pod.uid: nodes[pod.uid] for pod in self._pods}
         return None
+
+    def _grounds(self, room: Room, *, apart: bool) -> Iterator[BoolArray]:
+        """Where to look; `apart`: in each domain of the required level by itself."""
+        among = room.mask(self._among)
+        if not apart or not self._required_level:
+            yield among
+            return
+        codes = room.fitting.column(self._required_level).codes
+        for code in np.unique(codes[among & (codes != ABSENT)]):
+            yield among & (codes == code)
 
     def ceiling(self, room: Room) -> IntArray:
         """Thousandths of the unit that the tenant may start to use on each node by position, each seen alone."""
@@ -93,17 +103,21 @@ class _Search:
         self._nodes: dict[str, str] = {}
         self._holds: Holds = []
 
-    def place(self, pods: Sequence[Pod], among: BoolArray, *, bound_first: bool) -> tuple[dict[str, str], Holds] | None:
+    def place(
+        self, pods: Sequence[Pod], among: BoolArray, *, bound_first: bool, packed: bool
+    ) -> tuple[dict[str, str], Holds] | None:
+        """`packed`: node by node, each time the one that takes the most; so a cell is filled before the next."""
         left = sorted(pods, key=lambda pod: (-pod.shape.amount(self._unit), pod.rank, pod.uid))
         if bound_first:
             left = self._fill_bound(left, among)
         while left:
             if self._required_level and self._nodes:
                 among = among & self._room.near(next(iter(self._nodes.values())), self._required_level)
-            found = self._all_by(left, ceiling(self._cells, self._tenant, self._room), among)
+            most = ceiling(self._cells, self._tenant, self._room)
+            found = self._most_on_one(left, most, among) if packed else self._all_by(left, most, among)
             if found is None:
                 return None
-            kept = self._keep(left, found)
+            kept = self._keep([pod for pod in left if pod.uid in found], found)
             if not kept:
                 return None
             left = [pod for pod in left if pod.uid not in kept]
@@ -133,19 +147,37 @@ class _Search:
     def _all_by(self, pods: Sequence[Pod], most: IntArray, among: BoolArray) -> dict[str, str] | None:
         """A place for each where no node is used beyond what it may; the room is left as it was."""
         room, mark = self._room, self._room.mark()
-        try:
-            free = room.amount(self._unit)
-        except KeyError:
-            free = np.zeros(len(room), dtype=np.int64)
-        over = np.where(among, free - most, 0)
-        beyond = np.flatnonzero(over > 0)
-        if len(beyond):
-            room.take_at(beyond.tolist(), Shape.of({self._unit: 1}), over[beyond].tolist())
+        self._narrow(most, among)
         found = place(
             room, pods, required_level=self._required_level, preferred_level=self._preferred_level, among=among
         )
         room.undo(mark)
         return found
+
+    def _most_on_one(self, pods: Sequence[Pod], most: IntArray, among: BoolArray) -> dict[str, str] | None:
+        """The node that takes the most of the equals of the first pod, of such nodes the fullest; with those pods."""
+        room, mark, shape = self._room, self._room.mark(), pods[0].shape
+        equals = [pod for pod in pods if pod.shape == shape]
+        self._narrow(most, among)
+        capacity = room.capacity(shape, among)
+        room.undo(mark)
+        taken = np.minimum(capacity, len(equals))
+        if not len(taken) or not taken.max():
+            return None
+        best = int(np.lexsort((capacity, -taken))[0])
+        return dict.fromkeys((pod.uid for pod in equals[: int(taken[best])]), room.names[best])
+
+    def _narrow(self, most: IntArray, among: BoolArray) -> None:
+        """Take from each node what may not be used of it; to be undone."""
+        room = self._room
+        try:
+            free = room.amount(self._unit)
+        except KeyError:
+            return
+        over = np.where(among, free - most, 0)
+        beyond = np.flatnonzero(over > 0)
+        if len(beyond):
+            room.take_at(beyond.tolist(), Shape.of({self._unit: 1}), over[beyond].tolist())
 
     def _keep(self, pods: Sequence[Pod], found: Mapping[str, str]) -> set[str]:
         """Hold what the cells allow, node by node, and take the room; returns the uids."""

@@ -1,0 +1,50 @@
+"""The line: whose turn it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.unit.arbiter.sim import LOW, gang
+from vkgateway.arbiter.asks import Ask, read
+from vkgateway.arbiter.facts import Gang, Policy
+from vkgateway.arbiter.line import by_standing, in_turn
+
+POLICY = Policy(age_cap=600.0, age_weight=1 / 60)
+NOW = 10_000.0
+
+
+def asks(*gangs: Gang) -> list[Ask]:
+    found = [read(each) for each in gangs]
+    return [ask for ask in found if isinstance(ask, Ask)]
+
+
+def order(*gangs: Gang) -> list[str]:
+    return [ask.gang.id for ask in sorted(asks(*gangs), key=lambda ask: by_standing(ask, POLICY, NOW))]
+
+
+def test_band_comes_before_priority() -> None:
+    assert order(gang("low", "a", [1], band=LOW, priority=9), gang("high", "a", [1])) == ["high", "low"]
+
+
+def test_ten_minutes_are_worth_ten_of_priority_and_no_more() -> None:
+    waits = gang("waits", "a", [1], priority=0, created=NOW - 600)
+    assert order(gang("new", "a", [1], priority=9, created=NOW), waits) == ["waits", "new"]
+    assert order(gang("new", "a", [1], priority=11, created=NOW), waits) == ["new", "waits"]
+    waits_for_ever = gang("waits", "a", [1], priority=0, created=0.0)
+    assert order(gang("new", "a", [1], priority=11, created=NOW), waits_for_ever) == ["new", "waits"]
+
+
+def test_a_clock_that_was_set_back_makes_nobody_younger_than_new() -> None:
+    assert order(gang("b", "a", [1], created=NOW + 999), gang("c", "a", [1], created=NOW)) == ["c", "b"]
+
+
+def test_whoever_got_something_is_later() -> None:
+    shares = {"a": 0.0, "b": 0.5}
+
+    def turns() -> Iterator[str]:
+        every = asks(*(gang(f"{tenant}{index}", tenant, [1], created=1.0) for tenant in "ab" for index in range(3)))
+        for ask in in_turn(every, lambda ask: shares[ask.tenant], POLICY, NOW):
+            yield ask.gang.id
+            shares[ask.tenant] += 0.3
+
+    assert list(turns()) == ["a0", "a1", "b0", "a2", "b1", "b2"]
