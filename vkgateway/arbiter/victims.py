@@ -79,24 +79,30 @@ def choose(
     )
     mark = room.mark()
     try:
-        ending = [pod for pod in coming if pod.node in room]
-        for pod in ending:
-            room.give(pod.node, pod.shape)
-        nodes = asking.place()
-        if nodes is not None:
-            return _choice(asking, {}, nodes, ending, now=now)
-        if not knows(room, asking.resources):
-            return None
-        found = prices(evictable, now=now, over=over or {}, exempt=exempt | {gang.id})
-        for stage in Stage:
-            if not (found.stage == stage).any():
-                continue
-            chosen = _at_stage(asking, found, stage)
-            if chosen is not None:
-                return _choice(asking, chosen.lots, chosen.nodes, ending, now=now, prices=found, first=chosen.first)
-        return None
+        return _search(asking, [pod for pod in coming if pod.node in room], now, over or {}, exempt | {gang.id})
     finally:
         room.undo(mark)
+
+
+def _search(
+    asking: _Asking, ending: Sequence[Pod], now: float, over: Mapping[str, float], exempt: Set[str]
+) -> Choice | None:
+    """What `choose` says; the room is left as the last trial made it."""
+    for pod in ending:
+        asking.room.give(pod.node, pod.shape)
+    nodes = asking.place()
+    if nodes is not None:
+        return _choice(asking, {}, nodes, ending, now=now)
+    if not knows(asking.room, asking.resources):
+        return None
+    found = prices(asking.evictable, now=now, over=over, exempt=exempt)
+    for stage in Stage:
+        if not (found.stage == stage).any():
+            continue
+        chosen = _at_stage(asking, found, stage)
+        if chosen is not None:
+            return _choice(asking, chosen.lots, chosen.nodes, ending, now=now, prices=found, first=chosen.first)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
