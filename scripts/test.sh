@@ -19,7 +19,7 @@ lint() {
     step lint "$BIN/lint-imports"
 }
 
-unit() { step unit "$BIN/python" -m pytest -q tests/unit tests/property; }
+unit() { step unit "$BIN/python" -m pytest -q -n logical --dist worksteal tests/unit tests/property; }
 
 e2e() {
     step programs "$BIN/python" scripts/programs.py
