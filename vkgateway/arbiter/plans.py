@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from vkgateway.arbiter.asks import Ask
@@ -106,7 +106,9 @@ def spare(ledger: Ledger) -> None:
                     standing.leaving[pod.uid] = pod
                 else:
                     standing.leaving.pop(pod.uid, None)
-    ledger.evicts[:] = [left for evict in ledger.evicts if (left := _left(ledger, evict)) is not None]
+    evicts = [left for evict in ledger.evicts if (left := _left(ledger, evict)) is not None]
+    new = {uid for evict in evicts for uid in evict.pods}
+    ledger.evicts[:] = [*evicts, *_told_for_others(ledger, new)]
 
 
 def _units(standing: Standing, gang: Gang) -> Iterator[_Unit]:
@@ -140,12 +142,48 @@ def _needed(standing: Standing, plans: Sequence[tuple[Ask, Mapping[str, str]]], 
     return needed
 
 
+def _told_for_others(ledger: Ledger, new: Set[str]) -> Iterator[Evict]:
+    """Who was told before to go for a gang that needs it no more, and goes at the same time for another one."""
+    for standing in ledger.standings.values():
+        for gang in standing.gangs.values():
+            pods = [
+                pod
+                for pod in gang.pods
+                if pod.uid in standing.leaving
+                and pod.state is PodState.NOTIFIED
+                and pod.uid not in new
+                and pod.evicted_for not in ledger.plans
+            ]
+            if pods:
+                yield Evict(
+                    gang=gang.id,
+                    pods=tuple(pod.uid for pod in pods),
+                    whole=all(pod.state is not PodState.PLACED for pod in gang.pods),
+                    makes_room_for=_for_whom(ledger, standing, {pod.node for pod in pods}),
+                    deadline=min(pod.deadline for pod in pods),
+                    lost=0.0,
+                )
+
+
+def _for_whom(ledger: Ledger, standing: Standing, nodes: Set[str]) -> str:
+    """The first gang that has a plan on these nodes."""
+    plans = sorted(
+        ((gang, plan) for gang, plan in ledger.plans.items() if plan.pool == standing.pool.key),
+        key=lambda each: each[0],
+    )
+    return next((gang for gang, plan in plans if nodes & set(plan.nodes.values())), plans[0][0])
+
+
 def _left(ledger: Ledger, evict: Evict) -> Evict | None:
-    """The eviction without those who can stay; None: all of them."""
+    """The eviction without those who can stay, for a gang that still has a plan; None: all of them can stay."""
     leaving = {uid for standing in ledger.standings.values() for uid in standing.leaving}
     pods = tuple(uid for uid in evict.pods if uid in leaving)
     if not pods:
         return None
+    if evict.makes_room_for not in ledger.plans:
+        standing = next(each for each in ledger.standings.values() if pods[0] in each.leaving)
+        nodes = {standing.leaving[uid].node for uid in pods}
+        evict = replace(evict, makes_room_for=_for_whom(ledger, standing, nodes))
     return replace(evict, pods=pods, lost=evict.lost * len(pods) / len(evict.pods)) if pods != evict.pods else evict
 
 
@@ -168,13 +206,13 @@ class _Keeper:
             plan = ask.gang.plan
             if plan is None or not self._hold(ask, plan):
                 continue
-            if self._standing.fits(ask.core, plan.nodes):
-                self._ledger.start(ask, self._standing, ask.core, plan.nodes, inside=not plan.borrowed)
-            else:
-                waiting.append((ask, plan))
-        for ask, plan in waiting:
+            waiting.append((ask, plan))
             self._standing.take(ask.core, plan.nodes)
         for ask, plan in self._feasible(waiting):
+            # Plans on one node may count on each other's victims: whoever finds it below zero waits for all of them.
+            if self._standing.holds(ask.core, plan.nodes):
+                self._ledger.start(ask, self._standing, ask.core, plan.nodes, inside=not plan.borrowed)
+                continue
             told = self._ledger.told_for(ask.gang.id, self._standing)
             self._standing.leaving.update((pod.uid, pod) for _, pod in told)
             self._ledger.plan(ask, self._standing, plan.nodes, inside=not plan.borrowed)

@@ -260,17 +260,6 @@ class Standing:
                 return False
         return True
 
-    def fits(self, pods: Sequence[Pod], nodes: Mapping[str, str]) -> bool:
-        """Whether these pods fit on just these nodes now; they are taken where they do."""
-        mark = self.room.mark()
-        for pod in pods:
-            node = nodes.get(pod.uid, "")
-            if node not in self.room or not self.room.fits(node, pod.shape):
-                self.room.undo(mark)
-                return False
-            self.room.take(node, pod.shape)
-        return True
-
     def usable_by(self, ask: Ask) -> bool:
         """Whether the gang's tenant may use this pool at all."""
         return ask.tenant in self.quotas

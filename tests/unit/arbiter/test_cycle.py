@@ -109,7 +109,7 @@ def test_what_borrowed_is_inside_when_its_tenants_cells_come_free() -> None:
     there.cycle()
     assert there.borrowed("more") == {True}
     del there.gangs["one"]
-    there.add(gang("low", "b", [8], band=LOW))
+    there.add(gang("low", "b", [8], band=LOW, restart_cost=1e6))
     there.cycle()
     there.add(gang("theirs", "b", [8]))
 
