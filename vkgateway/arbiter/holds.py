@@ -13,6 +13,7 @@ from vkgateway.arbiter.forecast import earliest
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.placement import largest, place
 from vkgateway.arbiter.plans import among, place_now
+from vkgateway.arbiter.room import Room
 from vkgateway.arbiter.standing import Standing, total_of
 from vkgateway.model.requests import render_milli
 
@@ -100,16 +101,22 @@ def _feasible(standing: Standing, ask: Ask) -> bool:
     return found is not None
 
 
-def _infeasible(ask: Ask, pools: Iterable[Standing]) -> Hold:
-    most = max(
-        largest(standing.empty, ask.core, required_level=ask.gang.required_level, among=among(standing, ask))
-        for standing in pools
-    )
+def _most(ask: Ask, standing: Standing, room: Room) -> int:
+    """How many of the gang's core would fit into the pool with that room."""
+    return largest(room, ask.core, required_level=ask.gang.required_level, among=among(standing, ask))
+
+
+def _together(ask: Ask) -> str:
     near = f" within one {ask.gang.required_level}" if ask.gang.required_level else ""
+    return f"{_pods(ask.core)}{near}"
+
+
+def _infeasible(ask: Ask, pools: Iterable[Standing]) -> Hold:
+    most = max(_most(ask, standing, standing.empty) for standing in pools)
     return Hold(
         gang=ask.gang.id,
         code=HoldCode.INFEASIBLE,
-        message=f"needs {_pods(ask.core)}{near}; even if all else were gone, only {most} of {len(ask.core)} would fit",
+        message=f"needs {_together(ask)}; even if all else were gone, only {most} of {len(ask.core)} would fit",
         numbers={"needed": float(len(ask.core)), "largest": float(most)},
     )
 
@@ -148,15 +155,11 @@ def _reserved(ask: Ask, gang: str, start: float | None, now: float) -> Hold:
 
 
 def _room(ask: Ask, pools: Iterable[Standing]) -> Hold:
-    fit = max(
-        largest(standing.room, ask.core, required_level=ask.gang.required_level, among=among(standing, ask))
-        for standing in pools
-    )
-    near = f" within one {ask.gang.required_level}" if ask.gang.required_level else ""
+    fit = max(_most(ask, standing, standing.room) for standing in pools)
     return Hold(
         gang=ask.gang.id,
         code=HoldCode.ROOM,
-        message=f"needs {_pods(ask.core)}{near}; {fit} of {len(ask.core)} would fit now",
+        message=f"needs {_together(ask)}; {fit} of {len(ask.core)} would fit now",
         numbers={"needed": float(len(ask.core)), "fit": float(fit)},
     )
 

@@ -16,7 +16,7 @@ import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from vkgateway.kube.wire import Wire
-from vkgateway.kubelet.http import Malformed, Reply, Request, Session
+from vkgateway.kubelet.http import Reply, Request, Session
 from vkgateway.model.errors import UnavailableError
 
 log = structlog.get_logger(__name__)
@@ -91,12 +91,7 @@ class HealthServer:
             await wire.opened()
             more = len(self._tasks) <= _CONNECTIONS
             while more:
-                try:
-                    async with asyncio.timeout(_PATIENCE):
-                        request = await session.next_request()
-                except Malformed as error:
-                    await session.reply(Reply.text(error.status, str(error)), last=True)
-                    return
+                request = await session.await_request(patience=_PATIENCE)
                 if request is None:
                     return
                 more = await session.reply(self._answer(request))

@@ -6,6 +6,7 @@ place of their API server's (APIService), whose answers need have no end.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import httptools
@@ -14,6 +15,17 @@ _HEAD_MAX: Final = 256 * 1024
 """Bytes that an answer may have beside its body and as much again: head, chunks' sizes and extensions, trailers."""
 LONGEST_ANSWER: Final = 128 * 1024 * 1024
 """Bytes of an answer's body that are taken in."""
+
+
+def is_framed(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether an answer tells its own end; without that it ends with its connection (RFC 9112, section 6.3)."""
+    return b"content-length" in headers or b"transfer-encoding" in headers
+
+
+def check_bounds(*, received: int, body: int) -> None:
+    """Raise MalformedAnswerError where so many bytes have come that little of them can be the body."""
+    if received > body * 2 + _HEAD_MAX:
+        raise MalformedAnswerError("the answer's head, or a chunk's, does not end")
 
 
 class MalformedAnswerError(ConnectionError):
@@ -43,13 +55,16 @@ class Answer:
 class AnswerReader:
     """Takes in the bytes of one answer."""
 
-    __slots__ = ("_message", "_received", "keeps")
+    __slots__ = ("_message", "_received")
 
     def __init__(self) -> None:
-        self.keeps = True
-        """Whether the connection may be used again after this answer."""
         self._message = _Message()
         self._received = 0
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the connection may be used again after the whole answer."""
+        return self._message.keeps
 
     @property
     def untouched(self) -> bool:
@@ -66,12 +81,8 @@ class AnswerReader:
             if message.refusal is not None:
                 raise message.refusal from None
             raise MalformedAnswerError(f"no HTTP/1.1 answer: {error}") from None
-        if self._received > message.size * 2 + _HEAD_MAX:
-            raise MalformedAnswerError("the answer's head, or a chunk's, does not end")
-        if not message.whole:
-            return None
-        self.keeps = message.keeps
-        return message.answer()
+        check_bounds(received=self._received, body=message.size)
+        return message.answer() if message.whole else None
 
     def end(self) -> Answer | None:
         """The connection has ended: an answer that goes up to there is whole now."""
@@ -96,8 +107,8 @@ class _Message:
 
     @property
     def until_closed(self) -> bool:
-        """Whether the answer's length is told by the end of the connection alone (RFC 9112, section 6.3)."""
-        return self.begun and not self.whole and not {b"content-length", b"transfer-encoding"} & self.headers.keys()
+        """Whether the end of the connection is the answer's."""
+        return self.begun and not self.whole and not is_framed(self.headers)
 
     def answer(self) -> Answer:
         """The answer, once it is whole; nothing more can be taken in after that."""

@@ -9,9 +9,8 @@ from typing import Final, cast
 
 import httptools
 
-from vkgateway.kube.answers import MalformedAnswerError
+from vkgateway.kube.answers import MalformedAnswerError, check_bounds, is_framed
 
-_HEAD_MAX: Final = 256 * 1024
 _PAUSE_AT: Final = 1024 * 1024
 """Bytes that wait to be read before the server is asked to stop."""
 
@@ -96,15 +95,19 @@ class Stream(asyncio.Protocol):
             self._timer.cancel()
         self._tell()
 
+    def _break(self, why: OSError) -> None:
+        self._end(why)
+        self.close()
+
     def _look(self) -> None:
         """Whether anything came within the time allowed."""
         assert self._inactivity is not None
-        left = self._heard + self._inactivity - self._loop.time()
-        if self._paused or left > 0:
-            self._timer = self._loop.call_later(max(left, 0.001) if not self._paused else self._inactivity, self._look)
-            return
-        self._end(TimeoutError(f"not a byte in {self._inactivity:g} s"))
-        self.close()
+        # Whoever was asked to stop is not silent.
+        left = self._inactivity if self._paused else self._heard + self._inactivity - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(max(left, 0.001), self._look)
+        else:
+            self._break(TimeoutError(f"not a byte in {self._inactivity:g} s"))
 
     # What the event loop calls; see asyncio.Protocol.
 
@@ -125,13 +128,12 @@ class Stream(asyncio.Protocol):
         self._received += len(data)
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._end(MalformedAnswerError(f"no HTTP/1.1 answer: {error}"))
-            self.close()
+            check_bounds(received=self._received, body=self._body)
+        except MalformedAnswerError as error:
+            self._break(error)
             return
-        if self._received > self._body * 2 + _HEAD_MAX:
-            self._end(MalformedAnswerError("the answer's head, or a chunk's, does not end"))
-            self.close()
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._break(MalformedAnswerError(f"no HTTP/1.1 answer: {error}"))
             return
         if self._waiting > _PAUSE_AT and not self._paused and self._transport is not None:
             self._paused = True
@@ -140,8 +142,7 @@ class Stream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
-        framed = {b"content-length", b"transfer-encoding"} & self._headers.keys()
-        if exc is None and self._begun and not framed:
+        if exc is None and self._begun and not is_framed(self._headers):
             self._end(EOFError())  # an answer without a length ends with its connection
         else:
             self._end(exc if isinstance(exc, OSError) else ConnectionError("the server closed the connection"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -83,6 +84,18 @@ class Session:
         except h11.LocalProtocolError:
             return None  # the connection cannot be used again
         return _request(event)
+
+    async def await_request(self, *, patience: float) -> Request | None:
+        """Wait for the next request; None at the connection's end, or where no request came and that was answered.
+
+        Raises TimeoutError after `patience` seconds.
+        """
+        try:
+            async with asyncio.timeout(patience):
+                return await self.next_request()
+        except Malformed as error:
+            await self.reply(Reply.text(error.status, str(error)), last=True)
+            return None
 
     async def reply(self, reply: Reply, *, last: bool = False) -> bool:
         """Send a whole answer; says whether another request may follow."""

@@ -15,7 +15,7 @@ import structlog
 from vkgateway.kube.wire import Tls, Wire
 from vkgateway.kubelet import routes
 from vkgateway.kubelet.call import Call, Rejected
-from vkgateway.kubelet.http import Malformed, Reply, Request, Session
+from vkgateway.kubelet.http import Reply, Request, Session
 from vkgateway.kubelet.identity import Admission, Stranger, tenant_of
 from vkgateway.kubelet.streams import Streams, TooManyStreamsError
 from vkgateway.kubelet.target import Backends, Pods, no_pods
@@ -153,12 +153,7 @@ class KubeletServer:
         more = True
         patience = FIRST_REQUEST_SECONDS
         while more:
-            try:
-                async with asyncio.timeout(patience):
-                    request = await session.next_request()
-            except Malformed as error:
-                await session.reply(Reply.text(error.status, str(error)), last=True)
-                return
+            request = await session.await_request(patience=patience)
             if request is None:
                 return
             reply, last = await self._answer(session, request)
