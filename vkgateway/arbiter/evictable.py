@@ -16,10 +16,8 @@ import numpy.typing as npt
 
 from vkgateway.arbiter.facts import Gang, PoolKey, Shape
 from vkgateway.arbiter.fitting import IntArray
-from vkgateway.arbiter.lots import Lot, core_of, lots_of
+from vkgateway.arbiter.lots import Lot, lots_of
 from vkgateway.arbiter.views import MOST
-
-__all__ = ["Evictable", "FloatArray", "Table", "core_of"]
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -8,10 +8,11 @@ from functools import cached_property
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.cells import Cells
-from vkgateway.arbiter.evictable import Evictable, core_of
+from vkgateway.arbiter.evictable import Evictable
 from vkgateway.arbiter.facts import Band, Gang, Pod, PodState, Policy, Pool, Quota
 from vkgateway.arbiter.forecast import Ends, Reservation
 from vkgateway.arbiter.inside import hold_where_placed
+from vkgateway.arbiter.lots import core_of
 from vkgateway.arbiter.room import Room
 from vkgateway.model.requests import Milli
 
