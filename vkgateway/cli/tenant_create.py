@@ -37,7 +37,7 @@ Examples:
     "--pool",
     "pools",
     multiple=True,
-    metavar="POOL[.CLUSTER][:guarantee=RES=QTY,...,limit=RES=QTY,...]",
+    metavar="POOL[.CLUSTER][:guarantee=RES=QTY,...,limit=RES=QTY,...,weight=N,cells=8+8+1]",
     help="A pool it may use; again for more. Cluster: local unless said.",
 )
 @click.option("--template", help="Tenant template. [default: default]")

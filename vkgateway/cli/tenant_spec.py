@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +18,16 @@ from vkgateway.model.objects import Meta
 from vkgateway.model.quantity import Resources
 
 POOL_HINT = (
-    "Write POOL[.CLUSTER][:guarantee=RESOURCE=QUANTITY,...,limit=RESOURCE=QUANTITY,...], "
+    "Write POOL[.CLUSTER][:guarantee=RESOURCE=QUANTITY,...,limit=RESOURCE=QUANTITY,...,weight=NUMBER,cells=8+8+1], "
     "for example a100:guarantee=nvidia.com/gpu=8,limit=nvidia.com/gpu=16,cpu=64"
 )
 
 
 def parse_pool(text: str) -> TenantPool:
-    """Read `a100.local:guarantee=nvidia.com/gpu=8,cpu=4,limit=nvidia.com/gpu=16`.
+    """Read `a100.local:guarantee=nvidia.com/gpu=8,cpu=4,limit=nvidia.com/gpu=16,weight=2,cells=4+2x2`.
 
-    The compute cluster may be left out (then it is `local`), and so may everything past the colon.
+    The compute cluster may be left out (then it is `local`), and so may everything past the colon. Cells of one size
+    are written one by one or as `2x8`, which are two of 8.
     Raises InputError that quotes the part which cannot be read.
     """
     place, _, rest = text.partition(":")
@@ -33,14 +36,48 @@ def parse_pool(text: str) -> TenantPool:
     if cluster:
         validate_dns_label(cluster, what=f"--pool {text!r}: the compute cluster's name")
     amounts: dict[str, Resources] = {"guarantee": {}, "limit": {}}
+    others: dict[str, Any] = {}
     section = ""
     for item in rest.split(",") if rest else ():
         head, _, tail = item.partition("=")
+        if head in _OTHERS:
+            others[head] = _OTHERS[head](tail, pool=text)
+            continue
         if head in amounts:
             section, item = head, tail  # noqa: PLW2901 - the rest of the item is what is left to read
         resource, amount = _resource(item, pool=text, section=section)
         amounts[section][resource] = amount
-    return TenantPool(name=name, compute_cluster=cluster or DEFAULT_COMPUTE_CLUSTER, **amounts)
+    return TenantPool(name=name, compute_cluster=cluster or DEFAULT_COMPUTE_CLUSTER, **amounts, **others)
+
+
+def _weight(text: str, *, pool: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError as error:
+        raise InputError(f"--pool {pool!r}: weight {text!r} is not a number", hint=POOL_HINT) from error
+    if not 0 < weight < math.inf:
+        raise InputError(f"--pool {pool!r}: weight {text} is not more than nothing", hint=POOL_HINT)
+    return weight
+
+
+def _cells(text: str, *, pool: str) -> tuple[int, ...]:
+    cells: list[int] = []
+    for piece in text.split("+"):
+        match = _CELLS.fullmatch(piece)
+        number, size = (int(match[1] or 1), int(match[2])) if match else (0, 0)
+        if not number or not size:
+            raise InputError(
+                f"--pool {pool!r}: cannot read the cells {text!r}", hint="Write cells=8+8+1, or cells=2x8+1"
+            )
+        if number + len(cells) > _MOST_CELLS:
+            raise InputError(f"--pool {pool!r}: more than {_MOST_CELLS} cells in {text!r}")
+        cells += [size] * number
+    return tuple(sorted(cells, reverse=True))
+
+
+_CELLS = re.compile(r"(?:([0-9]{1,6})x)?([0-9]{1,9})")
+_MOST_CELLS = 1024
+_OTHERS: dict[str, Callable[..., Any]] = {"weight": _weight, "cells": _cells}
 
 
 def _resource(item: str, *, pool: str, section: str) -> tuple[str, str]:

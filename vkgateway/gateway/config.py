@@ -19,6 +19,7 @@ PREFIX = "VKGATEWAY"
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
+Delay = Annotated[float, Meta(ge=0)]
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -96,6 +97,37 @@ class Nodes(_Section, frozen=True):
     renew_seconds: Annotated[Seconds, Meta(description="It is renewed this often, in seconds.")] = 10.0
 
 
+class Arbiter(_Section, frozen=True):
+    """Who runs, who waits and who is evicted."""
+
+    notice_seconds: Annotated[
+        Delay,
+        Meta(description="Between the notice of an eviction and the deletion, in seconds; a pool may say its own."),
+    ] = 30.0
+    grace_seconds_max: Annotated[
+        Seconds, Meta(description="The most that an evicted pod may take to end, in seconds; a pool may say its own.")
+    ] = 120.0
+    age_cap_seconds: Annotated[
+        Delay, Meta(description="Waiting raises the place in line for so long at most, in seconds.")
+    ] = 3600.0
+    run_margin: Annotated[
+        float, Meta(ge=1, description="Observed run times are taken this many times longer when a start is foreseen.")
+    ] = 1.25
+    gather_seconds: Annotated[
+        Delay, Meta(description="News is gathered for so long before it is decided, in seconds.")
+    ] = 0.05
+    bind_seconds: Annotated[
+        Seconds,
+        Meta(description="A pod that its node has not taken for so long is taken back and planned again, in seconds."),
+    ] = 60.0
+    decision_log: Annotated[
+        str, Meta(description="File to which decisions are appended, as JSON lines to be replayed; empty: none.")
+    ] = ""
+    usage_log: Annotated[
+        str, Meta(description="File to which the use of GPUs is appended, as JSON lines; empty: none.")
+    ] = ""
+
+
 class Observability(_Section, frozen=True):
     """Health and metrics, over plain HTTP."""
 
@@ -129,6 +161,7 @@ class Config(_Section, frozen=True):
     control_planes: ControlPlanes = ControlPlanes()
     sync: Sync = Sync()
     nodes: Nodes = Nodes()
+    arbiter: Arbiter = Arbiter()
     observability: Observability = Observability()
     logging: Logging = Logging()
 

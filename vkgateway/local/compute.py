@@ -15,6 +15,7 @@ from vkgateway.controlplane.layout import Authorities, PlaneFiles, admin_kubecon
 from vkgateway.controlplane.plane import ComponentName, Plane, Tuning, compute_plane
 from vkgateway.kube import kubeconfig
 from vkgateway.local import etcd
+from vkgateway.local.hollow.nodes import DOMAIN_LABEL, MACHINES
 from vkgateway.local.paths import Paths
 from vkgateway.local.pki import GATEWAY, GATEWAY_USER, PlatformPki
 from vkgateway.local.realnode.options import Network
@@ -100,8 +101,14 @@ def compute_cluster(pools: Iterable[str]) -> dict[str, Any]:
         "apiVersion": API_VERSION,
         "kind": "ComputeCluster",
         "metadata": {"name": DEFAULT_COMPUTE_CLUSTER},
-        "spec": {"pools": [{"name": pool, "nodeSelector": {POOL_LABEL: pool}} for pool in pools]},
+        "spec": {"pools": [_pool(name) for name in pools]},
     }
+
+
+def _pool(name: str) -> dict[str, Any]:
+    """A pool; hollow nodes say by a label on which network they hang."""
+    pool = {"name": name, "nodeSelector": {POOL_LABEL: name}}
+    return {**pool, "levels": [DOMAIN_LABEL]} if name in MACHINES else pool
 
 
 def own_endpoint(record: PlatformRecord) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from vkgateway.programs.supervisor.spec import ProcessSpec, SupervisorPaths
 
 NAME = "gateway"
 _LOOPBACK = "127.0.0.1"
+# Long enough to be seen, short enough to be watched.
+_NOTICE_SECONDS = 5.0
 # Before the clusters that it works for, so that it does not see them vanish.
 _STOP_RANK = 95
 
@@ -43,6 +45,11 @@ def settings(
             program_dirs=tuple(str(folder) for folder in program_dirs),
             cache_dir=str(cache_dir or ""),
             supervisor_socket=str(SupervisorPaths(paths.data_dir).socket),
+        ),
+        arbiter=config.Arbiter(
+            notice_seconds=_NOTICE_SECONDS,
+            decision_log=str(paths.arbiter / "decisions.jsonl"),
+            usage_log=str(paths.arbiter / "usage.jsonl"),
         ),
         observability=config.Observability(address=_LOOPBACK, port=record.ports["gateway-health"]),
     )

@@ -69,9 +69,14 @@ class Paths:
         """Settings of the gateway process."""
         return self.data_dir / "gateway.yaml"
 
+    @property
+    def arbiter(self) -> Path:
+        """What the gateway decided, and what was used: two logs."""
+        return self.data_dir / "arbiter"
+
     def all(self) -> list[Path]:
         """List all that a platform keeps; its record near the end, so that a removal cut short can be repeated."""
         supervisor = SupervisorPaths(self.data_dir)
-        folders = (self.pki, self.compute, self.etcd, self.hollow, self.node, self.data_dir / "tenants")
+        folders = (self.pki, self.compute, self.etcd, self.hollow, self.node, self.arbiter, self.data_dir / "tenants")
         files = (self.kubeconfig, self.gateway_kubeconfig, self.gateway_config, self.record, self.lock)
         return [*folders, supervisor.run_dir, supervisor.log_dir, *files]

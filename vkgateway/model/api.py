@@ -23,12 +23,18 @@ DEFAULT_COMPUTE_CLUSTER: Final = "local"
 
 
 class TenantPool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
-    """A pool that a tenant may use. Without a limit for a resource the pool itself is the limit."""
+    """A pool that a tenant may use. Without a limit for a resource the pool itself is the limit.
+
+    `weight` says how large a part of what is lent goes to the tenant. `cells` are the pieces in which the guarantee of
+    the pool's scarce resource is held, in whole units of it; none: they are cut from the guarantee.
+    """
 
     name: str
     compute_cluster: str = DEFAULT_COMPUTE_CLUSTER
     guarantee: Resources = {}
     limit: Resources = {}
+    weight: float = 1.0
+    cells: tuple[int, ...] = ()
 
 
 class TenantPolicy(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
@@ -109,11 +115,19 @@ class Connection(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Tru
 
 
 class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
-    """A set of compute nodes, and the tolerations that pods need to run there."""
+    """A set of compute nodes, and the tolerations that pods need to run there.
+
+    `levels` are the labels of its nodes that tell their place in the network, the widest first. `notice_seconds` is the
+    time between the notice of an eviction and the deletion, `grace_seconds` the most that an evicted pod may take to
+    end; None: as the gateway's settings say.
+    """
 
     name: str
     node_selector: dict[str, str] = {}
     tolerations: tuple[dict[str, Any], ...] = ()
+    levels: tuple[str, ...] = ()
+    notice_seconds: int | None = None
+    grace_seconds: int | None = None
 
 
 class ComputeClusterSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):

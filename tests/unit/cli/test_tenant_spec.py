@@ -25,6 +25,16 @@ from vkgateway.model.objects import Meta
                 limit={"nvidia.com/gpu": "16", "memory": "1Ti"},
             ),
         ),
+        (
+            "a100:guarantee=nvidia.com/gpu=21,weight=2.5,cells=1+4+2x8,limit=cpu=8",
+            TenantPool(
+                name="a100",
+                guarantee={"nvidia.com/gpu": "21"},
+                limit={"cpu": "8"},
+                weight=2.5,
+                cells=(8, 8, 4, 1),
+            ),
+        ),
         ("a100:limit=cpu=4,guarantee=cpu=2", TenantPool(name="a100", guarantee={"cpu": "2"}, limit={"cpu": "4"})),
     ],
 )
@@ -42,6 +52,15 @@ def test_pools_are_read(text: str, expected: TenantPool) -> None:
         ("a100:guarantee=cpu=many", "many"),
         ("a100:limit=cpu=-1", "less than nothing"),
         ("a100:guarantee=", "''"),
+        ("a100:weight=0", "weight 0"),
+        ("a100:weight=-1", "weight -1"),
+        ("a100:weight=nan", "weight nan"),
+        ("a100:weight=much", "'much'"),
+        ("a100:cells=", "cells ''"),
+        ("a100:cells=8+", "'8+'"),
+        ("a100:cells=0x8", "'0x8'"),
+        ("a100:cells=-8", "'-8'"),
+        ("a100:cells=2000x1", "more than 1024"),
     ],
 )
 def test_bad_pools_are_refused_with_what_is_wrong(text: str, complaint: str) -> None:

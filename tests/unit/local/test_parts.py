@@ -6,6 +6,7 @@ import pytest
 
 from vkgateway.gateway import config
 from vkgateway.local import compute, etcd, gateway_process, network
+from vkgateway.local.hollow.nodes import DOMAIN_LABEL
 from vkgateway.local.options import PORTS
 from vkgateway.local.paths import Paths
 from vkgateway.local.realnode.options import Network
@@ -53,6 +54,7 @@ def test_the_compute_cluster_has_the_pools_asked_for() -> None:
         ("a100", {compute.POOL_LABEL: "a100"}),
         ("real", {compute.POOL_LABEL: "real"}),
     ]
+    assert [pool.get("levels") for pool in pools] == [[DOMAIN_LABEL], None]
 
 
 def test_both_definitions_are_shipped() -> None:
@@ -70,6 +72,9 @@ def test_the_gateways_settings_are_read_back_as_they_were(paths: Paths) -> None:
     wanted = gateway_process.settings(paths, record=RECORD, program_dirs=[Path("/programs")])
     gateway_process.spec(paths, wanted)
     assert config.load(paths.gateway_config, environment={}) == wanted
+    assert wanted.arbiter.notice_seconds == 5
+    assert [Path(log).parent for log in (wanted.arbiter.decision_log, wanted.arbiter.usage_log)] == [paths.arbiter] * 2
+    assert paths.arbiter in paths.all()
     assert paths.gateway_config.stat().st_mode & 0o777 == 0o600
 
 

@@ -63,6 +63,13 @@ def test_defaults_are_the_same() -> None:
     assert policy["imagePullSecrets"]["default"] == list(default.policy.image_pull_secrets)
     assert spec["pools"]["items"]["properties"]["computeCluster"]["default"] == api.DEFAULT_COMPUTE_CLUSTER
     assert spec["apiServer"]["properties"]["port"]["default"] == default.api_server.port
+    pool = spec["pools"]["items"]["properties"]
+    assert pool["weight"]["default"] == api.TenantPool(name="a100").weight
+    assert pool["cells"]["default"] == list(api.TenantPool(name="a100").cells)
+    compute = schema("computeclusters")["properties"]["spec"]["properties"]["pools"]["items"]["properties"]
+    assert compute["levels"]["default"] == list(api.Pool(name="a100").levels)
+    assert "default" not in compute["noticeSeconds"]
+    assert "default" not in compute["graceSeconds"]
 
 
 @pytest.mark.parametrize("plural", TYPES)
