@@ -33,6 +33,9 @@ class Admit:
     """Pod uid to node."""
     borrowed: bool
     """Outside the tenant's cells: may be evicted later."""
+    behind: str = ""
+    """The gang in whose reserved place it starts, and for which it goes when that one's time has come; to be told
+    again as `Pod.behind`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +60,24 @@ class Reprieve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """Pods that run, and count from now on as borrowed or as inside their tenant's cells; they stay where they are."""
+
+    gang: str
+    pods: tuple[str, ...]
+    borrowed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
     """A gang, or the waiting rest of one, does not start now."""
 
     gang: str
     code: HoldCode
     message: str
+    """For the tenant to read: names no other tenant, none of its gangs, no compute node."""
+    behind: str = ""
+    """The gang ahead for which room is kept; not for other tenants to read."""
     numbers: Mapping[str, float] = field(default_factory=dict)
     place: int = 0
     """Gangs of the same pool before it, plus one; 0 where it does not stand in line."""
@@ -78,6 +93,7 @@ class Decisions:
     admits: tuple[Admit, ...] = ()
     evicts: tuple[Evict, ...] = ()
     reprieves: tuple[Reprieve, ...] = ()
+    moves: tuple[Move, ...] = ()
     holds: tuple[Hold, ...] = ()
     plans: Mapping[str, Plan] = field(default_factory=dict)
     """By gang, all plans that are in force from now on: to be told again in the next cycle."""

@@ -139,6 +139,8 @@ class Pod:
     """Notified: when it is deleted. Ending: when it will have gone at the latest."""
     evicted_for: str = ""
     """The gang that its eviction makes room for."""
+    behind: str = ""
+    """The gang in whose reserved place it was started (`Admit.behind`): it goes as soon as that one can start there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

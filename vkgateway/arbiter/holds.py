@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.decisions import Hold, HoldCode
 from vkgateway.arbiter.facts import Pod, PoolKey
-from vkgateway.arbiter.forecast import earliest
+from vkgateway.arbiter.forecast import Reservation, earliest
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.placement import largest, place
 from vkgateway.arbiter.plans import among, place_now
@@ -77,7 +77,7 @@ def _why(ledger: Ledger, ask: Ask) -> tuple[Hold, Standing | None]:
         return _quota(ask, ask.core, feasible[0]), feasible[0]
     for standing in free:
         if (kept := standing.reservation) is not None and kept.gang != ask.gang.id and _fits_now(standing, ask):
-            return _reserved(ask, kept.gang, kept.start, ledger.now), standing
+            return _reserved(ledger, ask, kept), standing
     return _room(ask, free), free[0]
 
 
@@ -145,12 +145,15 @@ def _fits_now(standing: Standing, ask: Ask) -> bool:
     return found is not None
 
 
-def _reserved(ask: Ask, gang: str, start: float | None, now: float) -> Hold:
-    when = f"starts in about {_span(start - now)}" if start is not None else "has waited for long"
+def _reserved(ledger: Ledger, ask: Ask, kept: Reservation) -> Hold:
+    when = f"starts in about {_span(kept.start - ledger.now)}" if kept.start is not None else "has waited for long"
+    ahead = ledger.gangs[kept.gang]
+    whom = kept.gang.removeprefix(f"{ahead.tenant}/") if ahead.tenant == ask.tenant else "another tenant's gang"
     return Hold(
         gang=ask.gang.id,
         code=HoldCode.RESERVATION,
-        message=f"there is room, but it is kept for {gang}, which is ahead and {when}",
+        message=f"there is room, but it is kept for {whom}, which is ahead and {when}",
+        behind=kept.gang,
     )
 
 
@@ -216,7 +219,7 @@ class _Forecast:
 
 def _pods(pods: Sequence[Pod]) -> str:
     """`2 pods of cpu 1, 4 pods of nvidia.com/gpu 1`."""
-    shapes = Counter(pod.shape.requests for pod in pods)
+    shapes = Counter(tuple(each for each in pod.shape.requests if each[0] != "pods") for pod in pods)
     return ", ".join(
         f"{_count(number, 'pod')} of {render_milli(dict(requests))}" for requests, number in shapes.items()
     )
@@ -235,4 +238,18 @@ def _have(number: int) -> str:
 
 
 def _span(seconds: float) -> str:
-    return f"{max(1, round(seconds))} s" if seconds < 120 else f"{round(seconds / 60)} min"
+    """Coarse, so that a sentence stays the same for a while: `1 min`, `20 min`, `3 h`, `2 days`; rounded up."""
+    for unit, length, steps in _SPANS:
+        count = -(-max(0.0, seconds) // length)
+        step = next((step for step in steps if count <= step), None)
+        if step is not None:
+            return _count(step, unit) if unit == "day" else f"{step} {unit}"
+    return "more than a month"
+
+
+_SPANS = (
+    ("min", 60, (1, 2, 5, 10, 15, 20, 30, 45)),
+    ("h", 3600, (1, 2, 3, 4, 6, 8, 12, 18)),
+    ("day", 86_400, (1, 2, 3, 5, 7, 10, 14, 21, 31)),
+)
+"""The steps in which times ahead are told."""

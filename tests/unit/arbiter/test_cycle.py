@@ -315,12 +315,45 @@ def test_small_work_flows_past_only_where_it_ends_in_time() -> None:
 
     assert there.running() == {"runs"}
     assert holds["long"].code is HoldCode.RESERVATION
-    assert holds["long"].message == "there is room, but it is kept for wide, which is ahead and starts in about 100 s"
+    assert holds["long"].message == "there is room, but it is kept for wide, which is ahead and starts in about 2 min"
+    assert holds["long"].behind == "wide"
     assert holds["wide"].earliest == there.now + 100
     assert holds["wide"].place == 1
     there.add(gang("short", "a", [8], created=3.0, run_limit=50.0))
     there.cycle()
     assert there.running() == {"runs", "short"}
+
+
+def test_what_a_tenant_reads_names_neither_other_tenants_nor_their_gangs() -> None:
+    there = cluster(3, quota("acme", weight=100.0), quota("b"))
+    there.add(gang("b/ns/pod/small", "b", [1]))
+    there.add(gang("acme/ns/gang/runs", "acme", [8], run_limit=1500.0))
+    there.cycle()
+    there.add(
+        gang("acme/ns/gang/wide", "acme", [8, 8], created=1.0, priority=9),
+        gang("acme/ns/gang/long", "acme", [8], created=2.0, run_limit=5000.0),
+        gang("b/ns/gang/long", "b", [8], created=3000.0, run_limit=5000.0),
+    )
+    holds = held(there.cycle())
+
+    own, other = holds["acme/ns/gang/long"], holds["b/ns/gang/long"]
+    assert own.message == "there is room, but it is kept for ns/gang/wide, which is ahead and starts in about 30 min"
+    assert "another tenant's gang" in other.message
+    assert own.behind == other.behind == "acme/ns/gang/wide"
+    assert all("acme" not in hold.message and "n0" not in hold.message for hold in (own, other))
+
+
+def test_a_sentence_stays_the_same_for_a_while() -> None:
+    there = cluster(2, quota("a"), quota("b"))
+    there.add(gang("runs", "a", [8], run_limit=1200.0))
+    there.cycle()
+    there.add(gang("wide", "a", [8, 8], created=1.0), gang("long", "a", [8], created=2.0, run_limit=5000.0))
+    said = set()
+    for _ in range(25):
+        said.add(held(there.cycle())["long"].message)
+        there.advance(14)
+
+    assert len(said) == 2, said
 
 
 def test_work_that_takes_nothing_from_the_reservation_starts() -> None:
