@@ -35,6 +35,9 @@ _TIMER_SLACK: Mapping[ComponentName, float] = {"apiserver": 0.0, "controller-man
 together, which halves what it costs while idle. Those whose answers are waited for must not be late: Go's collector,
 too, goes by such timers."""
 
+# Minor releases that have MutatingAdmissionPolicy switched off, in v1beta1.
+_POLICIES_IN_BETA = (34, 35)
+
 _Flags = dict[str, str | None]
 
 
@@ -76,6 +79,7 @@ def _api_server(plane: Plane, files: PlaneFiles) -> _Flags:
         # The `kubernetes` endpoints are an object of the template: no lease to renew, no address to guess.
         "endpoint-reconciler-type": "none",
         **_api_server_etcd(plane, files),
+        **_api_server_features(plane),
         **_api_server_identity(plane, files),
         **_api_server_callers(files),
     }
@@ -92,11 +96,18 @@ def _api_server_etcd(plane: Plane, files: PlaneFiles) -> _Flags:
         "etcd-compaction-interval": "0",
         "etcd-db-metric-poll-interval": "0",
         "etcd-count-metric-poll-period": "0",
-        "feature-gates": _feature_gates(plane),
     }
 
 
-def _feature_gates(plane: Plane) -> str:
+def _api_server_features(plane: Plane) -> _Flags:
+    """MutatingAdmissionPolicy, by which pods are born gated, is there by itself from 1.36 on (KEP-3962)."""
+    flags: _Flags = {"feature-gates": ",".join(_feature_gates(plane))}
+    if plane.minor in _POLICIES_IN_BETA:
+        flags["runtime-config"] = "admissionregistration.k8s.io/v1beta1=true"
+    return flags
+
+
+def _feature_gates(plane: Plane) -> list[str]:
     """What does not work for an etcd user who is not root, since etcd tells its version and progress to root only.
 
     Streaming lists would fail for good; refused outright, clients list and watch the plain way. From 1.34 on, watch
@@ -105,7 +116,9 @@ def _feature_gates(plane: Plane) -> str:
     gates = ["WatchList=false"]
     if plane.minor >= 34:
         gates.append("SizeBasedListCostEstimate=false")
-    return ",".join(gates)
+    if plane.minor in _POLICIES_IN_BETA:
+        gates.append("MutatingAdmissionPolicy=true")
+    return gates
 
 
 def _api_server_identity(plane: Plane, files: PlaneFiles) -> _Flags:

@@ -16,6 +16,7 @@ import structlog
 
 from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.drivers.base import Driver
+from vkgateway.controlplane.keeping import kept, put_back
 from vkgateway.controlplane.layout import admin_kubeconfig
 from vkgateway.controlplane.pki import KeyPair
 from vkgateway.controlplane.plane import Plane, tenant_plane
@@ -261,7 +262,7 @@ class Provisioner:
             await self._sleep(_POLL_SECONDS)
 
     async def _objects(self, client: Client, record: Record, objects: list[dict[str, Any]], *, tenant: str) -> None:
-        """Make what the tenant is born with, once for each state of its template.
+        """Make what the tenant is born with, once for each state of its template; keep what is to be kept.
 
         A tenant that has been born once may refuse changes later, by webhooks or policies of its own: that
         is told in the log and holds nothing up.
@@ -271,6 +272,7 @@ class Provisioner:
             return
         try:
             await self._apply(client, objects)
+            await self._put_back(client, objects, tenant=tenant)
         except errors.ApiError as error:
             if not record.objects:
                 raise
@@ -281,6 +283,16 @@ class Provisioner:
     async def _apply(self, client: Client, objects: list[dict[str, Any]]) -> None:
         """Apply, and again while a server that has just started lacks its first namespaces."""
         started = self._clock()
+    async def _put_back(self, client: Client, objects: list[dict[str, Any]], *, tenant: str) -> None:
+        """Undo what the tenant's admins did to the objects that are kept; nothing waits for it."""
+        try:
+            changed = await put_back(client, kept(objects))
+        except errors.ApiError as error:
+            _log.warning("kept objects were not put back", tenant=tenant, error=str(error))
+            return
+        if changed:
+            _log.warning("kept objects were changed by the tenant and put back", tenant=tenant, objects=changed)
+
         while True:
             try:
                 await apply_objects(client, objects)

@@ -50,6 +50,11 @@ class TenantFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+    @property
+    def minor(self) -> int:
+        """The Kubernetes release's second number: 36 of 1.36.3."""
+        return int(self.kubernetes_version.split(".")[1])
+
 class Template:
     """One kind of tenant, read from its folder."""
 

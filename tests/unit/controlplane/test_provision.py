@@ -13,12 +13,13 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.controlplane.fakes import FakeDriver, FakeEtcd, FakeStore
 from vkgateway.controlplane.etcd.tenancy import Tenancy
+from vkgateway.controlplane.keeping import KEPT_ANNOTATION
 from vkgateway.controlplane.pki import common_name
 from vkgateway.controlplane.provision import ControlPlane, Provisioner, Step
 from vkgateway.controlplane.templates import SHIPPED, Templates
 from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.client import Client
-from vkgateway.kube.resources import PRIORITY_CLASSES
+from vkgateway.kube.resources import CONFIG_MAPS, PRIORITY_CLASSES
 from vkgateway.model.api import ApiServerAccess, Tenant, TenantSpec
 from vkgateway.model.errors import ConflictError, InputError, UnavailableError
 from vkgateway.model.objects import Meta
@@ -72,6 +73,11 @@ class World:
 
     async def sleep(self, seconds: float) -> None:
         self.time += seconds
+
+    def keep_note(self) -> None:
+        """Have the template's ConfigMap kept as it is."""
+        note = self.templates.folder / "default" / "objects" / "note.yaml.j2"
+        note.write_text(note.read_text().replace("name: note", f"name: note, annotations: {{{KEPT_ANNOTATION}: yes}}"))
 
     def left(self) -> list[object]:
         return [*self.store.records, *self.driver.running, *self.etcd.users_held, *self.etcd.roles_held]
@@ -287,5 +293,26 @@ async def test_a_tenant_that_was_never_born_must_take_its_objects(world: World) 
 
 
 def test_templates_ship_with_the_package() -> None:
+async def test_what_is_kept_comes_back_when_the_control_plane_is_gone_through_again(world: World) -> None:
+    world.keep_note()
+    await world.provisioner().provision(tenant())
+    world.server.store.delete(CONFIG_MAPS, "note", "default")
+    world.server.store.delete(PRIORITY_CLASSES, "vkgateway-low")
+
+    await world.provisioner().provision(tenant())
+
+    assert world.server.store.find(CONFIG_MAPS, "note", "default") is not None
+    assert world.server.store.find(PRIORITY_CLASSES, "vkgateway-low") is None
+
+
+async def test_what_cannot_be_put_back_holds_nothing_up(world: World) -> None:
+    world.keep_note()
+    await world.provisioner().provision(tenant())
+    world.server.store.delete(CONFIG_MAPS, "note", "default")
+    world.server.fail("PATCH", "/configmaps/", status=403, times=10)
+
+    assert await world.provisioner().provision(tenant())
+
+
     checkout = Path(__file__).parents[3] / "tenant_templates"
     assert Templates(checkout).names() == Templates().names()

@@ -1,11 +1,15 @@
 """Templates are read strictly: what is misspelt or undefined is named, nothing is guessed."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from vkgateway.controlplane.keeping import kept
 from vkgateway.controlplane.templates import Templates, TenantFacts
 from vkgateway.model.errors import InputError
+from vkgateway.model.names import ADMISSION_GATE
 
 FACTS = TenantFacts(
     name="alpha",
@@ -34,6 +38,33 @@ def test_a_tenant_is_born_with_the_two_classes_and_the_way_to_its_server() -> No
     assert endpoints["endpoints"][0]["addresses"] == ["10.0.0.1"]
     assert endpoints["ports"][0]["port"] == 20001
     assert named["Endpoints", "kubernetes"]["subsets"][0]["addresses"] == [{"ip": "10.0.0.1"}]
+
+
+def gate(version: str) -> list[dict[str, Any]]:
+    """The default template's objects by which pods are born gated in a tenant of that version."""
+    template = Templates().load("default")
+    gated = replace(template, values={**template.values, "admissionGate": True})
+    objects = gated.objects(replace(FACTS, kubernetes_version=version))
+    return [found for found in objects if found["metadata"]["name"] == "vkgateway-admission"]
+
+
+@pytest.mark.parametrize(("version", "api"), [("1.34.0", "v1beta1"), ("1.35.4", "v1beta1"), ("1.36.3", "v1")])
+def test_the_gate_is_a_policy_in_the_api_server(version: str, api: str) -> None:
+    policy, binding = gate(version)
+
+    assert (policy["kind"], binding["kind"]) == ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
+    assert {policy["apiVersion"], binding["apiVersion"]} == {f"admissionregistration.k8s.io/{api}"}
+    assert binding["spec"] == {"policyName": policy["metadata"]["name"]}
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    assert ADMISSION_GATE in policy["spec"]["mutations"][0]["jsonPatch"]["expression"]
+    assert kept([policy, binding]) == [policy, binding]
+
+
+def test_without_the_value_nothing_gates() -> None:
+    template = Templates().load("default")
+    objects = replace(template, values={**template.values, "admissionGate": False}).objects(FACTS)
+
+    assert "vkgateway-admission" not in {found["metadata"]["name"] for found in objects}
 
 
 def test_files_render_in_order_and_may_hold_nothing_or_several(tmp_path: Path) -> None:

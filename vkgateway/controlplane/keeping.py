@@ -1,0 +1,61 @@
+"""Objects of a template that stay as they are: what the tenant's admins changed or deleted of them is put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from vkgateway.kube import errors
+from vkgateway.kube.apply import Discovery
+from vkgateway.kube.client import FIELD_MANAGER, Client
+from vkgateway.kube.resources import Resource
+from vkgateway.model.names import RESERVED_PREFIX
+
+KEPT_ANNOTATION: Final = f"{RESERVED_PREFIX}kept"
+"""A template's object with this annotation, whatever it says, is kept. Such an object spells every field out."""
+
+_NOT_KEPT: Final = frozenset({"metadata", "status"})
+
+Object = dict[str, Any]
+
+
+def kept(objects: Iterable[Object]) -> list[Object]:
+    """Choose the objects that are kept."""
+    return [found for found in objects if KEPT_ANNOTATION in (found["metadata"].get("annotations") or {})]
+
+
+async def put_back(client: Client, objects: Iterable[Object]) -> list[str]:
+    """Bring each object to what it should be; returns those that were not, as `Kind/name`.
+
+    Whole objects are replaced: what others added would survive an apply. Nothing is written where nothing differs.
+    Raises ApiError.
+    """
+    discovery = Discovery(client)
+    changed = []
+    for wanted in objects:
+        resource = await discovery.resource(wanted["apiVersion"], wanted["kind"])
+        if await _put_back(client, resource, wanted):
+            changed.append(f"{wanted['kind']}/{wanted['metadata']['name']}")
+    return changed
+
+
+async def _put_back(client: Client, resource: Resource, wanted: Object) -> bool:
+    name, namespace = wanted["metadata"]["name"], wanted["metadata"].get("namespace")
+    try:
+        found = msgspec.json.decode(await client.get(resource, name, namespace=namespace))
+    except errors.NotFound:
+        await client.patch(resource, name, wanted, kind="apply", namespace=namespace, field_manager=FIELD_MANAGER)
+        return True
+    if _content(found) == _content(wanted):
+        return False
+    version = found["metadata"]["resourceVersion"]
+    body = {**wanted, "metadata": {**wanted["metadata"], "resourceVersion": version}}
+    stored = msgspec.json.decode(await client.replace(resource, name, body, namespace=namespace))
+    # A server that knows more fields than the template fills them in, and then changes nothing.
+    return bool(stored["metadata"]["resourceVersion"] != version)
+
+
+def _content(found: Object) -> Object:
+    return {key: value for key, value in found.items() if key not in _NOT_KEPT}
