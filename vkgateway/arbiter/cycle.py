@@ -31,6 +31,7 @@ def decide(snapshot: Snapshot, now: float) -> Decisions:
         admits=tuple(ledger.admits()),
         evicts=tuple(ledger.evicts),
         reprieves=tuple(ledger.reprieves()),
+        promotes=tuple(ledger.promotes()),
         holds=tuple(explain(ledger, turn)),
         plans=dict(ledger.plans),
     )

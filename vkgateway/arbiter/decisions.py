@@ -60,12 +60,11 @@ class Reprieve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """Pods that run, and count from now on as borrowed or as inside their tenant's cells; they stay where they are."""
+class Promote:
+    """These pods run, borrowed, and count from now on as inside their tenant's cells (`Pod.borrowed` is false)."""
 
     gang: str
     pods: tuple[str, ...]
-    borrowed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +92,7 @@ class Decisions:
     admits: tuple[Admit, ...] = ()
     evicts: tuple[Evict, ...] = ()
     reprieves: tuple[Reprieve, ...] = ()
-    moves: tuple[Move, ...] = ()
+    promotes: tuple[Promote, ...] = ()
     holds: tuple[Hold, ...] = ()
     plans: Mapping[str, Plan] = field(default_factory=dict)
     """By gang, all plans that are in force from now on: to be told again in the next cycle."""

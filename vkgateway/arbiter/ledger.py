@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vkgateway.arbiter.asks import Ask, read
-from vkgateway.arbiter.decisions import Admit, Evict, Hold, Reprieve
+from vkgateway.arbiter.decisions import Admit, Evict, Hold, Promote, Reprieve
 from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState, PoolKey, Snapshot
 from vkgateway.arbiter.standing import Standing
 
@@ -139,6 +139,22 @@ class Ledger:
             )
             if pods:
                 yield Reprieve(gang=gang.id, pods=pods)
+
+    def promotes(self) -> Iterator[Promote]:
+        """Running pods that borrowed and are inside cells now; not those that are to go."""
+        going = {uid for evict in self.evicts for uid in evict.pods}
+        for standing in self.standings.values():
+            for gang in sorted(standing.promoted):
+                pods = tuple(
+                    pod.uid
+                    for pod in standing.gangs[gang].pods
+                    if pod.state is PodState.PLACED
+                    and pod.borrowed
+                    and pod.uid in standing.inside
+                    and pod.uid not in going
+                )
+                if pods:
+                    yield Promote(gang=gang, pods=pods)
 
 
 def _as_of_now(gang: Gang, pending: set[str], now: float) -> Gang:

@@ -41,6 +41,8 @@ class Standing:
         """What each tenant's pods hold, and what is planned for them."""
         self.inside: set[str] = set()
         """Uids of the placed pods that are inside their tenant's cells."""
+        self.promoted: set[str] = set()
+        """Gangs of which running pods may have been moved into cells in this cycle."""
         self._inside_used: dict[str, Milli] = {}
         placed = [(gang, pod) for gang in self.gangs.values() for pod in gang.pods if self._has(pod)]
         for gang, pod in placed:
@@ -105,6 +107,7 @@ class Standing:
             placed = [pod for pod in gang.pods if self._has(pod) and pod.state is PodState.PLACED]
             if gang.band is not Band.GUARANTEED or all(pod.uid in self.inside for pod in placed):
                 continue
+            self.promoted.add(gang.id)
             core = core_of(gang, placed)
             chosen = {pod.uid for pod in core}
             missing = [pod for pod in core if pod.uid not in self.inside]

@@ -151,6 +151,7 @@ class Cluster:
                 state=PodState.PLACED,
                 pool=admit.pool,
                 borrowed=admit.borrowed,
+                behind=admit.behind,
                 since=self.now,
             )
             for uid, on in admit.nodes.items():
@@ -166,6 +167,8 @@ class Cluster:
             )
         for reprieve in decisions.reprieves:
             self._change(reprieve.gang, reprieve.pods, state=PodState.PLACED, deadline=0.0, evicted_for="")
+        for promote in decisions.promotes:
+            self._change(promote.gang, promote.pods, borrowed=False)
         for name, each in self.gangs.items():
             self.gangs[name] = replace(each, plan=decisions.plans.get(name))
 
@@ -182,12 +185,17 @@ class Cluster:
         for admit in decisions.admits:
             assert all(pods[uid][1].state is PodState.WAITING for uid in admit.nodes)
         for evict in decisions.evicts:
-            # What it tells to go runs, and is outside of cells.
+            # What it tells to go runs, and is outside of cells; nodes that died may have taken cells away.
             assert all(pods[uid][1].state in (PodState.PLACED, PodState.NOTIFIED) for uid in evict.pods)
-            assert all(pods[uid][1].borrowed for uid in evict.pods), "evicted inside its cells"
+            whole = all(each.usable for each in self.pool.nodes)
+            assert not whole or all(pods[uid][1].borrowed for uid in evict.pods), "evicted inside its cells"
             assert evict.makes_room_for in decisions.plans
         for reprieve in decisions.reprieves:
             assert all(pods[uid][1].state is PodState.NOTIFIED for uid in reprieve.pods)
+
+        for promote in decisions.promotes:
+            assert all(pods[uid][1].state in (PodState.PLACED, PodState.NOTIFIED) for uid in promote.pods)
+            assert all(pods[uid][1].borrowed for uid in promote.pods)
 
     def _check_state(self) -> None:
         free = {each.name: dict(each.allocatable) for each in self.pool.nodes}

@@ -1,0 +1,216 @@
+"""Stories: small clusters and what comes to them over time, drawn at random and, where one fails, made shorter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from tests.unit.arbiter.sim import KEY, Shape, gang, gpus, node, quota
+from vkgateway.arbiter.facts import Band, Gang, Node, Pool, Quota
+from vkgateway.arbiter.refusals import refusals
+
+TENANTS = ("a", "b", "c")
+NOTICE, GRACE = 10.0, 5.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happens at one moment, before a cycle, and the seconds that pass after it."""
+
+    arrives: tuple[tuple[Gang, float | None], ...] = ()
+    """Gangs, and the seconds that each runs (None: for ever)."""
+    leaves: tuple[str, ...] = ()
+    """Gangs that their tenants take away."""
+    down: frozenset[str] | None = None
+    """Nodes that are not usable from now on; None: as before."""
+    forgets: bool = False
+    """The plans of the last cycle are lost."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Story:
+    nodes: tuple[Node, ...]
+    quotas: tuple[Quota, ...]
+    steps: tuple[Step, ...]
+    recreate: bool = False
+    age_cap: float = 3600.0
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        sizes = ", ".join(f"{each.name}:{units(each)}:{each.labels['rack']}" for each in self.nodes)
+        yield f"nodes {sizes}; recreate={self.recreate} age_cap={self.age_cap}"
+        for each in self.quotas:
+            yield f"quota {each.tenant} {each.guarantee} limit {each.limit} weight {each.weight} cells {each.cells}"
+        for number, step in enumerate(self.steps):
+            for one, run in step.arrives:
+                yield f"{number}: + {_told(one)} runs {run}"
+            if step.leaves or step.down is not None or step.forgets:
+                yield f"{number}: - {step.leaves} down {step.down and sorted(step.down)} forgets {step.forgets}"
+            yield f"{number}: {step.seconds:g} s"
+
+
+def _told(one: Gang) -> str:
+    sizes = [dict(pod.shape.requests) for pod in one.pods]
+    short = [f"{each.get('nvidia.com/gpu', 0) / 1000:g}+{each.get('cpu', 0) // 1000}" for each in sizes]
+    return (
+        f"{one.id} {one.tenant} {one.band} {short} min {one.minimum} elastic {one.elastic} priority {one.priority}"
+        f" limit {one.run_limit} expected {one.expected_run} protected {one.minimum_run} {one.required_level}"
+        f" restart {one.restart_cost} notice {one.notice} grace {one.grace}"
+    )
+
+
+def units(each: Node) -> int:
+    return each.allocatable["nvidia.com/gpu"] // 1000
+
+
+@dataclass
+class Mix:
+    """What stories are made of."""
+
+    most_nodes: int = 4
+    most_gangs: int = 9
+    equal: bool = False
+    """The pods of a gang are equal, may go anywhere, and ask for GPUs only."""
+    limits: bool = True
+    downs: bool = False
+    leaves: bool = True
+    forgets: bool = False
+    tail: int = 5
+    """Steps after the last arrival."""
+    step: float = 4.0
+    sizes: tuple[int, ...] = (1, 1, 2, 4, 8)
+    runs: tuple[float | None, ...] = (None, None, 5.0, 12.0, 40.0)
+    fields: dict[str, object] = field(default_factory=dict)
+    """Said of all gangs."""
+
+
+def story(random: Random, mix: Mix | None = None) -> Story:
+    mix = mix or Mix()
+    there = tuple(
+        node(f"n{index}", random.choice((8, 8, 8, 4)), rack=f"r{index % 2}")
+        for index in range(random.randint(1, mix.most_nodes))
+    )
+    names: list[str] = []
+    steps: list[Step] = []
+    for _ in range(random.randint(1, mix.most_gangs)):
+        while random.random() < 0.3:
+            steps.append(_step(random, mix, there, names, arrives=()))
+        one = _gang(random, mix, f"g{len(names)}")
+        names.append(one.id)
+        seconds = mix.step if random.random() < 0.3 else 0.0
+        steps.append(
+            replace(_step(random, mix, there, names, arrives=((one, random.choice(mix.runs)),)), seconds=seconds)
+        )
+    steps += [_step(random, mix, there, names, arrives=()) for _ in range(mix.tail)]
+    return Story(there, _quotas(random, mix, there), tuple(steps), random.random() < 0.5, random.choice((10.0, 3600.0)))
+
+
+def _step(
+    random: Random,
+    mix: Mix,
+    there: tuple[Node, ...],
+    names: list[str],
+    *,
+    arrives: tuple[tuple[Gang, float | None], ...],
+) -> Step:
+    leaves = (random.choice(names),) if mix.leaves and names and random.random() < 0.07 else ()
+    down = None
+    if mix.downs and random.random() < 0.5:
+        down = frozenset(random.sample([each.name for each in there], random.randint(0, min(2, len(there)))))
+    return Step(arrives, leaves, down, mix.forgets and random.random() < 0.2, mix.step)
+
+
+def _gang(random: Random, mix: Mix, name: str) -> Gang:
+    count = random.choice((1, 1, 2, 2, 3, 4))
+    if mix.equal:
+        shapes: list[int | Shape] = [random.choice(mix.sizes)] * count
+    elif random.random() < 0.2:
+        shapes = [gpus(random.choice(mix.sizes), random.choice((0, 8, 40))) for _ in range(count)]
+    else:
+        shapes = [random.choice(mix.sizes) for _ in range(count)]
+    elastic = random.random() < 0.4
+    run = random.choice(mix.runs)
+    fields: dict[str, object] = {
+        "band": random.choice((Band.GUARANTEED, Band.LOW)),
+        "elastic": elastic,
+        "minimum": random.randint(1, count) if elastic or random.random() < 0.15 else count,
+        "priority": random.choice((0, 0, 0, 1, 2)),
+        "run_limit": run if random.random() < 0.4 else None,
+        "expected_run": run if random.random() < 0.2 else None,
+        "minimum_run": random.choice((0.0, 0.0, 20.0)),
+        "restart_cost": random.choice((0.0, 0.0, 100.0)),
+        "required_level": "rack" if not mix.equal and random.random() < 0.2 else "",
+        "notice": NOTICE,
+        "grace": GRACE,
+    }
+    return gang(name, random.choice(TENANTS), shapes, **(fields | mix.fields))
+
+
+def _quotas(random: Random, mix: Mix, there: tuple[Node, ...]) -> tuple[Quota, ...]:
+    pool = Pool(key=KEY, nodes=there, governed=("nvidia.com/gpu",), levels=("rack",))
+    found: list[Quota] = []
+    for tenant in TENANTS:
+        guarantee = random.choice((0, 0, 1, 2, 4, 6, 8, 12, 16))
+        limit = random.choice((None, None, None, 4, 8, 16)) if mix.limits else None
+        one = quota(
+            tenant,
+            guarantee,
+            limit=None if limit is None else max(limit, guarantee),
+            weight=random.choice((1.0, 1.0, 2.0)),
+        )
+        if refusals(pool, [*found, one]):
+            one = replace(one, guarantee={})
+        found.append(one)
+    return tuple(found)
+
+
+def shortened(found: Story, fails: Callable[[Story], bool]) -> Story:
+    """A story without all that it also fails without."""
+    again = True
+    while again:
+        again = False
+        for shorter in _shorter(found):
+            if fails(shorter):
+                found, again = shorter, True
+                break
+    return found
+
+
+def _shorter(found: Story) -> Iterator[Story]:
+    steps = found.steps
+    for index, step in enumerate(steps):
+        yield replace(found, steps=steps[:index] + steps[index + 1 :])
+        if step.seconds:
+            yield replace(found, steps=(*steps[:index], replace(step, seconds=0.0), *steps[index + 1 :]))
+    if len(found.nodes) > 1:
+        for index in range(len(found.nodes)):
+            yield replace(found, nodes=found.nodes[:index] + found.nodes[index + 1 :])
+    for index, each in enumerate(found.quotas):
+        for plain in (replace(each, limit={}), replace(each, guarantee={}), replace(each, weight=1.0)):
+            if plain != each:
+                yield replace(found, quotas=(*found.quotas[:index], plain, *found.quotas[index + 1 :]))
+    for index, step in enumerate(steps):
+        for other in _simpler(step):
+            yield replace(found, steps=(*steps[:index], other, *steps[index + 1 :]))
+
+
+def _simpler(step: Step) -> Iterator[Step]:
+    if step.leaves:
+        yield replace(step, leaves=())
+    if step.down is not None:
+        yield replace(step, down=None)
+    for one, run in step.arrives:
+        if len(one.pods) > 1:
+            fewer = replace(one, pods=one.pods[:-1], minimum=min(one.minimum, len(one.pods) - 1))
+            yield replace(step, arrives=((fewer, run),))
+        plain = {"elastic": False, "run_limit": None, "expected_run": None, "minimum_run": 0.0, "required_level": ""}
+        plain |= {"restart_cost": 0.0, "priority": 0}
+        for name, value in plain.items():
+            if getattr(one, name) != value:
+                yield replace(step, arrives=((replace(one, **{name: value}), run),))  # type: ignore[arg-type]
+        if run is not None:
+            yield replace(step, arrives=((one, None),))

@@ -1,0 +1,197 @@
+"""Clusters that look at each cycle, and stories told in them: what must hold whatever comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from tests.unit.arbiter.sim import GPU, Cluster, held
+from tests.unit.arbiter.stories import GRACE, NOTICE, Mix, Story, story
+from vkgateway.arbiter.asks import Ask, read
+from vkgateway.arbiter.cells import Cells
+from vkgateway.arbiter.cycle import decide
+from vkgateway.arbiter.decisions import Decisions, HoldCode
+from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, Policy, Snapshot
+from vkgateway.arbiter.inside import Inside
+from vkgateway.arbiter.placement import place
+from vkgateway.arbiter.room import Room
+
+
+class Told(Cluster):
+    """A cluster that looks at each cycle."""
+
+    @classmethod
+    def of(cls, story: Story) -> Told:
+        return cls(story.nodes, story.quotas, policy=Policy(age_cap=story.age_cap), recreate=story.recreate)
+
+    def cycle(self) -> Decisions:
+        before = self.snapshot()
+        decisions = super().cycle()
+        self.look(before, decisions)
+        return decisions
+
+    def look(self, before: Snapshot, decisions: Decisions) -> None:
+        self.conserves(decisions)
+        self.needs_all(before, decisions)
+
+    def play(self, story: Story) -> None:
+        """Tell the story to its end."""
+        for step in story.steps:
+            for name in step.leaves:
+                self.gangs.pop(name, None)
+            if step.down is not None:
+                nodes = tuple(replace(each, usable=each.name not in step.down) for each in self.pool.nodes)
+                self.pool = replace(self.pool, nodes=nodes)
+            if step.forgets:
+                self.gangs = {name: replace(each, plan=None) for name, each in self.gangs.items()}
+            for one, run in step.arrives:
+                self.add(one)
+                if run is not None:
+                    self.runs[one.id] = run
+            self.cycle()
+            self.advance(step.seconds)
+
+    def room(self, *, without: tuple[str, ...] = (), plans: dict[str, Plan]) -> Room:
+        room = Room(self.pool)
+        for each in self.gangs.values():
+            for pod in each.pods:
+                if pod.node and pod.uid not in without:
+                    room.take(pod.node, pod.shape)
+                elif each.id in plans and pod.uid in plans[each.id].nodes:
+                    room.take(plans[each.id].nodes[pod.uid], pod.shape)
+        return room
+
+    def conserves(self, decisions: Decisions) -> None:
+        """No gang waits for room that fits into what is free, but for a reservation."""
+        holds = held(decisions)
+        room = self.room(plans=dict(decisions.plans))
+        for each in self.gangs.values():
+            hold = holds.get(each.id)
+            runs = any(pod.state is PodState.PLACED for pod in each.pods)
+            if hold is None or runs or hold.code not in (HoldCode.ROOM, HoldCode.INFEASIBLE):
+                continue
+            ask = read(each)
+            assert isinstance(ask, Ask)
+            assert place(room, ask.core, required_level=each.required_level) is None, f"{each.id} would fit"
+
+    def needs_all(self, before: Snapshot, decisions: Decisions) -> None:
+        """Whoever is told to go: without that, the gang that it goes for would not fit."""
+        gone = {uid for evict in decisions.evicts for uid in evict.pods}
+        known = {each.id: each for each in before.gangs}
+        pods = [pod for each in self.gangs.values() for pod in each.pods]
+        leaving = {pod.uid for pod in pods if pod.state in (PodState.NOTIFIED, PodState.ENDING)}
+        told = {pod.uid for each in before.gangs for pod in each.pods if pod.state is PodState.NOTIFIED}
+        for evict in decisions.evicts:
+            if told & set(evict.pods):
+                continue  # They go for another gang than before; all plans together need them.
+            asks, plan = known[evict.makes_room_for], decisions.plans[evict.makes_room_for]
+            others = {name: other for name, other in decisions.plans.items() if name != asks.id}
+            room = self.room(without=tuple((leaving | gone) - set(evict.pods)), plans=others)
+            core = [pod for pod in asks.pods if pod.uid in plan.nodes]
+            if plan.borrowed:
+                found = place(room, core, required_level=asks.required_level)
+            else:
+                found = Inside(self.cells(others), asks.tenant, core, required_level=asks.required_level)(room)
+            stays = set(evict.pods)
+            assert found is None or self.over_limit(asks, core, (leaving | gone) - stays, others), (
+                f"{evict} for nothing"
+            )
+
+    def over_limit(self, asks: Gang, core: list[Pod], leaving: set[str], plans: dict[str, Plan]) -> bool:
+        """Whether the gang would be beyond its tenant's limit if only those went who leave."""
+        limit = next(quota.limit for quota in self.quotas if quota.tenant == asks.tenant)
+        for name, most in limit.items():
+            used = sum(pod.shape.amount(name) for pod in core)
+            for each in self.gangs.values():
+                mine = [pod for pod in each.pods if each.tenant == asks.tenant and pod.uid not in leaving]
+                used += sum(pod.shape.amount(name) for pod in mine if pod.node or self._planned(each, pod, plans))
+            if used > most:
+                return True
+        return False
+
+    def _planned(self, each: Gang, pod: Pod, plans: dict[str, Plan]) -> bool:
+        return each.id in plans and pod.uid in plans[each.id].nodes
+
+    def cells(self, plans: dict[str, Plan] | None = None) -> Cells:
+        """With the plans of these gangs."""
+        placed = [
+            (each.tenant, node_name, pod.shape.amount(GPU))
+            for each in self.gangs.values()
+            for pod in each.pods
+            for node_name in [self._inside_on(each, pod, plans or {})]
+            if node_name
+        ]
+        return Cells(self.pool, self.quotas, placed)
+
+    def _inside_on(self, each: Gang, pod: Pod, plans: dict[str, Plan]) -> str:
+        if pod.node:
+            return "" if pod.borrowed else pod.node
+        plan = plans.get(each.id)
+        return plan.nodes.get(pod.uid, "") if plan is not None and not plan.borrowed else ""
+
+
+class Again(Told):
+    """Decides once more with its decisions carried out: that must decide nothing. The order of telling is nothing."""
+
+    def look(self, before: Snapshot, decisions: Decisions) -> None:
+        assert decisions == decide(replace(before, gangs=before.gangs[::-1]), self.now), (
+            "another order, other decisions"
+        )
+        again = decide(self.snapshot(), self.now)
+        nothing = (again.admits, again.evicts, again.reprieves, again.promotes) == ((), (), (), ())
+        assert nothing, f"first {decisions}\nthen {again}"
+        assert again.plans == decisions.plans, f"plans {decisions.plans}\nthen {again.plans}"
+
+
+class OnTime(Cluster):
+    """What comes and fits its tenant's cells starts within notice, grace and a cycle."""
+
+    def play(self, story: Story) -> None:
+        due: dict[str, float] = {}
+        for step in story.steps:
+            for one, run in step.arrives:
+                self.cycle()
+                if one.band is Band.GUARANTEED and self._fits_cells(one):
+                    due[one.id] = self.now + NOTICE + GRACE
+                self.add(replace(one, run_limit=None))
+                if run is not None:
+                    self.runs[one.id] = run
+            self.cycle()
+            for _ in range(int(step.seconds)):
+                self._check_due(due)
+                self.advance(1)
+                self.cycle()
+
+    def _check_due(self, due: dict[str, float]) -> None:
+        for name, time in due.items():
+            assert name in self.started or self.now < time, f"{name} has not started by {time}"
+
+    def _fits_cells(self, one: Gang) -> bool:
+        """By counting: whether the tenant's cells that nobody uses, and what is spare in others, hold equal pods."""
+        mine = [other for other in self.gangs.values() if other.tenant == one.tenant]
+        if any(other.plan or True in self.borrowed(other.id) for other in mine if other.band is Band.GUARANTEED):
+            return False
+        cells, size = self.cells(), one.pods[0].shape.amount(GPU) // 1000
+        places = sum(cell // size * number for cell, number in cells.unused(one.tenant).items())
+        places += sum(cells.spare(one.tenant, name) // 1000 // size for name in cells.bound(one.tenant))
+        return places >= one.minimum
+
+
+def whatever_comes(random: Random) -> tuple[Story, Callable[[Story], None]]:
+    return story(random, Mix()), lambda each: Told.of(each).play(each)
+
+
+def deciding_again(random: Random) -> tuple[Story, Callable[[Story], None]]:
+    mix = Mix(downs=random.random() < 0.3, forgets=random.random() < 0.3, tail=2)
+    return story(random, mix), lambda each: Again.of(each).play(each)
+
+
+def in_time(random: Random) -> tuple[Story, Callable[[Story], None]]:
+    def tell(each: Story) -> None:
+        OnTime(each.nodes, each.quotas, recreate=each.recreate).play(each)
+
+    return story(random, Mix(equal=True, limits=False, leaves=False)), tell
+
+
+INVARIANTS = {each.__name__: each for each in (whatever_comes, deciding_again, in_time)}
