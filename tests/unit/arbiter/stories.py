@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from tests.unit.arbiter.sim import KEY, Shape, gang, gpus, node, quota
-from vkgateway.arbiter.facts import Band, Gang, Node, Pool, Quota
+from tests.unit.arbiter.sim import KEY, gang, gpus, node, quota
+from vkgateway.arbiter.facts import Band, Gang, Node, Pool, Quota, Shape
 from vkgateway.arbiter.refusals import refusals
 
 TENANTS = ("a", "b", "c")
