@@ -53,6 +53,15 @@ GANG_ANNOTATIONS: Final = frozenset(
 )
 """What tenants say of their gangs, in annotations with these very keys: see `is_reserved_annotation`."""
 
+BORROWED_ANNOTATION: Final = "vkgateway.io/borrowed"
+"""On compute pods: `true` where the pod runs outside its tenant's guarantee, and may be evicted for others."""
+COMPUTE_NODE_ANNOTATION: Final = "vkgateway.io/compute-node"
+"""On compute pods: the node that the arbiter placed the pod on, and that it requires."""
+EVICTION_DEADLINE_ANNOTATION: Final = "vkgateway.io/eviction-deadline"
+"""On a pod that is told to go, above and below: when it will be deleted (RFC 3339)."""
+GATEWAY_ANNOTATIONS: Final = frozenset({EVICTION_DEADLINE_ANNOTATION})
+"""What the gateway itself writes on tenants' pods, for workloads to read. Set by anybody else, it has no effect."""
+
 TENANT_ROOT_CA: Final = "kube-root-ca.crt"
 """ConfigMap with the tenant's own certificate authority, one in each namespace of the tenant."""
 COMPUTE_ROOT_CA: Final = "vkgateway-root-ca.crt"
@@ -79,6 +88,11 @@ def is_reserved_annotation(key: str) -> bool:
     These keys, letter by letter, are for tenants to set, as annotations only: as labels they stay reserved.
     """
     return key not in GANG_ANNOTATIONS and is_reserved(key)
+
+
+def is_forbidden_annotation(key: str) -> bool:
+    """Tell whether an annotation on a tenant's pod is reserved, and not one that the gateway writes there itself."""
+    return is_reserved_annotation(key) and key not in GATEWAY_ANNOTATIONS
 
 
 def validate_tenant_name(name: str) -> None:

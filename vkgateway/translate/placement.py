@@ -34,6 +34,16 @@ def forward_affinity(
     return left
 
 
+def pinned(affinity: Mapping[str, Any], node: str) -> Object:
+    """An affinity that requires, beside what it says, the compute node of a name. It is not changed."""
+    by_node = affinity.get("nodeAffinity") or {}
+    required = by_node.get(_REQUIRED) or {}
+    only = {"key": "metadata.name", "operator": "In", "values": [node]}
+    alternatives: Sequence[Mapping[str, Any]] = required.get("nodeSelectorTerms") or [{}]
+    terms = [{**term, "matchFields": [*(term.get("matchFields") or ()), only]} for term in alternatives]
+    return {**affinity, "nodeAffinity": {**by_node, _REQUIRED: {**required, "nodeSelectorTerms": terms}}}
+
+
 def _pod_affinity(affinity: Mapping[str, Any], tenant: TenantContext, labels: Mapping[str, str]) -> Object:
     left = {key: value for key, value in affinity.items() if key not in (_REQUIRED, _PREFERRED)}
     required = [
@@ -129,7 +139,13 @@ def _mapped_names(entry: Mapping[str, Any], tenant: TenantContext) -> Object:
 
 
 def forward_tolerations(tolerations: Sequence[Object] | None, pool: PoolContext) -> list[Object]:
-    """The tenant's tolerations, and the pool's after them.
+    """The tenant's tolerations as `tenant_tolerations` has them, and the pool's after them."""
+    made = tenant_tolerations(tolerations)
+    return made + [extra for extra in pool.tolerations if extra not in made]
+
+
+def tenant_tolerations(tolerations: Sequence[Object] | None) -> list[Object]:
+    """Of a tenant's tolerations, what goes down.
 
     Those of the platform's own taints (cordoned nodes, roles, cloud providers) stay above. One that tolerates every
     taint goes down as what it means to a running pod: not to be evicted when its node is away.
@@ -141,7 +157,7 @@ def forward_tolerations(tolerations: Sequence[Object] | None, pool: PoolContext)
             made += _instead_of_every_taint(toleration)
         elif not _is_platform_taint(key):
             made.append(toleration)
-    return made + [extra for extra in pool.tolerations if extra not in made]
+    return made
 
 
 def _is_platform_taint(key: str) -> bool:

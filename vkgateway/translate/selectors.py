@@ -3,14 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from vkgateway.model.names import is_reserved
 from vkgateway.model.objects import Object
 from vkgateway.translate.context import VIRTUAL_KEYS, PoolContext
 
 Verdict = Literal["true", "false", "keep"]
 """A requirement seen from above: holds on the virtual node, fails on it, or is left to the compute scheduler."""
 
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _NEGATIVE: Final = frozenset({"NotIn", "DoesNotExist"})
 
 
@@ -39,15 +40,15 @@ class NodeTerms:
         """The compute pod's nodeAffinity; empty if nothing is left of it."""
         if not node_affinity:
             return {}
-        left = {key: value for key, value in node_affinity.items() if key not in (_REQUIRED, _PREFERRED)}
-        required = node_affinity.get(_REQUIRED)
+        left = {key: value for key, value in node_affinity.items() if key not in (REQUIRED, PREFERRED)}
+        required = node_affinity.get(REQUIRED)
         if required:
             terms, satisfied = self._required(required.get("nodeSelectorTerms") or ())
             if terms and not satisfied:
-                left[_REQUIRED] = {**required, "nodeSelectorTerms": terms}
-        preferred = [kept for term in node_affinity.get(_PREFERRED) or () if (kept := self._preference(term))]
+                left[REQUIRED] = {**required, "nodeSelectorTerms": terms}
+        preferred = [kept for term in node_affinity.get(PREFERRED) or () if (kept := self._preference(term))]
         if preferred:
-            left[_PREFERRED] = preferred
+            left[PREFERRED] = preferred
         return left
 
     def contradiction(self, spec: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -55,11 +56,11 @@ class NodeTerms:
         for key, value in (spec.get("nodeSelector") or {}).items():
             if self._judge(key, "In", (value,)) == "false":
                 return f"spec.nodeSelector[{key}]", str(value)
-        required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED)
+        required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
         if required:
             terms, satisfied = self._required(required.get("nodeSelectorTerms") or ())
             if not terms and not satisfied:
-                return f"spec.affinity.nodeAffinity.{_REQUIRED}", self._pool.node_name
+                return f"spec.affinity.nodeAffinity.{REQUIRED}", self._pool.node_name
         return None
 
     def _required(self, terms: Sequence[Mapping[str, Any]]) -> tuple[list[Object], bool]:
@@ -112,6 +113,66 @@ class NodeTerms:
         return key in VIRTUAL_KEYS or key in self._pool.node_selector
 
 
+def real_terms(
+    spec: Mapping[str, Any], *, carried: frozenset[str], scheduled: bool, nodes: Mapping[str, Mapping[str, str]]
+) -> list[list[Object]]:
+    """What a pod requires of real nodes wherever it goes: alternatives, each some requirements; empty: nothing.
+
+    It is what `NodeTerms` leaves of node selector and required node affinity, as far as that can be told without
+    knowing the pool: `carried` are the labels that real nodes of any pool carry, `nodes` the labels of the virtual
+    nodes in question by name. An alternative that none of these meets is left out. Where one names its virtual node,
+    it counts for all of them.
+    """
+    judged = _RealTerms(carried, scheduled, nodes)
+    chosen: list[Object] = [
+        {"key": key, "operator": "In", "values": [value]} for key, value in (spec.get("nodeSelector") or {}).items()
+    ]
+    always = judged.kept(chosen)
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
+    alternatives = [
+        [*always, *judged.kept(term.get("matchExpressions") or ())]
+        for term in required.get("nodeSelectorTerms") or ()
+        if judged.possible(term)
+    ]
+    if not alternatives or always in alternatives:
+        return [always] if always else []
+    return alternatives
+
+
+class _RealTerms:
+    def __init__(self, carried: frozenset[str], scheduled: bool, nodes: Mapping[str, Mapping[str, str]]) -> None:
+        self._carried = carried
+        self._scheduled = scheduled
+        self._nodes = nodes
+
+    def possible(self, term: Mapping[str, Any]) -> bool:
+        fields, expressions = term.get("matchFields") or (), term.get("matchExpressions") or ()
+        if not fields and not expressions:
+            return False
+        virtual = [entry for entry in expressions if entry["key"] in VIRTUAL_KEYS]
+        return not self._nodes or any(
+            _all_hold({"metadata.name": name}, fields) and _all_hold(labels, virtual)
+            for name, labels in self._nodes.items()
+        )
+
+    def kept(self, requirements: Iterable[Mapping[str, Any]]) -> list[Object]:
+        return [dict(entry) for entry in requirements if self._is_kept(entry["key"], entry["operator"])]
+
+    def _is_kept(self, key: str, operator: str) -> bool:
+        """Reserved labels are the pools' own selectors, and used up; see `NodeTerms` for the others."""
+        if key in VIRTUAL_KEYS or is_reserved(key):
+            return False
+        return key in self._carried or operator in _NEGATIVE or not self._scheduled
+
+
+def term_holds(term: Mapping[str, Any], *, name: str, labels: Mapping[str, str]) -> bool:
+    """Judge a node selector term on a node as the scheduler does: an empty one selects nothing."""
+    fields, expressions = term.get("matchFields") or (), term.get("matchExpressions") or ()
+    if not fields and not expressions:
+        return False
+    return _all_hold({"metadata.name": name}, fields) and _all_hold(labels, expressions)
+
+
 def _all_hold(labels: Mapping[str, str], requirements: Iterable[Mapping[str, Any]]) -> bool:
     return all(_holds(labels, requirement) for requirement in requirements)
 
@@ -127,10 +188,11 @@ def _holds(labels: Mapping[str, str], requirement: Mapping[str, Any]) -> bool:
         return value not in values
     if operator in ("Exists", "DoesNotExist"):
         return (value is not None) == (operator == "Exists")
-    return _compares(value, operator, values)
+    return compares(value, operator, values)
 
 
-def _compares(value: str | None, operator: str, values: Sequence[str]) -> bool:
+def compares(value: str | None, operator: str, values: Sequence[str]) -> bool:
+    """Judge the operators Gt and Lt: whole numbers, the actual one first. Any other operator never holds."""
     try:
         actual, bound = int(value or ""), int(values[0])
     except (ValueError, IndexError):

@@ -1,0 +1,186 @@
+"""Shapes: they ask of a node what the compute pod asks, no less and no more."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.translate.samples import DEFAULT_TOLERATIONS, POOL, container, forward, pod
+from vkgateway.arbiter.facts import Requirement, Shape, Toleration
+from vkgateway.arbiter.fitting import blocked, selects
+from vkgateway.model.objects import Object, Taint
+from vkgateway.model.requests import pod_requests
+from vkgateway.sync.admission.shapes import shape_of
+from vkgateway.translate.selectors import REQUIRED, NodeTerms, term_holds
+
+ZONE, PRODUCT = "topology.kubernetes.io/zone", "nvidia.com/gpu.product"
+HERE = {"platform.vkgateway.io/pool": "a100", "kubernetes.io/os": "linux", PRODUCT: "A100"}
+REAL_NODES: dict[str, dict[str, str]] = {
+    "host-1": {**HERE, "kubernetes.io/hostname": "host-1", ZONE: "z1"},
+    "host-2": {**HERE, "kubernetes.io/hostname": "host-2", ZONE: "z2", "slot": "4"},
+    "host-3": {**HERE, "kubernetes.io/hostname": "host-3"},
+}
+VIRTUAL_NODES = {POOL.node_name: POOL.virtual_labels()}
+BY_HAND = {"phase": "Pending"}
+CARRIED = POOL.carried | {"slot"}
+THE_POOL = replace(POOL, carried=CARRIED)
+
+
+def shape(wanted: Object) -> Shape:
+    return shape_of(wanted, carried=CARRIED, nodes=VIRTUAL_NODES)
+
+
+def nodes_of(made: Object) -> list[str]:
+    """The real nodes that a compute pod's node selector and required node affinity allow."""
+    spec = made["spec"]
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    return [
+        name
+        for name, labels in REAL_NODES.items()
+        if spec["nodeSelector"].items() <= labels.items()
+        and (
+            REQUIRED not in affinity
+            or any(term_holds(term, name=name, labels=labels) for term in affinity[REQUIRED]["nodeSelectorTerms"])
+        )
+    ]
+
+
+def check_agreement(wanted: Object) -> None:
+    """The shape against the compute pod: nodes, taints, amounts and images."""
+    made, found = forward(wanted, pool=THE_POOL), shape(wanted)
+    assert [name for name, labels in REAL_NODES.items() if selects(found.terms, labels)] == nodes_of(made)
+    below = [
+        Toleration(
+            key=entry.get("key", ""),
+            operator=entry.get("operator", "Equal"),
+            value=entry.get("value", ""),
+            effect=entry.get("effect", ""),
+        )
+        for entry in made["spec"]["tolerations"]
+    ]
+    for key in ("mine", "node.kubernetes.io/not-ready", "node.kubernetes.io/unschedulable", "vkgateway.io/drain"):
+        for effect in ("NoSchedule", "NoExecute"):
+            taints = [Taint(key=key, value="1", effect=effect)]
+            assert blocked(found.tolerations, taints) == blocked(below, taints)
+    assert dict(found.requests) == {name: amount for name, amount in pod_requests(made).items() if amount}
+    containers = made["spec"]["containers"] + made["spec"].get("initContainers", [])
+    assert found.images == {one["image"] for one in containers}
+
+
+def on(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": operator, "values": list(values)}
+
+
+def requiring(*terms: list[dict[str, Any]]) -> dict[str, Any]:
+    alternatives = [{"matchExpressions": term} for term in terms]
+    return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": alternatives}}}}
+
+
+GPUS: dict[str, Any] = {
+    "resources": {"limits": {"nvidia.com/gpu": "8"}, "requests": {"cpu": "500m", "nvidia.com/gpu": "8"}}
+}
+HERE_ABOVE, ELSEWHERE = on("vkgateway.io/pool", "In", "a100"), on("vkgateway.io/pool", "In", "v100")
+NAMED = {"matchFields": [on("metadata.name", "In", POOL.node_name)]}
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        pod(),
+        pod(containers=[container(**GPUS), container("side")], initContainers=[container("init", image="init:1")]),
+        pod(nodeSelector={ZONE: "z1", "kubernetes.io/hostname": POOL.node_name, "type": "virtual-kubelet"}),
+        pod(nodeSelector={"team.example.com/mine": "yes"}),
+        pod(nodeSelector={"team.example.com/mine": "yes"}, status=BY_HAND),
+        pod(**requiring([on(ZONE, "In", "z1", "z2"), on(PRODUCT, "Exists")])),
+        pod(**requiring([on(ZONE, "NotIn", "z1")], [on("slot", "Gt", "3")]), nodeSelector={PRODUCT: "A100"}),
+        pod(**requiring([HERE_ABOVE, on(ZONE, "In", "z2")], [ELSEWHERE])),
+        pod(**requiring([ELSEWHERE, on(ZONE, "In", "z2")], [on(ZONE, "In", "z1")])),
+        pod(**requiring([HERE_ABOVE], [on(ZONE, "In", "z1")])),
+        pod(**requiring([on("unknown.example.com/x", "DoesNotExist")])),
+        pod(**requiring([on("platform.vkgateway.io/pool", "DoesNotExist")])),
+        pod(affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [NAMED, {"matchExpressions": []}]}}}),
+        pod(
+            affinity={
+                "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{**NAMED, "matchExpressions": [on(ZONE, "Exists")]}]}}
+            }
+        ),
+        pod(tolerations=[{"operator": "Exists"}]),
+        pod(tolerations=[{"key": "mine", "value": "1"}, {"key": "node.kubernetes.io/unschedulable"}]),
+    ],
+)
+def test_a_shape_asks_what_the_compute_pod_asks(wanted: Object) -> None:
+    check_agreement(wanted)
+
+
+VALUES = {
+    ZONE: ["z1", "z2", "z3"],
+    PRODUCT: ["A100", "H100"],
+    "slot": ["4", "5"],
+    "type": ["virtual-kubelet"],
+    "vkgateway.io/pool": ["a100", "v100"],
+    "kubernetes.io/hostname": [POOL.node_name, "host-1"],
+    "mine.example.com/x": ["yes"],
+}
+keys = st.sampled_from(sorted(VALUES))
+values = st.sampled_from(sorted({value for some in VALUES.values() for value in some}))
+selectors = st.dictionaries(keys, st.none(), max_size=2).flatmap(
+    lambda chosen: st.fixed_dictionaries({key: st.sampled_from(VALUES[key]) for key in chosen})
+)
+requirements = st.one_of(
+    st.builds(on, keys, st.sampled_from(["In", "NotIn"]), values, values),
+    st.builds(on, keys, st.sampled_from(["Exists", "DoesNotExist"])),
+    st.builds(on, keys, st.sampled_from(["Gt", "Lt"]), st.sampled_from(["3", "5"])),
+)
+terms = st.fixed_dictionaries(
+    {},
+    optional={
+        "matchExpressions": st.lists(requirements, max_size=3),
+        "matchFields": st.lists(
+            st.builds(on, st.just("metadata.name"), st.sampled_from(["In", "NotIn"]), values), max_size=1
+        ),
+    },
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(selector=selectors, alternatives=st.lists(terms, max_size=3))
+def test_they_agree_whatever_is_required(selector: dict[str, str], alternatives: list[Any]) -> None:
+    required = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": alternatives}}}} if alternatives else {}
+    wanted = pod(nodeSelector=selector, **required)
+    assume(NodeTerms(THE_POOL, scheduled=True).contradiction(wanted["spec"]) is None)
+    check_agreement(wanted)
+    waiting = {**wanted, "spec": {key: value for key, value in wanted["spec"].items() if key != "nodeName"}}
+    assert shape(waiting) == shape(wanted)
+
+
+def test_all_of_a_shape() -> None:
+    wanted = pod(
+        containers=[container(**GPUS)],
+        nodeSelector={ZONE: "z1", "type": "virtual-kubelet"},
+        tolerations=[*DEFAULT_TOLERATIONS, DEFAULT_TOLERATIONS[0]],
+        **requiring([on(PRODUCT, "In", "A100")], [on("slot", "Exists")]),
+    )
+    zone = Requirement(key=ZONE, operator="In", values=("z1",))
+    assert shape_of(wanted, carried=CARRIED) == Shape(
+        requests=(("cpu", 500), ("nvidia.com/gpu", 8000), ("pods", 1000)),
+        terms=(
+            (zone, Requirement(key=PRODUCT, operator="In", values=("A100",))),
+            (zone, Requirement(key="slot", operator="Exists")),
+        ),
+        tolerations=tuple(
+            Toleration(key=f"node.kubernetes.io/{name}", operator="Exists", effect="NoExecute")
+            for name in ("not-ready", "unreachable")
+        ),
+        images=frozenset({"busybox:1"}),
+    )
+
+
+def test_a_pod_that_may_go_to_several_virtual_nodes_may_take_any_of_its_alternatives() -> None:
+    wanted = pod(**requiring([HERE_ABOVE, on(ZONE, "In", "z1")], [ELSEWHERE, on(ZONE, "In", "z2")]))
+    z1, z2 = ((Requirement(key=ZONE, operator="In", values=(zone,)),) for zone in ("z1", "z2"))
+    assert shape_of(wanted, carried=CARRIED).terms == (z1, z2)
+    both = {**VIRTUAL_NODES, "v100.local": {"vkgateway.io/pool": "v100"}}
+    assert shape_of(wanted, carried=CARRIED, nodes=both).terms == (z1, z2)
+    assert shape_of(wanted, carried=CARRIED, nodes=VIRTUAL_NODES).terms == (z1,)

@@ -1,0 +1,55 @@
+"""A tenant's pod as the arbiter places it: what its compute pod will ask of a node."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vkgateway.arbiter.facts import Requirement, Shape, Toleration
+from vkgateway.model.objects import Object
+from vkgateway.model.requests import pod_requests
+from vkgateway.translate.down import is_scheduled
+from vkgateway.translate.placement import tenant_tolerations
+from vkgateway.translate.selectors import real_terms
+
+
+def shape_of(pod: Object, *, carried: frozenset[str], nodes: Mapping[str, Mapping[str, str]] | None = None) -> Shape:
+    """The shape of a tenant's pod, as `forward_pod` will send it down.
+
+    `carried` are the label keys that real nodes of its pools carry, `nodes` the labels, by name, of the virtual nodes
+    in question, where known: alternatives of its node affinity that none of them meets are left out. A pod that has
+    no virtual node yet counts as scheduled, since it will be. Of the overhead, the tenant's own is taken; the compute
+    cluster may have another.
+
+    The pool's own tolerations and selector are not in it: they hold for all of the pool's nodes.
+    """
+    spec = pod.get("spec") or {}
+    scheduled = not spec.get("nodeName") or is_scheduled(pod)
+    terms = real_terms(spec, carried=carried, scheduled=scheduled, nodes=nodes or {})
+    return Shape(
+        requests=tuple(sorted((name, amount) for name, amount in pod_requests(pod).items() if amount)),
+        terms=tuple(dict.fromkeys(_term(term) for term in terms)),
+        tolerations=tuple(dict.fromkeys(_toleration(entry) for entry in tenant_tolerations(spec.get("tolerations")))),
+        images=frozenset(_images(spec)),
+    )
+
+
+def _term(requirements: Sequence[Mapping[str, Any]]) -> tuple[Requirement, ...]:
+    return tuple(
+        dict.fromkeys(
+            Requirement(key=entry["key"], operator=entry["operator"], values=tuple(entry.get("values") or ()))
+            for entry in requirements
+        )
+    )
+
+
+def _toleration(entry: Mapping[str, Any]) -> Toleration:
+    return Toleration(
+        key=entry.get("key") or "",
+        operator=entry.get("operator") or "Equal",
+        value=entry.get("value") or "",
+        effect=entry.get("effect") or "",
+    )
+
+
+def _images(spec: Mapping[str, Any]) -> set[str]:
+    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    return {container["image"] for container in containers if container.get("image")}

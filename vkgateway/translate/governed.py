@@ -1,0 +1,129 @@
+"""Pods that the arbiter governs: what they ask for, their gates and band, where they may go, how they are let go."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from vkgateway.model.names import ADMISSION_GATE, LOW_CLASS
+from vkgateway.model.objects import Object, Taint
+from vkgateway.model.requests import Milli, pod_requests
+from vkgateway.translate.context import HOSTNAME_LABEL
+from vkgateway.translate.selectors import PREFERRED, REQUIRED, compares, term_holds
+
+VirtualNode = tuple[Mapping[str, str], Sequence[Taint]]
+"""A virtual node's labels and taints."""
+
+_NATIVE: Final = "kubernetes.io"
+_OTHER_PREFIXES: Final = ("requests.", "hugepages-")
+_KEEPING_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
+
+
+def is_extended(resource: str) -> bool:
+    """Tell whether a resource is an extended one: its name has a domain, which is not Kubernetes' own.
+
+    https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources
+    """
+    domain, slash, _ = resource.partition("/")
+    native = domain == _NATIVE or domain.endswith("." + _NATIVE) or domain.startswith(_OTHER_PREFIXES)
+    return bool(slash) and not native
+
+
+def governed_amounts(pod: Mapping[str, Any]) -> Milli:
+    """The extended resources that a pod's containers ask for, in thousandths, summed as the scheduler sums them.
+
+    Init containers count; an amount of zero does not.
+    """
+    spec = pod.get("spec") or {}
+    asked = pod_requests({"spec": {kind: spec.get(kind) for kind in ("containers", "initContainers")}})
+    return {name: amount for name, amount in asked.items() if amount and is_extended(name)}
+
+
+def is_governed(pod: Mapping[str, Any]) -> bool:
+    """Tell whether a pod starts only when the arbiter says so: it asks for an extended resource."""
+    return bool(governed_amounts(pod))
+
+
+def has_gate(pod: Mapping[str, Any]) -> bool:
+    """Tell whether our scheduling gate is on a pod."""
+    return ADMISSION_GATE in _gates(pod)
+
+
+def other_gates(pod: Mapping[str, Any]) -> tuple[str, ...]:
+    """The scheduling gates on a pod that are not ours, in their order."""
+    return tuple(name for name in _gates(pod) if name != ADMISSION_GATE)
+
+
+def _gates(pod: Mapping[str, Any]) -> list[str]:
+    return [gate["name"] for gate in (pod.get("spec") or {}).get("schedulingGates") or ()]
+
+
+def band_of(spec: Mapping[str, Any]) -> Literal["guaranteed", "low"]:
+    """The band that a pod's spec asks for: low by the class of that name or by a negative priority, else guaranteed."""
+    low = spec.get("priorityClassName") == LOW_CLASS or (spec.get("priority") or 0) < 0
+    return "low" if low else "guaranteed"
+
+
+def ungate_patch(uid: str, node_name: str) -> Object:
+    """Strategic merge patch that takes our gate off a pod and narrows it to a virtual node; other gates stay.
+
+    While a pod is gated, its nodeSelector may be added to (KEP-3838). The server refuses the patch as a conflict if
+    the pod is another than that of `uid`.
+    """
+    return {
+        "metadata": {"uid": uid},
+        "spec": {
+            "schedulingGates": [{"$patch": "delete", "name": ADMISSION_GATE}],
+            "nodeSelector": {HOSTNAME_LABEL: node_name},
+        },
+    }
+
+
+def reachable(pod: Mapping[str, Any], nodes: Mapping[str, VirtualNode]) -> tuple[str, ...]:
+    """The names of the tenant's virtual nodes on which its scheduler might put a pod, best liked first.
+
+    Of equally liked ones, in the order of `nodes`. Node selector, required node affinity and taints decide, preferred
+    node affinity orders. A pod that has its node already can be on that one only, whatever it asks for.
+    """
+    spec = pod.get("spec") or {}
+    settled = spec.get("nodeName")
+    if settled:
+        return (settled,) if settled in nodes else ()
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    likings = {
+        name: _liking(affinity, name, labels)
+        for name, (labels, taints) in nodes.items()
+        if _selects(spec, affinity, name, labels) and not _keeps_away(spec.get("tolerations") or (), taints)
+    }
+    return tuple(sorted(likings, key=lambda name: -likings[name]))
+
+
+def _selects(spec: Mapping[str, Any], affinity: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> bool:
+    if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
+        return False
+    required = affinity.get(REQUIRED)
+    terms = (required or {}).get("nodeSelectorTerms") or ()
+    return not required or any(term_holds(term, name=name, labels=labels) for term in terms)
+
+
+def _liking(affinity: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> int:
+    """The sum of the weights of the preferred terms that hold."""
+    return sum(
+        weighted.get("weight") or 0
+        for weighted in affinity.get(PREFERRED) or ()
+        if term_holds(weighted.get("preference") or {}, name=name, labels=labels)
+    )
+
+
+def _keeps_away(tolerations: Sequence[Mapping[str, Any]], taints: Sequence[Taint]) -> bool:
+    return any(
+        taint.effect in _KEEPING_AWAY and not any(_tolerates(toleration, taint) for toleration in tolerations)
+        for taint in taints
+    )
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: Taint) -> bool:
+    if toleration.get("effect") not in (None, "", taint.effect) or toleration.get("key") not in (None, "", taint.key):
+        return False
+    operator, value = toleration.get("operator") or "Equal", toleration.get("value") or ""
+    if operator == "Exists":
+        return True
+    return value == taint.value if operator == "Equal" else compares(taint.value, operator, (value,))
