@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from vkgateway.model.names import COMPUTE_ROOT_CA, GROUP, TENANT_ROOT_CA, token_key
+from vkgateway.model.names import COMPUTE_ROOT_CA, TENANT_ROOT_CA, token_key
 from vkgateway.model.objects import Object
 from vkgateway.translate import downward
 from vkgateway.translate.context import TenantContext
@@ -55,8 +55,8 @@ def _variable(entry: Object, values: PodValues) -> Object:
         path = reference["fieldPath"]
         if path in values.fields:
             return _inlined(entry, values.fields[path])
-        if GROUP in path and downward.is_reserved_path(path):
-            own = downward.reserved_value(path, labels=values.labels, annotations=values.annotations)
+        if downward.is_reserved_path(path) or downward.is_schedulers_path(path):
+            own = downward.own_value(path, labels=values.labels, annotations=values.annotations)
             return _inlined(entry, own)
     elif _is_root_ca(source.get("configMapKeyRef")):
         return {**entry, "valueFrom": _renamed(source, "configMapKeyRef")}

@@ -19,6 +19,17 @@ VIRTUAL_KEYS: Final = POOL_WIDE_KEYS | {HOSTNAME_LABEL}
 KEPT_ABOVE: Final = ("kubectl.kubernetes.io/last-applied-configuration",)
 """Prefixes of labels and annotations that stay above unless the platform names others."""
 
+SCHEDULERS_PREFIXES: Final = (
+    "kueue.x-k8s.io/",
+    "scheduling.volcano.sh/",
+    "volcano.sh/",
+    "scheduling.k8s.io/group-name",
+    "scheduling.x-k8s.io/",
+    "pod-group.scheduling.sigs.k8s.io",
+)
+"""Prefixes of labels and annotations by which schedulers and queues know gangs. They are read above; below, a scheduler
+or queue of the compute cluster would act on them, and wait for objects that are not there."""
+
 ANY: Final = "*"
 """In an allow-list: every name."""
 

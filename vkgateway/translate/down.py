@@ -3,6 +3,8 @@
 from typing import Any, Final
 
 from vkgateway.model.names import (
+    BORROWED_ANNOTATION,
+    COMPUTE_NODE_ANNOTATION,
     GUARANTEED_CLASS,
     LOW_CLASS,
     POD_SERVICE_ACCOUNT,
@@ -17,8 +19,9 @@ from vkgateway.translate.containers import (
     pod_values,
 )
 from vkgateway.translate.context import PoolContext, TenantContext
+from vkgateway.translate.governed import band_of
 from vkgateway.translate.metadata import forward_metadata
-from vkgateway.translate.placement import forward_affinity, forward_tolerations, spread_constraints
+from vkgateway.translate.placement import forward_affinity, forward_tolerations, pinned, spread_constraints
 from vkgateway.translate.selectors import NodeTerms
 
 _DROPPED: Final = (
@@ -31,15 +34,28 @@ _DROPPED: Final = (
     "ephemeralContainers",  # none can be given at creation
     "readinessGates",  # judged above, where their conditions are set
     "subdomain",  # a kubelet would write the compute namespace's name into /etc/hosts
+    "schedulingGroup",  # gangs are the arbiter's, and the objects that they name are not below
+    "workloadRef",
 )
 """What stays above whatever its value."""
 
-_BANDS: Final = {LOW_CLASS: LOW_CLASS}
+_CLASSES: Final = {"low": LOW_CLASS, "guaranteed": GUARANTEED_CLASS}
 _CLUSTER_DNS: Final = frozenset({"ClusterFirst", "ClusterFirstWithHostNet"})
 
 
-def forward_pod(pod: Object, *, tenant: TenantContext, pool: PoolContext, namespace: str) -> Object:
+def forward_pod(
+    pod: Object,
+    *,
+    tenant: TenantContext,
+    pool: PoolContext,
+    namespace: str,
+    compute_node: str = "",
+    borrowed: bool | None = None,
+) -> Object:
     """The compute pod that stands for a tenant's pod in the compute namespace `namespace`.
+
+    With `compute_node` it requires that node. Work that is `borrowed` is low, whatever class the tenant gave it; None:
+    the arbiter did not place it. Both are written down on the compute pod.
 
     The pod must be one that `policy.refusals` finds nothing against, with name, namespace and uid. It is not changed,
     and what need not differ is shared with it: callers change neither. Fields that are not known here go down as
@@ -56,25 +72,20 @@ def forward_pod(pod: Object, *, tenant: TenantContext, pool: PoolContext, namesp
     _forward_contents(made, values)
     _forward_placement(made, pod, tenant=tenant, pool=pool)
     _forward_identity(made, tenant=tenant, in_default=metadata["namespace"] == "default")
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": forward_metadata(
-            pod, tenant=tenant, pool=pool, namespace=namespace, derived=sorted(values.derived)
-        ),
-        "spec": made,
-    }
+    made["priorityClassName"] = LOW_CLASS if borrowed else _CLASSES[band_of(spec)]
+    below = forward_metadata(pod, tenant=tenant, pool=pool, namespace=namespace, derived=sorted(values.derived))
+    if compute_node:
+        made["affinity"] = pinned(made.get("affinity") or {}, compute_node)
+        below["annotations"][COMPUTE_NODE_ANNOTATION] = compute_node
+    if borrowed is not None:
+        below["annotations"][BORROWED_ANNOTATION] = "true" if borrowed else "false"
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": below, "spec": made}
 
 
 def is_scheduled(pod: Object) -> bool:
     """Tell whether a scheduler bound the pod, rather than somebody who set `nodeName` by hand."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any(entry["type"] == "PodScheduled" and entry["status"] == "True" for entry in conditions)
-
-
-def band(priority_class: str | None) -> str:
-    """The compute cluster's priority class for a tenant's: low for the tenant's low class, else guaranteed."""
-    return _BANDS.get(priority_class or "", GUARANTEED_CLASS)
 
 
 def _forward_contents(made: dict[str, Any], values: PodValues) -> None:
@@ -102,7 +113,6 @@ def _forward_placement(made: dict[str, Any], pod: Object, *, tenant: TenantConte
 
 
 def _forward_identity(made: dict[str, Any], *, tenant: TenantContext, in_default: bool) -> None:
-    made["priorityClassName"] = band(made.get("priorityClassName"))
     made["serviceAccountName"] = POD_SERVICE_ACCOUNT
     made["automountServiceAccountToken"] = False
     made["enableServiceLinks"] = False

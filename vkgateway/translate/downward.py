@@ -4,7 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from vkgateway.model.names import NAMESPACE_ANNOTATION, UID_ANNOTATION, is_reserved
+from vkgateway.model.names import NAMESPACE_ANNOTATION, UID_ANNOTATION, is_forbidden_annotation, is_reserved
+from vkgateway.translate.context import SCHEDULERS_PREFIXES
 
 LABELS_ANNOTATION: Final = "vkgateway.io/labels"
 """On compute pods whose volumes ask for all labels: the tenant's, as a kubelet would write them."""
@@ -42,13 +43,19 @@ def annotation_path(annotation: str) -> str:
 
 
 def is_reserved_path(path: str) -> bool:
-    """Tell whether a field path names one of vkgateway's own labels or annotations."""
+    """Tell whether a field path names one of vkgateway's own labels or annotations, other than those for workloads."""
     match = _SUBSCRIPT.fullmatch(path)
-    return match is not None and is_reserved(match[2])
+    return match is not None and (is_reserved if match[1] == "labels" else is_forbidden_annotation)(match[2])
 
 
-def reserved_value(path: str, *, labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
-    """The tenant's own value of a reserved label or annotation; empty where it has none."""
+def is_schedulers_path(path: str) -> bool:
+    """Tell whether a field path names a label or annotation that is for schedulers, and stays above."""
+    match = _SUBSCRIPT.fullmatch(path)
+    return match is not None and match[2].startswith(SCHEDULERS_PREFIXES)
+
+
+def own_value(path: str, *, labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
+    """The tenant's own value of a label or annotation that does not go down; empty where it has none."""
     match = _SUBSCRIPT.fullmatch(path)
     if match is None:
         return ""

@@ -1,6 +1,6 @@
 """Labels, annotations and ownership marks of a compute pod, made from those of the tenant's pod."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from vkgateway.model.names import (
@@ -12,10 +12,11 @@ from vkgateway.model.names import (
     TENANT_LABEL,
     UID_ANNOTATION,
     is_reserved,
+    is_reserved_annotation,
 )
 from vkgateway.model.objects import Object
 from vkgateway.translate import downward
-from vkgateway.translate.context import PoolContext, TenantContext
+from vkgateway.translate.context import SCHEDULERS_PREFIXES, PoolContext, TenantContext
 
 COPIED_ANNOTATION: Final = "vkgateway.io/copied"
 """Keys of the labels and, after `;`, annotations that were copied: what the tenant took away since can be told from
@@ -41,7 +42,7 @@ def forward_metadata(
 
 def forward_labels(source: Mapping[str, Any], *, tenant: TenantContext, pool: PoolContext) -> dict[str, str]:
     """Labels of the compute pod: the tenant's, and ours over them."""
-    labels = forwardable(source.get("labels"), tenant)
+    labels = forwardable(source.get("labels"), tenant, is_ours=is_reserved)
     labels[TENANT_LABEL] = tenant.name
     labels[POOL_LABEL] = pool.name
     return labels
@@ -50,8 +51,8 @@ def forward_labels(source: Mapping[str, Any], *, tenant: TenantContext, pool: Po
 def forward_annotations(pod: Object, *, tenant: TenantContext, derived: Iterable[str]) -> dict[str, str]:
     """Annotations of the compute pod: the tenant's, ownership, and what later steps must find again."""
     source = pod["metadata"]
-    labels = forwardable(source.get("labels"), tenant)
-    annotations = forwardable(source.get("annotations"), tenant)
+    labels = forwardable(source.get("labels"), tenant, is_ours=is_reserved)
+    annotations = forwardable(source.get("annotations"), tenant, is_ours=is_reserved_annotation)
     if labels or annotations:
         annotations[COPIED_ANNOTATION] = f"{','.join(sorted(labels))};{','.join(sorted(annotations))}"
     gates = (pod.get("spec") or {}).get("readinessGates")
@@ -68,14 +69,15 @@ def forward_annotations(pod: Object, *, tenant: TenantContext, derived: Iterable
     return annotations
 
 
-def forwardable(values: Mapping[str, str] | None, tenant: TenantContext) -> dict[str, str]:
-    """The labels or annotations that go down: not those reserved, nor those that the platform keeps above."""
+def forwardable(
+    values: Mapping[str, str] | None, tenant: TenantContext, *, is_ours: Callable[[str], bool]
+) -> dict[str, str]:
+    """The labels or annotations that go down: not ours, nor those for schedulers or that the platform keeps above."""
     if not values:
         return {}
+    kept = (*tenant.kept_prefixes, *SCHEDULERS_PREFIXES)
     return {
-        key: value
-        for key, value in values.items()
-        if not key.startswith(tenant.kept_prefixes) and not (GROUP in key and is_reserved(key))
+        key: value for key, value in values.items() if not key.startswith(kept) and not (GROUP in key and is_ours(key))
     }
 
 

@@ -1,10 +1,10 @@
 """What may change in a pod that already stands below: the patch that makes it so, and what cannot be done yet."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vkgateway.model.names import is_reserved
+from vkgateway.model.names import is_forbidden_annotation, is_reserved, is_reserved_annotation
 from vkgateway.model.objects import Object
 from vkgateway.model.quantity import parse
 from vkgateway.translate.context import PoolContext, TenantContext
@@ -50,16 +50,20 @@ def _metadata_changes(tenant_pod: Object, compute_pod: Object, *, tenant: Tenant
     wanted_annotations = forward_annotations(tenant_pod, tenant=tenant, derived=derived)
     copied_labels, copied_annotations = copied_keys(annotations)
     changes = {
-        "labels": _map_changes(wanted_labels, labels, copied_labels),
-        "annotations": _map_changes(wanted_annotations, annotations, copied_annotations),
+        "labels": _map_changes(wanted_labels, labels, copied_labels, is_ours=is_reserved),
+        "annotations": _map_changes(
+            wanted_annotations, annotations, copied_annotations, is_ours=is_reserved_annotation
+        ),
     }
     return {kind: change for kind, change in changes.items() if change}
 
 
-def _map_changes(wanted: Mapping[str, str], actual: Mapping[str, str], copied: set[str]) -> dict[str, str | None]:
+def _map_changes(
+    wanted: Mapping[str, str], actual: Mapping[str, str], copied: set[str], *, is_ours: Callable[[str], bool]
+) -> dict[str, str | None]:
     changes: dict[str, str | None] = {key: value for key, value in wanted.items() if actual.get(key) != value}
     for key in copied:
-        if key in actual and key not in wanted and not is_reserved(key):
+        if key in actual and key not in wanted and not is_ours(key):
             changes[key] = None
     return changes
 
@@ -94,9 +98,9 @@ def _unsupported(tenant_pod: Object, compute_pod: Object) -> list[Refusal]:
             rule=RESERVED,
             message=f"{kind[:-1]} {key} is reserved to the platform; it has no effect",
         )
-        for kind in ("labels", "annotations")
+        for kind, is_refused in (("labels", is_reserved), ("annotations", is_forbidden_annotation))
         for key, value in (tenant_pod["metadata"].get(kind) or {}).items()
-        if is_reserved(key)
+        if is_refused(key)
     ]
     if wanted.get("ephemeralContainers"):
         names = ", ".join(container["name"] for container in wanted["ephemeralContainers"])

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vkgateway.model.names import COMPUTE_ROOT_CA, GROUP, is_reserved
+from vkgateway.model.names import COMPUTE_ROOT_CA, GROUP, is_forbidden_annotation, is_reserved
 from vkgateway.model.objects import Object
 from vkgateway.translate import downward, security
 from vkgateway.translate.context import ANY, PoolContext, TenantContext
@@ -58,9 +58,9 @@ def refusals(pod: Object, *, tenant: TenantContext, pool: PoolContext | None = N
 
 
 def _reserved_metadata(metadata: Mapping[str, Any]) -> Iterator[Refusal]:
-    for kind in ("labels", "annotations"):
+    for kind, is_refused in (("labels", is_reserved), ("annotations", is_forbidden_annotation)):
         for key, value in (metadata.get(kind) or {}).items():
-            if GROUP in key and is_reserved(key):
+            if GROUP in key and is_refused(key):
                 message = f"{kind[:-1]} {key} is reserved to the platform; take it off the pod"
                 yield Refusal(field=f"metadata.{kind}[{key}]", value=value, rule=RESERVED, message=message)
     if _MIRROR_ANNOTATION in (metadata.get("annotations") or {}):
@@ -71,8 +71,6 @@ def _reserved_metadata(metadata: Mapping[str, Any]) -> Iterator[Refusal]:
 
 _UNSUPPORTED_FIELDS: Final[Mapping[str, str]] = {
     "resourceClaims": "dynamic resource allocation is not supported yet; ask for extended resources in limits",
-    "schedulingGroup": "pod groups of Kubernetes' Workload API are not supported yet; leave schedulingGroup out",
-    "workloadRef": "Kubernetes' Workload API is not supported yet; leave workloadRef out",
 }
 
 
@@ -142,6 +140,11 @@ def _downward_items(source: Mapping[str, Any] | None, volume: str, path: str) ->
         if GROUP in field_path and downward.is_reserved_path(field_path):
             message = f"volume {volume}: {field_path} is reserved to the platform; take the item off the volume"
             yield Refusal(field=f"{path}.items[{index}].fieldRef", value=field_path, rule=RESERVED, message=message)
+        elif downward.is_schedulers_path(field_path):
+            message = f"volume {volume}: {field_path} is not known below; read it by an environment variable instead"
+            yield Refusal(
+                field=f"{path}.items[{index}].fieldRef", value=field_path, rule=NOT_SUPPORTED, message=message
+            )
 
 
 def _not_allowed(spec: Mapping[str, Any], tenant: TenantContext) -> Iterator[Refusal]:

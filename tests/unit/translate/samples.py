@@ -98,10 +98,19 @@ def api_access_volume() -> Object:
     }
 
 
-def forward(tenant_pod: Object, *, tenant: TenantContext = TENANT, pool: PoolContext = POOL) -> Object:
+def forward(
+    tenant_pod: Object,
+    *,
+    tenant: TenantContext = TENANT,
+    pool: PoolContext = POOL,
+    compute_node: str = "",
+    borrowed: bool | None = None,
+) -> Object:
     """Forward a pod, and check on the way that it is not changed."""
     before = copy.deepcopy(tenant_pod)
-    made = forward_pod(tenant_pod, tenant=tenant, pool=pool, namespace=BELOW)
+    made = forward_pod(
+        tenant_pod, tenant=tenant, pool=pool, namespace=BELOW, compute_node=compute_node, borrowed=borrowed
+    )
     assert tenant_pod == before
     return made
 

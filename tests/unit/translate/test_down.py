@@ -90,6 +90,30 @@ def test_priority_class_becomes_the_bands(above: str | None, below: str) -> None
     assert forward(pod(priorityClassName=above))["spec"]["priorityClassName"] == below
 
 
+def test_a_negative_priority_is_low_whatever_its_class() -> None:
+    assert forward(pod(priorityClassName="my-own", priority=-1))["spec"]["priorityClassName"] == "vkgateway-low"
+
+
+@pytest.mark.parametrize(
+    ("above", "borrowed", "below"),
+    [
+        ("vkgateway-guaranteed", True, "vkgateway-low"),
+        ("vkgateway-guaranteed", False, "vkgateway-guaranteed"),
+        ("vkgateway-low", False, "vkgateway-low"),
+    ],
+)
+def test_borrowed_work_is_low_below_and_marked(above: str, borrowed: bool, below: str) -> None:
+    made = forward(pod(priorityClassName=above), borrowed=borrowed)
+    assert made["spec"]["priorityClassName"] == below
+    assert made["metadata"]["annotations"]["vkgateway.io/borrowed"] == ("true" if borrowed else "false")
+
+
+def test_what_the_arbiter_did_not_place_is_not_marked() -> None:
+    annotations = forward(pod())["metadata"]["annotations"]
+    assert "vkgateway.io/borrowed" not in annotations
+    assert "vkgateway.io/compute-node" not in annotations
+
+
 def test_account_below_has_no_rights_and_no_token() -> None:
     spec = forward(pod())["spec"]
     assert spec["serviceAccountName"] == "vkgateway-pod"
@@ -147,6 +171,8 @@ def test_ipv6_address_of_the_api_server() -> None:
         ("spec.nodeName", "a100.local"),
         ("spec.serviceAccountName", "robot"),
         ("metadata.labels['vkgateway.io/tenant']", ""),
+        ("metadata.labels['vkgateway.io/eviction-deadline']", ""),
+        ("metadata.annotations['vkgateway.io/compute-node']", ""),
         ("metadata.annotations['vkgateway.io/uid']", ""),
     ],
 )
@@ -163,7 +189,16 @@ def test_values_of_fields_are_not_expanded() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["metadata.name", "metadata.labels['app']", "status.podIP", "status.podIPs", "status.hostIP"]
+    "path",
+    [
+        "metadata.name",
+        "metadata.labels['app']",
+        "metadata.annotations['vkgateway.io/eviction-deadline']",
+        "metadata.annotations['vkgateway.io/gang']",
+        "status.podIP",
+        "status.podIPs",
+        "status.hostIP",
+    ],
 )
 def test_fields_left_to_the_compute_kubelet(path: str) -> None:
     assert env_of(forward(pod(containers=[container(env=[field(path)])])))["X"] == field(path)
@@ -216,6 +251,51 @@ def test_downward_volume_shows_the_tenants_labels_and_annotations_only() -> None
     annotations = made["metadata"]["annotations"]
     assert annotations["vkgateway.io/labels"] == 'app="web"\npod-template-hash="abc"'
     assert annotations["vkgateway.io/annotations"] == 'example.com/note="hello"'
+
+
+def test_volumes_show_annotations_for_workloads() -> None:
+    names = ["metadata.annotations['vkgateway.io/eviction-deadline']", "metadata.annotations['vkgateway.io/gang']"]
+    items = [{"path": str(index), "fieldRef": {"fieldPath": path}} for index, path in enumerate(names)]
+    items.append({"path": "all", "fieldRef": {"fieldPath": "metadata.annotations"}})
+    told = {"vkgateway.io/eviction-deadline": "2026-03-01T12:00:00Z", "vkgateway.io/gang": "train"}
+    made = forward(pod(metadata={"annotations": told}, volumes=[{"name": "d", "downwardAPI": {"items": items}}]))
+    below = made["spec"]["volumes"][0]["downwardAPI"]["items"]
+    assert below[:2] == items[:2]
+    annotations = made["metadata"]["annotations"]
+    assert annotations["vkgateway.io/gang"] == "train"
+    assert "vkgateway.io/eviction-deadline" not in annotations
+    assert annotations["vkgateway.io/annotations"] == (
+        'vkgateway.io/eviction-deadline="2026-03-01T12:00:00Z"\nvkgateway.io/gang="train"'
+    )
+
+
+SCHEDULERS = [
+    "kueue.x-k8s.io/pod-group-name",
+    "scheduling.volcano.sh/group-name",
+    "volcano.sh/task-index",
+    "scheduling.k8s.io/group-name",
+    "scheduling.x-k8s.io/pod-group",
+    "pod-group.scheduling.sigs.k8s.io/name",
+    "pod-group.scheduling.sigs.k8s.io",
+]
+
+
+@pytest.mark.parametrize("kind", ["labels", "annotations"])
+@pytest.mark.parametrize("key", SCHEDULERS)
+def test_marks_for_schedulers_stay_above(kind: str, key: str) -> None:
+    wanted = pod(
+        metadata={kind: {key: "g", "a": "1"}}, containers=[container(env=[field(f"metadata.{kind}['{key}']")])]
+    )
+    made = forward(wanted)
+    assert key not in made["metadata"][kind]
+    assert made["metadata"][kind]["a"] == "1"
+    assert key not in made["metadata"]["annotations"]["vkgateway.io/copied"]
+    assert env_of(made)["X"] == {"name": "X", "value": "g"}
+
+
+@pytest.mark.parametrize("name", ["schedulingGroup", "workloadRef"])
+def test_groups_of_kubernetes_own_stay_above(name: str) -> None:
+    assert name not in forward(pod(**{name: {"podGroupName": "g", "name": "w"}}))["spec"]
 
 
 def test_other_volumes_are_left_as_they_are() -> None:

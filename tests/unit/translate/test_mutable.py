@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.translate.samples import POOL, TENANT, compute_pod, container, pod
+from tests.unit.translate.samples import POOL, TENANT, compute_pod, container, forward, pod
 from vkgateway.model.objects import Object
 from vkgateway.translate.mutable import Changes, spec_changes
 
@@ -67,6 +67,27 @@ def test_ownership_is_restored() -> None:
     below = compute_pod(pod(**START), {})
     below["metadata"]["labels"]["vkgateway.io/pool"] = "other"
     assert changes(pod(**START), below).patch == {"metadata": {"labels": {"vkgateway.io/pool": "a100"}}}
+
+
+def test_what_the_gateway_marks_is_no_change() -> None:
+    below = {**forward(pod(**START), compute_node="host-9", borrowed=True), "status": {}}
+    below["metadata"]["annotations"]["vkgateway.io/eviction-deadline"] = "2026-03-01T12:00:00Z"
+    told = {"example.com/note": "hello", "vkgateway.io/eviction-deadline": "2026-03-01T12:00:00Z"}
+    let_go = pod(**START, metadata={"annotations": told}, nodeSelector={"kubernetes.io/hostname": "a100.local"})
+    assert changes(let_go, below) == Changes(patch=None, unsupported=())
+    assert changes(pod(**START), below) == Changes(patch=None, unsupported=())
+
+
+def test_annotations_about_gangs_follow() -> None:
+    saved = {"example.com/note": "hello", "vkgateway.io/gang-checkpoint": "1772366400"}
+    after = pod(**START, metadata={"annotations": saved})
+    first = changes(after)
+    assert first.unsupported == ()
+    assert first.patch is not None
+    assert first.patch["metadata"]["annotations"]["vkgateway.io/gang-checkpoint"] == "1772366400"
+    again = changes(pod(**START), compute_pod(after, {}))
+    assert again.patch is not None
+    assert again.patch["metadata"]["annotations"]["vkgateway.io/gang-checkpoint"] is None
 
 
 def test_images_deadline_and_added_tolerations() -> None:

@@ -109,6 +109,37 @@ def test_daemon_sets_term_on_the_node_name_is_used_up() -> None:
     assert refusals(wanted, tenant=TENANT, pool=POOL)[0].rule == NODE_AFFINITY
 
 
+ONLY_HOST_9 = expression("metadata.name", "In", "host-9")
+
+
+def test_a_compute_node_is_required_alone() -> None:
+    assert forward(pod(), compute_node="host-9")["spec"]["affinity"] == {
+        "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchFields": [ONLY_HOST_9]}]}}
+    }
+    used_up = pod(
+        nodeSelector={"kubernetes.io/hostname": "a100.local"}, affinity=node_affinity([expression("type", "Exists")])
+    )
+    made = forward(used_up, compute_node="host-9")
+    assert made["spec"]["affinity"] == forward(pod(), compute_node="host-9")["spec"]["affinity"]
+    assert made["spec"]["nodeSelector"] == {"platform.vkgateway.io/pool": "a100"}
+    assert made["metadata"]["annotations"]["vkgateway.io/compute-node"] == "host-9"
+
+
+def test_a_compute_node_is_required_in_every_alternative_and_the_rest_is_kept() -> None:
+    zone, slot = expression(ZONE, "In", "z1"), expression("nvidia.com/gpu.product", "Exists")
+    affinity = node_affinity([zone], [slot])
+    affinity["nodeAffinity"][PREFERRED] = [{"weight": 7, "preference": {"matchExpressions": [zone]}}]
+    affinity["podAntiAffinity"] = {REQUIRED: [term()]}
+    free = forward(pod(affinity=affinity))["spec"]["affinity"]
+    made = forward(pod(affinity=affinity), compute_node="host-9")["spec"]["affinity"]
+    assert made["nodeAffinity"][REQUIRED]["nodeSelectorTerms"] == [
+        {"matchExpressions": [zone], "matchFields": [ONLY_HOST_9]},
+        {"matchExpressions": [slot], "matchFields": [ONLY_HOST_9]},
+    ]
+    assert made["nodeAffinity"][PREFERRED] == free["nodeAffinity"][PREFERRED]
+    assert made["podAntiAffinity"] == free["podAntiAffinity"]
+
+
 def test_preferences_on_real_labels_are_kept() -> None:
     def weighted(*expressions: dict[str, Any]) -> dict[str, Any]:
         return {"weight": 7, "preference": {"matchExpressions": list(expressions)}}

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.unit.translate.samples import POOL, TENANT, container, pod
+from vkgateway.model.names import GANG_ANNOTATIONS
 from vkgateway.translate.policy import Refusal, refusals
 
 RESTRICTED = {
@@ -28,11 +29,19 @@ def test_a_normal_pod_passes() -> None:
 
 
 @pytest.mark.parametrize("kind", ["labels", "annotations"])
-@pytest.mark.parametrize("key", ["vkgateway.io/tenant", "vkgateway.io/gang", "x.vkgateway.io/y"])
+@pytest.mark.parametrize(
+    "key", ["vkgateway.io/tenant", "vkgateway.io/borrowed", "vkgateway.io/gang-other", "x.vkgateway.io/y"]
+)
 def test_reserved_keys(kind: str, key: str) -> None:
     refusal = only(pod(metadata={kind: {key: "v"}}))
     assert (refusal.rule, refusal.field, refusal.value) == ("Reserved", f"metadata.{kind}[{key}]", "v")
     assert key in refusal.message
+
+
+@pytest.mark.parametrize("key", [*sorted(GANG_ANNOTATIONS), "vkgateway.io/eviction-deadline"])
+def test_annotations_about_gangs_and_those_that_the_gateway_writes_are_allowed_as_labels_they_are_not(key: str) -> None:
+    assert refusals(pod(metadata={"annotations": {key: "v"}}), tenant=TENANT, pool=POOL) == ()
+    assert only(pod(metadata={"labels": {key: "v"}})).rule == "Reserved"
 
 
 def test_static_pods() -> None:
@@ -78,8 +87,6 @@ def test_volumes_that_are_not_supported_yet(volume: dict[str, Any], field: str) 
     "spec",
     [
         {"resourceClaims": [{"name": "gpu"}]},
-        {"schedulingGroup": {"podGroupName": "g"}},
-        {"workloadRef": {"name": "w"}},
         {"setHostnameAsFQDN": True, "subdomain": "s"},
     ],
 )
@@ -87,6 +94,11 @@ def test_fields_that_are_not_supported_yet(spec: dict[str, Any]) -> None:
     refusal = only(pod(**spec))
     assert refusal.rule == "NotSupported"
     assert refusal.field == f"spec.{next(iter(spec))}"
+
+
+@pytest.mark.parametrize("spec", [{"schedulingGroup": {"podGroupName": "g"}}, {"workloadRef": {"name": "w"}}])
+def test_groups_of_kubernetes_own_are_read_above(spec: dict[str, Any]) -> None:
+    assert refusals(pod(**spec), tenant=TENANT, pool=POOL) == ()
 
 
 def test_full_name_without_subdomain_is_the_hostname() -> None:
@@ -134,6 +146,19 @@ def test_downward_volume_of_reserved_keys() -> None:
     assert only(pod(volumes=[{"name": "d", "downwardAPI": {"items": items}}])).rule == "Reserved"
     projected = {"sources": [{"downwardAPI": {"items": items}}]}
     assert only(pod(volumes=[{"name": "d", "projected": projected}])).rule == "Reserved"
+
+
+def test_downward_volume_of_what_is_for_schedulers() -> None:
+    items = [{"path": "x", "fieldRef": {"fieldPath": "metadata.labels['kueue.x-k8s.io/pod-group-name']"}}]
+    refusal = only(pod(volumes=[{"name": "d", "downwardAPI": {"items": items}}]))
+    assert (refusal.rule, refusal.field) == ("NotSupported", "spec.volumes[0].downwardAPI.items[0].fieldRef")
+    assert "environment variable" in refusal.message
+
+
+@pytest.mark.parametrize("name", ["eviction-deadline", "gang-checkpoint"])
+def test_downward_volume_of_annotations_for_workloads(name: str) -> None:
+    items = [{"path": "x", "fieldRef": {"fieldPath": f"metadata.annotations['vkgateway.io/{name}']"}}]
+    assert refusals(pod(volumes=[{"name": "d", "downwardAPI": {"items": items}}]), tenant=TENANT, pool=POOL) == ()
 
 
 def test_the_platforms_config_map() -> None:
