@@ -269,10 +269,10 @@ class Provisioner:
         """
         digest = hashlib.sha256(msgspec.json.encode(objects, order="deterministic")).hexdigest()[:16]
         if digest == record.objects:
+            await self._put_back(client, objects, tenant=tenant)
             return
         try:
             await self._apply(client, objects)
-            await self._put_back(client, objects, tenant=tenant)
         except errors.ApiError as error:
             if not record.objects:
                 raise
@@ -280,9 +280,6 @@ class Provisioner:
             return
         await self._store.save(tenant, replace(record, objects=digest))
 
-    async def _apply(self, client: Client, objects: list[dict[str, Any]]) -> None:
-        """Apply, and again while a server that has just started lacks its first namespaces."""
-        started = self._clock()
     async def _put_back(self, client: Client, objects: list[dict[str, Any]], *, tenant: str) -> None:
         """Undo what the tenant's admins did to the objects that are kept; nothing waits for it."""
         try:
@@ -293,6 +290,9 @@ class Provisioner:
         if changed:
             _log.warning("kept objects were changed by the tenant and put back", tenant=tenant, objects=changed)
 
+    async def _apply(self, client: Client, objects: list[dict[str, Any]]) -> None:
+        """Apply, and again while a server that has just started lacks its first namespaces."""
+        started = self._clock()
         while True:
             try:
                 await apply_objects(client, objects)

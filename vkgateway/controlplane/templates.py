@@ -48,13 +48,13 @@ class TenantFacts:
     port: int
     cluster_domain: str
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
     @property
     def minor(self) -> int:
         """The Kubernetes release's second number: 36 of 1.36.3."""
         return int(self.kubernetes_version.split(".")[1])
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
     """One kind of tenant, read from its folder."""
 

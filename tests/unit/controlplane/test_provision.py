@@ -292,7 +292,6 @@ async def test_a_tenant_that_was_never_born_must_take_its_objects(world: World) 
         await world.provisioner().provision(tenant())
 
 
-def test_templates_ship_with_the_package() -> None:
 async def test_what_is_kept_comes_back_when_the_control_plane_is_gone_through_again(world: World) -> None:
     world.keep_note()
     await world.provisioner().provision(tenant())
@@ -314,5 +313,6 @@ async def test_what_cannot_be_put_back_holds_nothing_up(world: World) -> None:
     assert await world.provisioner().provision(tenant())
 
 
+def test_templates_ship_with_the_package() -> None:
     checkout = Path(__file__).parents[3] / "tenant_templates"
     assert Templates(checkout).names() == Templates().names()
