@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from vkgateway.controlplane.layout import FRONT_PROXY_USER, PlaneFiles
-from vkgateway.controlplane.plane import ComponentName, Plane, Tuning
+from vkgateway.controlplane.plane import POLICIES_SINCE, ComponentName, Plane, Tuning
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
 PROGRAMS: Mapping[ComponentName, str] = {
@@ -35,8 +35,8 @@ _TIMER_SLACK: Mapping[ComponentName, float] = {"apiserver": 0.0, "controller-man
 together, which halves what it costs while idle. Those whose answers are waited for must not be late: Go's collector,
 too, goes by such timers."""
 
-# Minor releases that have MutatingAdmissionPolicy switched off, in v1beta1.
-_POLICIES_IN_BETA = (34, 35)
+# Minor releases that have MutatingAdmissionPolicy in v1beta1, switched off.
+_POLICIES_IN_BETA = range(POLICIES_SINCE, 36)
 
 _Flags = dict[str, str | None]
 
@@ -79,7 +79,7 @@ def _api_server(plane: Plane, files: PlaneFiles) -> _Flags:
         # The `kubernetes` endpoints are an object of the template: no lease to renew, no address to guess.
         "endpoint-reconciler-type": "none",
         **_api_server_etcd(plane, files),
-        **_api_server_features(plane),
+        **_api_server_features(plane, files),
         **_api_server_identity(plane, files),
         **_api_server_callers(files),
     }
@@ -99,16 +99,18 @@ def _api_server_etcd(plane: Plane, files: PlaneFiles) -> _Flags:
     }
 
 
-def _api_server_features(plane: Plane) -> _Flags:
-    """MutatingAdmissionPolicy, by which pods are born gated, is there by itself from 1.36 on (KEP-3962)."""
+def _api_server_features(plane: Plane, files: PlaneFiles) -> _Flags:
+    """What differs between releases: above all, how pods are born gated."""
     flags: _Flags = {"feature-gates": ",".join(_feature_gates(plane))}
+    if plane.webhooks_at:
+        flags["admission-control-config-file"] = str(files.admission)
     if plane.minor in _POLICIES_IN_BETA:
         flags["runtime-config"] = "admissionregistration.k8s.io/v1beta1=true"
     return flags
 
 
 def _feature_gates(plane: Plane) -> list[str]:
-    """What does not work for an etcd user who is not root, since etcd tells its version and progress to root only.
+    """Off: what does not work for an etcd user who is not root, since etcd tells version and progress to root only.
 
     Streaming lists would fail for good; refused outright, clients list and watch the plain way. From 1.34 on, watch
     caches count their keys every second for an estimate of what lists cost, and each time wait in vain to catch up.

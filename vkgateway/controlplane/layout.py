@@ -30,6 +30,7 @@ from vkgateway.kube import kubeconfig
 FRONT_PROXY_USER = "front-proxy-client"
 _KUBELET_CLIENT = "kubelet-client"
 _BEFORE = "before"
+_WEBHOOKS = "webhooks"
 _USERS = {
     "controller-manager": "system:kube-controller-manager",
     "scheduler": "system:kube-scheduler",
@@ -73,8 +74,13 @@ class PlaneFiles:
         return frozenset(fingerprint(file.read_bytes()) for file in both if file.exists())
 
     def kubeconfig(self, name: str) -> Path:
-        """Return the kubeconfig of `admin`, `controller-manager` or `scheduler`."""
+        """Return the kubeconfig of `admin`, `controller-manager`, `scheduler` or `webhooks`."""
         return self.directory / f"{name}.kubeconfig"
+
+    @property
+    def admission(self) -> Path:
+        """Where the API server reads by what it proves itself to webhooks."""
+        return self.directory / "admission.yaml"
 
 
 def write_files(
@@ -103,6 +109,8 @@ def write_files(
         wanted.ensure(files, now=now)
     for name, user in _USERS.items():
         _write_kubeconfig(files, name, plane=plane, user=user)
+    if plane.webhooks_at:
+        _write_admission(files, plane)
     kubeconfig.write(files.kubeconfig("admin"), admin_kubeconfig(plane, credentials=credentials))
     return files
 
@@ -217,3 +225,25 @@ def _write_kubeconfig(files: PlaneFiles, name: str, *, plane: Plane, user: str) 
         "current-context": plane.cluster,
     }
     write_file(files.kubeconfig(name), yaml.safe_dump(document).encode(), mode=SECRET_MODE)
+
+
+def _write_admission(files: PlaneFiles, plane: Plane) -> None:
+    """Have the API server prove itself to the gateway's webhook, at that host and port and nowhere else.
+
+    A tenant may well register other webhooks there: what it can ask for so is what its kubectl may ask for anyway.
+    https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#authenticate-apiservers
+    """
+    user = {"client-certificate": str(files.cert(_KUBELET_CLIENT)), "client-key": str(files.key(_KUBELET_CLIENT))}
+    users = {"apiVersion": "v1", "kind": "Config", "users": [{"name": plane.webhooks_at, "user": user}]}
+    settings = {
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "WebhookAdmissionConfiguration",
+        "kubeConfigFile": str(files.kubeconfig(_WEBHOOKS)),
+    }
+    document = {
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "AdmissionConfiguration",
+        "plugins": [{"name": "MutatingAdmissionWebhook", "configuration": settings}],
+    }
+    write_file(files.kubeconfig(_WEBHOOKS), yaml.safe_dump(users).encode(), mode=SECRET_MODE)
+    write_file(files.admission, yaml.safe_dump(document).encode())

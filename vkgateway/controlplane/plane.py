@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from vkgateway.controlplane.etcd.tenancy import COMPUTE_PREFIX, COMPUTE_USER, tenant_user
@@ -21,6 +21,9 @@ TENANT_KUBELET_USER = "vkgateway:tenant:"
 # A compute cluster that is away makes virtual nodes NotReady. Its pods may well go on, so nothing may delete them
 # above. On its own since 1.29 (KEP-3902); before, it was part of node-lifecycle-controller.
 TENANT_CONTROLLERS_OFF = ("taint-eviction-controller",)
+POLICIES_SINCE = 34
+"""The first minor release whose API server can gate pods itself, by a MutatingAdmissionPolicy (KEP-3962: beta in 1.34,
+on by itself from 1.36)."""
 
 Flags = Mapping[str, str | None]
 
@@ -56,6 +59,7 @@ class Plane:
     kubernetes_version: str = DEFAULT_KUBERNETES_VERSION
     cluster_domain: str = CLUSTER_DOMAIN
     controllers_off: tuple[str, ...] = ()
+    webhooks_at: str = ""
     tuning: Mapping[ComponentName, Tuning] = field(default_factory=dict)
 
     @property
@@ -98,10 +102,11 @@ def tenant_plane(
     subject_alt_names: tuple[str, ...] = (),
     service_cidr: str = SERVICE_CIDR,
     kubernetes_version: str = DEFAULT_KUBERNETES_VERSION,
+    webhooks_at: str = "",
     tuning: Mapping[ComponentName, Tuning] | None = None,
 ) -> Plane:
-    """Describe a tenant's control plane."""
-    return Plane(
+    """Describe a tenant's control plane. `webhooks_at` is the gateway's endpoint, which new releases never call so."""
+    plane = Plane(
         group=f"tenant/{tenant}",
         cluster=tenant,
         address=address,
@@ -116,6 +121,7 @@ def tenant_plane(
         controllers_off=TENANT_CONTROLLERS_OFF,
         tuning=tuning or {},
     )
+    return plane if plane.minor >= POLICIES_SINCE else replace(plane, webhooks_at=webhooks_at)
 
 
 def compute_plane(

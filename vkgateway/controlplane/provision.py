@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import datetime
 import enum
 import hashlib
@@ -99,7 +100,8 @@ async def _silent(step: Step) -> None:
 class Provisioner:
     """Makes control planes and takes them away. One call a tenant at a time; different tenants side by side.
 
-    `address` is where the API servers listen; `etcd_endpoints` is where they find etcd.
+    `address` is where the API servers listen; `etcd_endpoints` is where they find etcd; `webhooks_at` is the host and
+    port of the gateway's endpoint, for those too old to gate pods themselves, and `webhooks_ca` who vouches for it.
     """
 
     def __init__(
@@ -111,6 +113,8 @@ class Provisioner:
         templates: Templates,
         address: str,
         etcd_endpoints: tuple[str, ...],
+        webhooks_at: str = "",
+        webhooks_ca: bytes = b"",
         can_bind: Bindable = bindable,
         connect: Callable[[ControlPlane], Client] = ControlPlane.client,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
@@ -123,6 +127,8 @@ class Provisioner:
         self._templates = templates
         self._address = address
         self._etcd_endpoints = etcd_endpoints
+        self._webhooks_at = webhooks_at
+        self._webhooks_ca = webhooks_ca
         self._can_bind = can_bind
         self._connect = connect
         self._now = now
@@ -157,7 +163,7 @@ class Provisioner:
         async with self._connect(control_plane) as client:
             await self._serving(client, plane, exclude=_ROLES_HOOK)
             await on_step(Step.OBJECTS)
-            await self._objects(client, record, template.objects(_facts(tenant, plane)), tenant=name)
+            await self._objects(client, record, template.objects(self._facts(tenant, plane)), tenant=name)
             await on_step(Step.SERVING)
             await self._serving(client, plane)
         return control_plane
@@ -237,7 +243,20 @@ class Provisioner:
             subject_alt_names=tenant.spec.api_server.subject_alt_names,
             service_cidr=template.service_cidr,
             kubernetes_version=tenant.spec.kubernetes_version,
+            webhooks_at=self._webhooks_at,
             tuning=template.tuning,
+        )
+
+    def _facts(self, tenant: Tenant, plane: Plane) -> TenantFacts:
+        return TenantFacts(
+            name=tenant.metadata.name,
+            template=tenant.spec.template,
+            kubernetes_version=tenant.spec.kubernetes_version,
+            address=plane.address,
+            port=plane.port,
+            cluster_domain=plane.cluster_domain,
+            webhooks_url=f"https://{plane.webhooks_at}" if plane.webhooks_at else "",
+            webhooks_ca=base64.b64encode(self._webhooks_ca).decode(),
         )
 
     async def _serving(self, client: Client, plane: Plane, *, exclude: str = "") -> None:
@@ -302,17 +321,6 @@ class Provisioner:
                 if not (missing or error.transient) or self._clock() - started >= _SERVING_SECONDS:
                     raise
             await self._sleep(_POLL_SECONDS)
-
-
-def _facts(tenant: Tenant, plane: Plane) -> TenantFacts:
-    return TenantFacts(
-        name=tenant.metadata.name,
-        template=tenant.spec.template,
-        kubernetes_version=tenant.spec.kubernetes_version,
-        address=plane.address,
-        port=plane.port,
-        cluster_domain=plane.cluster_domain,
-    )
 
 
 def _control_plane(plane: Plane, record: Record, kubelet_clients: frozenset[str]) -> ControlPlane:

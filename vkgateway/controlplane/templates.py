@@ -47,6 +47,10 @@ class TenantFacts:
     address: str
     port: int
     cluster_domain: str
+    webhooks_url: str = ""
+    """Where the tenant's API server may ask the gateway as a webhook; empty where it cannot, or need not."""
+    webhooks_ca: str = ""
+    """The authority that vouches for that server: PEM, in base64."""
 
     @property
     def minor(self) -> int:

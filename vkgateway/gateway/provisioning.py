@@ -111,6 +111,8 @@ async def provisioned(
             templates=templates,
             address=address,
             etcd_endpoints=datastore.endpoints,
+            webhooks_at=_webhooks_at(address, settings.kubelet.port),
+            webhooks_ca=kubelet_authority.cert_pem,
         )
         yield ProvisionedPlanes(provisioner, templates=templates, connections=settings.sync.tenant_connections)
 

@@ -15,18 +15,20 @@ from vkgateway.kube.wire import Wire
 
 _LONGEST_HEAD: Final = 256 * 1024
 """The command of an exec travels in the query, so heads may be long; Go's own limit is 1 MiB."""
-_LONGEST_BODY: Final = 1024 * 1024
+_LONGEST_BODY: Final = 4 * 1024 * 1024
+"""Admission reviews carry whole objects; API servers take none beyond 3 MiB."""
 _FRAMING: Final = ("content-length", "transfer-encoding")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked: path in decoded segments, query decoded in order, header names in lower case."""
+    """What was asked: path in decoded segments, query decoded in order, header names in lower case, body as it came."""
 
     method: str
     path: tuple[str, ...]
     query: tuple[tuple[str, str], ...] = ()
     headers: Headers = ()
+    body: bytes = b""
 
     def header(self, name: str) -> str:
         """The first value of a header, empty without one."""
@@ -71,19 +73,19 @@ class Session:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_LONGEST_HEAD)
 
     async def next_request(self) -> Request | None:
-        """Return the next request, its body read and dropped; None at the connection's end. Raises Malformed."""
+        """Return the next request with its whole body; None at the connection's end. Raises Malformed."""
         try:
             if self._http.states != {h11.CLIENT: h11.IDLE, h11.SERVER: h11.IDLE}:
                 self._http.start_next_cycle()
             event = await self._next_event()
             if not isinstance(event, h11.Request):
                 return None
-            await self._skip_body()
+            body = await self._body()
         except h11.RemoteProtocolError as error:
             raise Malformed(str(error), status=error.error_status_hint) from error
         except h11.LocalProtocolError:
             return None  # the connection cannot be used again
-        return _request(event)
+        return _request(event, body)
 
     async def await_request(self, *, patience: float) -> Request | None:
         """Wait for the next request; None at the connection's end, or where no request came and that was answered.
@@ -135,15 +137,16 @@ class Session:
                 self._http.receive_data(b"")
         return event
 
-    async def _skip_body(self) -> None:
-        size = 0
+    async def _body(self) -> bytes:
+        body = bytearray()
         while isinstance(event := await self._next_event(), h11.Data):
-            size += len(event.data)
-            if size > _LONGEST_BODY:
+            body += event.data
+            if len(body) > _LONGEST_BODY:
                 raise Malformed("the request's body is too large", status=413)
+        return bytes(body)
 
 
-def _request(event: h11.Request) -> Request:
+def _request(event: h11.Request, body: bytes) -> Request:
     try:
         url = urlsplit(event.target.decode("ascii"))
         query = parse_qsl(url.query, keep_blank_values=True, errors="strict", max_num_fields=10_000)
@@ -155,6 +158,7 @@ def _request(event: h11.Request) -> Request:
         path=path,
         query=tuple(query),
         headers=tuple(_decoded(event.headers)),
+        body=body,
     )
 
 

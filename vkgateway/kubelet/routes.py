@@ -1,4 +1,4 @@
-"""Which endpoint answers which path of the kubelet API."""
+"""Which endpoint answers which path: those of the kubelet API, and the webhook that gates pods."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from vkgateway.kubelet import info, interactive, logs
+from vkgateway.kubelet import gate, info, interactive, logs
 from vkgateway.kubelet.call import Call
 from vkgateway.kubelet.http import Reply, Request
 
@@ -34,6 +34,7 @@ ROUTES: Final[dict[str, Route]] = {
     "exec": Route(interactive.run, 3, _STREAM, stream=True),
     "attach": Route(interactive.attach, 3, _STREAM, stream=True),
     "portForward": Route(interactive.port_forward, 2, _STREAM, stream=True),
+    "admission": Route(gate.admission, 1, ("POST",)),
     "healthz": Route(info.healthz, 0, _READ),
     "configz": Route(info.configz, 0, _READ),
     "pods": Route(info.pods, 0, _READ),

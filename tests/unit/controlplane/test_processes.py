@@ -166,6 +166,50 @@ def test_kubeconfigs_lead_to_files_that_exist(tmp_path: Path) -> None:
     assert cluster["server"] == "https://10.0.0.1:20001"
 
 
+def older_and_newer(version: str) -> Plane:
+    """A tenant's control plane of that version; the gateway's endpoint is there for both."""
+    return tenant_plane(
+        "alpha",
+        address="10.0.0.1",
+        port=20001,
+        etcd_endpoints=ETCD,
+        kubernetes_version=version,
+        webhooks_at="10.0.0.1:10352",
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "gates", "beta", "webhook"),
+    [
+        ("1.30.14", False, False, True),
+        ("1.33.13", False, False, True),
+        ("1.34.4", True, True, False),
+        ("1.35.4", True, True, False),
+        ("1.36.3", False, False, False),
+    ],
+)
+def test_an_api_server_gates_pods_itself_or_may_ask_the_gateway(
+    tmp_path: Path, version: str, gates: bool, beta: bool, webhook: bool
+) -> None:
+    shape = older_and_newer(version)
+    argv = component("apiserver", plane=shape, files=write(tmp_path, shape), programs=BIN).argv
+    assert ("MutatingAdmissionPolicy=true" in next(flag for flag in argv if "feature-gates" in flag)) == gates
+    assert ("--runtime-config=admissionregistration.k8s.io/v1beta1=true" in argv) == beta
+    assert (f"--admission-control-config-file={tmp_path / 'admission.yaml'}" in argv) == webhook
+    assert (tmp_path / "admission.yaml").exists() == webhook
+
+
+def test_to_the_gateways_webhook_an_api_server_is_who_it_is_to_kubelets(tmp_path: Path) -> None:
+    files = write(tmp_path, older_and_newer("1.33.13"))
+    (plugin,) = yaml.safe_load(files.admission.read_text())["plugins"]
+    (user,) = yaml.safe_load(Path(plugin["configuration"]["kubeConfigFile"]).read_text())["users"]
+    certificate = Path(user["user"]["client-certificate"])
+    assert plugin["name"] == "MutatingAdmissionWebhook"
+    assert user["name"] == "10.0.0.1:10352"
+    assert common_name(certificate.read_bytes()) == "vkgateway:tenant:alpha"
+    assert Path(user["user"]["client-key"]).exists()
+
+
 def test_a_template_changes_flags_and_takes_them_away(tmp_path: Path) -> None:
     shape = plane(tuning={"v": "4", "profiling": None, "event-ttl": "10m"})
     spec = component("apiserver", plane=shape, files=write(tmp_path, shape), programs=BIN)

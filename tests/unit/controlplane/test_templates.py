@@ -40,11 +40,12 @@ def test_a_tenant_is_born_with_the_two_classes_and_the_way_to_its_server() -> No
     assert named["Endpoints", "kubernetes"]["subsets"][0]["addresses"] == [{"ip": "10.0.0.1"}]
 
 
-def gate(version: str) -> list[dict[str, Any]]:
+def gate(version: str, *, webhooks_url: str = "", webhooks_ca: str = "") -> list[dict[str, Any]]:
     """The default template's objects by which pods are born gated in a tenant of that version."""
     template = Templates().load("default")
     gated = replace(template, values={**template.values, "admissionGate": True})
-    objects = gated.objects(replace(FACTS, kubernetes_version=version))
+    facts = replace(FACTS, kubernetes_version=version, webhooks_url=webhooks_url, webhooks_ca=webhooks_ca)
+    objects = gated.objects(facts)
     return [found for found in objects if found["metadata"]["name"] == "vkgateway-admission"]
 
 
@@ -58,6 +59,22 @@ def test_the_gate_is_a_policy_in_the_api_server(version: str, api: str) -> None:
     assert policy["spec"]["failurePolicy"] == "Fail"
     assert ADMISSION_GATE in policy["spec"]["mutations"][0]["jsonPatch"]["expression"]
     assert kept([policy, binding]) == [policy, binding]
+
+
+@pytest.mark.parametrize("version", ["1.30.0", "1.33.13"])
+def test_where_the_api_server_is_older_it_asks_the_gateway_under_the_same_conditions(version: str) -> None:
+    (configuration,) = gate(version, webhooks_url="https://10.0.0.1:10352", webhooks_ca="Q0E=")
+    (webhook,) = configuration["webhooks"]
+
+    assert configuration["kind"] == "MutatingWebhookConfiguration"
+    assert webhook["clientConfig"] == {"url": "https://10.0.0.1:10352/admission/gate", "caBundle": "Q0E="}
+    assert webhook["failurePolicy"] == "Ignore"
+    assert webhook["matchConditions"] == gate("1.36.3")[0]["spec"]["matchConditions"]
+    assert kept([configuration])
+
+
+def test_where_it_can_neither_gate_nor_ask_nothing_is_made() -> None:
+    assert gate("1.33.13") == []
 
 
 def test_without_the_value_nothing_gates() -> None:

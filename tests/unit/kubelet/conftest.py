@@ -29,11 +29,14 @@ class Caller:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
-    async def ask(self, method: str, target: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    async def ask(
+        self, method: str, target: str, *, body: bytes = b"", **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
         """Send a request; returns status, headers and, where its length is told, the body."""
         lines = [f"{method} {target} HTTP/1.1", "Host: node"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-        self.writer.write("\r\n".join((*lines, "", "")).encode())
+        lines += [f"Content-Length: {len(body)}"] if body else []
+        self.writer.write("\r\n".join((*lines, "", "")).encode() + body)
         return await self.answer()
 
     async def answer(self) -> tuple[int, dict[str, str], bytes]:

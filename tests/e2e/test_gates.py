@@ -1,0 +1,169 @@
+"""Pods that ask for devices are born gated, whoever makes them; without the policy they are not, and it comes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod
+from vkgateway.controlplane.templates import Templates, TenantFacts
+from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+from vkgateway.model.names import ADMISSION_GATE
+
+POLICY = "vkgateway-admission"
+TEMPLATE = Templates().load("default")
+FACTS = TenantFacts(
+    name="gates",
+    template="default",
+    kubernetes_version=DEFAULT_KUBERNETES_VERSION,
+    address="127.0.0.1",
+    port=1,
+    cluster_domain="cluster.local",
+)
+MORE_THAN_THERE_IS = 999
+"""GPUs for which no pod will ever be admitted, so that its gate stays to be looked at."""
+
+
+@pytest.fixture(scope="module")
+def gated(platform: Platform) -> Iterator[Cluster]:
+    """A tenant's cluster with the policy, by the tenant's template or, where that leaves it out, by hand."""
+    platform.vkgateway("tenant", "create", "gates", "--pool", "a100")
+    cluster = platform.tenant("gates")
+    if not TEMPLATE.values["admissionGate"]:
+        apply_gate(cluster)
+    eventually(lambda: gates_of_new(cluster, asking(limits={"nvidia.com/gpu": "1"})), what="the policy at work")
+    yield cluster
+    platform.vkgateway("tenant", "delete", "gates", "--yes")
+
+
+def apply_gate(cluster: Cluster) -> None:
+    on = replace(TEMPLATE, values={**TEMPLATE.values, "admissionGate": True})
+    cluster.apply(*(found for found in on.objects(FACTS) if found["metadata"]["name"] == POLICY))
+
+
+def asking(**resources: dict[str, str]) -> dict[str, Any]:
+    """What a container asks for."""
+    return {"resources": resources}
+
+
+def try_new(cluster: Cluster, container: dict[str, Any], **spec: Any) -> Document:
+    """A pod as it would be born: it passes admission and is not kept."""
+    document = pod("newborn", container=container, **spec)
+    answer = cluster.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(document))
+    born: Document = json.loads(answer)
+    return born
+
+
+def gates_of_new(cluster: Cluster, container: dict[str, Any], **spec: Any) -> list[str]:
+    return gates(try_new(cluster, container, **spec))
+
+
+def gates(born: Document) -> list[str]:
+    return [gate["name"] for gate in born["spec"].get("schedulingGates", [])]
+
+
+GPU = {"nvidia.com/gpu": "1"}
+INIT = {"name": "first", "image": "vkgateway.local/busybox:1"}
+ASKING = [
+    pytest.param(asking(limits=GPU), {}, id="limits"),
+    pytest.param(asking(limits=GPU, requests=GPU), {}, id="limits and requests"),
+    pytest.param(asking(limits={"cpu": "1", "example.org/fpga": "2"}), {}, id="another device, after cpu"),
+    pytest.param({}, {"initContainers": [INIT | asking(limits=GPU)]}, id="init container only"),
+    pytest.param({}, {"initContainers": [INIT | asking(limits=GPU) | {"restartPolicy": "Always"}]}, id="sidecar only"),
+    pytest.param(
+        asking(limits=GPU) | {"env": [{"name": "TWICE", "value": "1"}, {"name": "TWICE", "value": "2"}]},
+        {},
+        id="a variable twice",
+    ),
+    pytest.param(asking(limits=GPU), {"schedulerName": "of-our-own"}, id="another scheduler"),
+]
+
+
+@pytest.mark.parametrize(("container", "spec"), ASKING)
+def test_a_pod_that_asks_for_a_device_is_born_gated(
+    gated: Cluster, container: dict[str, Any], spec: dict[str, Any]
+) -> None:
+    assert gates_of_new(gated, container, **spec) == [ADMISSION_GATE]
+
+
+def test_gates_of_others_stay_and_ours_is_there_once(gated: Cluster) -> None:
+    others = [{"name": "example.org/other"}]
+    ours = [{"name": ADMISSION_GATE}]
+
+    assert gates_of_new(gated, asking(limits=GPU), schedulingGates=others) == ["example.org/other", ADMISSION_GATE]
+    assert gates_of_new(gated, asking(limits=GPU), schedulingGates=ours) == [ADMISSION_GATE]
+
+
+NOT_ASKING = [
+    pytest.param({}, {}, id="nothing"),
+    pytest.param(asking(limits={"cpu": "1", "memory": "1Gi"}), {}, id="cpu and memory"),
+    pytest.param(asking(limits={"nvidia.com/gpu": "0"}), {}, id="no devices of a kind"),
+    pytest.param(asking(limits=GPU), {"nodeName": "a100.local"}, id="bound by hand"),
+]
+
+
+@pytest.mark.parametrize(("container", "spec"), NOT_ASKING)
+def test_other_pods_are_not(gated: Cluster, container: dict[str, Any], spec: dict[str, Any]) -> None:
+    assert gates_of_new(gated, container, **spec) == []
+
+
+def workload(kind: str, **spec: Any) -> Document:
+    labels = {"app": kind.lower()}
+    template = pod("unused", container=asking(limits={"nvidia.com/gpu": str(MORE_THAN_THERE_IS)}))["spec"]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": kind.lower(), "namespace": "default"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": template},
+            **spec,
+        },
+    }
+
+
+@pytest.mark.parametrize(("kind", "spec", "size"), [("Deployment", {"replicas": 2}, 2), ("DaemonSet", {}, 1)])
+def test_pods_that_controllers_make_are_gated_too(gated: Cluster, kind: str, spec: dict[str, Any], size: int) -> None:
+    gated.apply(workload(kind, **spec))
+
+    def all_there() -> list[Document]:
+        found: list[Document] = gated.get("pods", "-l", f"app={kind.lower()}")["items"]
+        return found if len(found) == size else []
+
+    pods = eventually(all_there, what=f"{size} pods of the {kind}")
+
+    assert {tuple(gates(found)) for found in pods} == {(ADMISSION_GATE,)}
+    conditions = [entry for entry in pods[0]["status"].get("conditions", []) if entry["type"] == "PodScheduled"]
+    assert [entry["reason"] for entry in conditions] == ["SchedulingGated"]
+    gated.kubectl("delete", kind.lower(), kind.lower(), "--wait")
+
+
+def test_a_gated_pod_cannot_be_bound_by_hand(gated: Cluster) -> None:
+    gated.apply(pod("waits", container=asking(limits={"nvidia.com/gpu": str(MORE_THAN_THERE_IS)})))
+    target = {"apiVersion": "v1", "kind": "Node", "name": "a100.local"}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "waits"}, "target": target}
+    path = "/api/v1/namespaces/default/pods/waits/binding"
+
+    answer = gated.try_kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(binding))
+
+    assert answer.code != 0
+    assert "schedulingGates" in answer.err
+    gated.kubectl("delete", "pod", "waits", "--wait")
+
+
+def test_a_policy_that_was_deleted_or_changed_comes_back(platform: Platform, gated: Cluster) -> None:
+    gated.kubectl("delete", "mutatingadmissionpolicybinding", POLICY)
+    never = {"spec": {"matchConditions": [{"name": "never", "expression": "false"}]}}
+    gated.kubectl("patch", "mutatingadmissionpolicy", POLICY, "--type=merge", "-p", json.dumps(never))
+    eventually(lambda: gates_of_new(gated, asking(limits=GPU)) == [], what="pods without a gate")
+
+    if not TEMPLATE.values["admissionGate"]:
+        pytest.skip("the template leaves the policy out")
+    names = {"spec": {"apiServer": {"subjectAltNames": ["gates.example.org"]}}}  # has the control plane gone through
+    platform.compute.kubectl("patch", "tenant", "gates", "--type=merge", "-p", json.dumps(names))
+
+    eventually(lambda: gates_of_new(gated, asking(limits=GPU)) == [ADMISSION_GATE], what="the policy is back")

@@ -1,0 +1,85 @@
+"""The webhook's answer: pods that ask for devices are gated once, everything else passes as it is."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from tests.fakes.patches import json_patch
+from vkgateway.model.errors import InputError
+from vkgateway.model.names import ADMISSION_GATE
+from vkgateway.translate.gate_review import gate_review
+
+GPU = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+
+
+def review(spec: dict[str, Any], *, kind: str = "Pod", operation: str = "CREATE") -> dict[str, Any]:
+    request = {
+        "uid": "705ab4f5",
+        "kind": {"group": "", "version": "v1", "kind": kind},
+        "operation": operation,
+        "object": {"metadata": {"name": "p"}, "spec": spec},
+    }
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+def gates(asked: dict[str, Any]) -> list[str]:
+    """The gates of the pod after the answer was followed."""
+    response = gate_review(asked)["response"]
+    assert (response["uid"], response["allowed"]) == (asked["request"]["uid"], True)
+    pod = asked["request"]["object"]
+    if "patch" in response:
+        assert response["patchType"] == "JSONPatch"
+        pod = json_patch(pod, json.loads(base64.b64decode(response["patch"])))
+    return [gate["name"] for gate in pod["spec"].get("schedulingGates") or ()]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"containers": [{}, GPU]},
+        {"containers": [{"resources": {"limits": {"cpu": 1, "example.org/fpga": 2}}}]},
+        {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "1"}}}], "nodeName": ""},
+        {"containers": [{}], "initContainers": [GPU]},
+        {"containers": [GPU], "schedulingGates": []},
+        {"containers": [GPU], "schedulingGates": None},
+    ],
+)
+def test_a_pod_that_asks_for_a_device_is_gated(spec: dict[str, Any]) -> None:
+    assert gates(review(spec)) == [ADMISSION_GATE]
+
+
+def test_gates_of_others_stay_and_ours_is_there_once() -> None:
+    others = [{"name": "example.org/other"}]
+    assert gates(review({"containers": [GPU], "schedulingGates": others})) == ["example.org/other", ADMISSION_GATE]
+    ours = [{"name": ADMISSION_GATE}]
+    assert gates(review({"containers": [GPU], "schedulingGates": ours})) == [ADMISSION_GATE]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"containers": [{}]},
+        {"containers": [{"resources": {"limits": {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "2Mi"}}}]},
+        {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "0"}}}]},
+        {"containers": [GPU], "nodeName": "a100.local"},
+    ],
+)
+def test_other_pods_stay_as_they_are(spec: dict[str, Any]) -> None:
+    assert gates(review(spec)) == []
+
+
+@pytest.mark.parametrize(("kind", "operation"), [("Pod", "UPDATE"), ("PodTemplate", "CREATE")])
+def test_what_is_no_new_pod_stays_as_it_is(kind: str, operation: str) -> None:
+    assert gates(review({"containers": [GPU]}, kind=kind, operation=operation)) == []
+
+
+@pytest.mark.parametrize(
+    "asked", [None, [], {}, {"request": {}}, {**review({}), "apiVersion": "admission.k8s.io/v1beta1"}]
+)
+def test_what_is_no_review_is_refused(asked: Any) -> None:
+    with pytest.raises(InputError, match="AdmissionReview"):
+        gate_review(asked)
