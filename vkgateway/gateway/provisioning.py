@@ -169,5 +169,11 @@ class Versions:
         return self._programs[version]
 
 
+def _webhooks_at(address: str, port: int) -> str:
+    """Where API servers find the kubelet endpoint, which answers webhooks too; nowhere where its port is not fixed."""
+    host = f"[{address}]" if ":" in address else address
+    return f"{host}:{port}" if port else ""
+
+
 def _path(text: str) -> Path | None:
     return Path(text).expanduser() if text else None
