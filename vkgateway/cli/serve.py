@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -37,9 +41,29 @@ def serve(ctx: click.Context, *, file: Path | None, print_config: bool, data_dir
     if print_config:
         click.echo(config.render(settings), nl=False)
         return
-    import uvloop
+    with _loading():
+        import uvloop
 
-    from vkgateway.gateway.daemon import serve as serve_gateway
+        from vkgateway.gateway.daemon import serve as serve_gateway
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve_gateway(settings))
+
+
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
+    """Load the daemon sooner: tenants wait while it starts.
+
+    structlog would load rich, a fifth of all there is to load, for tracebacks that are never drawn here. And what is
+    loaded makes no garbage; the daemon says later when it is to be looked for.
+    """
+    hidden = "rich" not in sys.modules
+    if hidden:
+        sys.modules["rich"] = None  # type: ignore[assignment] # how Python marks what must not be imported
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        if hidden:
+            del sys.modules["rich"]

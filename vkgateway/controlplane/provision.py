@@ -90,6 +90,8 @@ class ControlPlane:
             key=self.identity.key_pem,
             name=self.tenant,
             max_connections=max_connections,
+            # Its API server was started without them, and each try to have one costs a connection.
+            streaming_lists=False,
         )
 
 
@@ -179,7 +181,8 @@ class Provisioner:
         kubelet_clients = self._driver.kubelet_clients(name)
         if kept is None or not kept.objects or not kubelet_clients:
             return None
-        plane = self._plane(tenant, self._templates.load(tenant.spec.template), port=kept.port)
+        # What its template says is no matter to those who only call it.
+        plane = tenant_plane(name, address=self._address, port=kept.port, etcd_endpoints=self._etcd_endpoints)
         return _control_plane(plane, kept, kubelet_clients)
 
     async def deprovision(self, tenant: str, *, on_step: OnStep = _silent) -> None:

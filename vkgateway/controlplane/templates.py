@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
 import msgspec
 import yaml
 
 from vkgateway.controlplane.plane import SERVICE_CIDR, ComponentName, Tuning
+from vkgateway.kube import yamltext
 from vkgateway.model.errors import InputError
+
+if TYPE_CHECKING:
+    import jinja2
 
 SHIPPED = Path(__file__).parent / "tenant_templates"
 
@@ -75,6 +78,8 @@ class Template:
         Raises:
             InputError: a file uses what is not defined, or renders to something that is no object.
         """
+        import jinja2  # here, for it takes long to load, and is needed for new tenants only
+
         environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(self.folder / _OBJECTS),
             undefined=jinja2.StrictUndefined,
@@ -84,10 +89,12 @@ class Template:
         return [found for name in sorted(names) for found in self._render(environment, name, tenant)]
 
     def _render(self, environment: jinja2.Environment, name: str, tenant: TenantFacts) -> list[dict[str, Any]]:
+        import jinja2
+
         where = f"{self.folder / _OBJECTS / name}"
         try:
             text = environment.get_template(name).render(tenant=tenant, values=self.values)
-            documents = [document for document in yaml.safe_load_all(text) if document is not None]
+            documents = [document for document in yamltext.load_all(text) if document is not None]
         except (jinja2.TemplateError, yaml.YAMLError) as error:
             raise InputError(f"template file {where} cannot be used: {' '.join(str(error).split())}") from error
         for document in documents:

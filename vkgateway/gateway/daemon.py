@@ -12,7 +12,6 @@ from importlib import resources
 from typing import TypeVar
 
 import structlog
-import yaml
 
 from vkgateway.controlplane.pki import Authority, KeyPair
 from vkgateway.gateway import authority, logs, prerequisites
@@ -20,7 +19,7 @@ from vkgateway.gateway.config import Config
 from vkgateway.gateway.connections import connect, primary_address
 from vkgateway.gateway.gateway import Gateway
 from vkgateway.gateway.provisioning import provisioned
-from vkgateway.kube import errors
+from vkgateway.kube import errors, yamltext
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.client import Client
@@ -97,7 +96,7 @@ async def first(attempt: Callable[[], Awaitable[T]], *, backoff: Backoff | None 
 async def prepare(management: Client) -> None:
     """Make what the gateway itself needs in the management cluster: its kinds and its namespace."""
     folder = resources.files("vkgateway.model") / "crds"
-    definitions = [yaml.safe_load(file.read_text()) for file in folder.iterdir() if file.name.endswith(".yaml")]
+    definitions = [yamltext.load(file.read_text()) for file in folder.iterdir() if file.name.endswith(".yaml")]
     await apply_objects(management, definitions)
     await prerequisites.ensure(management)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import importlib
 import os
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 import structlog
 
 from vkgateway.controlplane.drivers.process import ProcessDriver
-from vkgateway.controlplane.etcd.client import EtcdClient, Tls
+from vkgateway.controlplane.etcd.endpoints import Tls, targets
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.layout import Authorities
 from vkgateway.controlplane.pki import Authority
@@ -25,6 +29,9 @@ from vkgateway.model.errors import InputError
 from vkgateway.programs.binaries.resolver import Resolver
 from vkgateway.programs.supervisor.client import SupervisorClient
 from vkgateway.programs.supervisor.spec import SupervisorPaths
+
+if TYPE_CHECKING:
+    from vkgateway.controlplane.etcd.client import EtcdClient
 
 log = structlog.get_logger(__name__)
 
@@ -103,10 +110,10 @@ async def provisioned(
         cert=_read(datastore.cert, "datastore.cert"),
         key=_read(datastore.key, "datastore.key"),
     )
-    async with EtcdClient(datastore.endpoints, tls=tls) as etcd:
+    async with LazyDatastore(datastore.endpoints, tls=tls) as etcd:
         provisioner = Provisioner(
             store=SecretStore(management),
-            datastore=Tenancy(etcd),
+            datastore=etcd,
             driver=driver,
             templates=templates,
             address=address,
@@ -115,6 +122,46 @@ async def provisioned(
             webhooks_ca=kubelet_authority.cert_pem,
         )
         yield ProvisionedPlanes(provisioner, templates=templates, connections=settings.sync.tenant_connections)
+
+
+class LazyDatastore:
+    """Tenants' parts of etcd; see `provision.Datastore`. Connected to when it is first needed.
+
+    gRPC takes a tenth of a second to load, and a gateway that comes back to tenants that are there needs none of it.
+    """
+
+    def __init__(self, endpoints: Sequence[str], *, tls: Tls) -> None:
+        targets(endpoints)  # what is wrong with them is told at the start
+        self._endpoints = endpoints
+        self._tls = tls
+        self._opening = asyncio.Lock()
+        self._client: EtcdClient | None = None
+        self._tenancy: Tenancy | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def ensure_tenant(self, tenant: str) -> None:
+        """See `provision.Datastore`."""
+        await (await self._open()).ensure_tenant(tenant)
+
+    async def remove_tenant(self, tenant: str) -> int:
+        """See `provision.Datastore`."""
+        return await (await self._open()).remove_tenant(tenant)
+
+    async def _open(self) -> Tenancy:
+        async with self._opening:
+            if self._tenancy is None:
+                client = await asyncio.to_thread(importlib.import_module, "vkgateway.controlplane.etcd.client")
+                self._client = client.EtcdClient(self._endpoints, tls=self._tls)
+                self._tenancy = Tenancy(self._client)
+        return self._tenancy
 
 
 def _authority(datastore: Datastore) -> Authority:

@@ -13,11 +13,10 @@ import ssl as ssl_module
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self
-from urllib.parse import quote, urlencode
+from typing import Final, Literal, NamedTuple, Self
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
-from yarl import URL
 
 from vkgateway.kube import errors, tls
 from vkgateway.kube.answers import AnswerTooLongError
@@ -88,7 +87,8 @@ class Client:
     """Speaks to one API server; safe to share between tasks of one event loop.
 
     `server` is its base URL (a path prefix is kept), `ssl` the TLS identity of both sides, `token` is awaited
-    before each request and gives a bearer token, `name` is how errors call the server. Every method raises
+    before each request and gives a bearer token, `name` is how errors call the server, `streaming_lists` whether it may
+    have them: reflectors ask for one where it may, and remember here where it has none. Every method raises
     `errors.ApiError`.
     """
 
@@ -101,20 +101,20 @@ class Client:
         name: str = "",
         max_connections: int = 64,
         server_hostname: str | None = None,
+        streaming_lists: bool = True,
     ) -> None:
+        self.streaming_lists = streaming_lists
         self.server: Final = server.rstrip("/")
         self.ssl: Final = ssl
-        base = URL(self.server)
-        if base.scheme not in ("http", "https") or not base.host:
-            raise InputError(f"{server!r} is no URL of an API server", hint="https://host:port is one")
-        self._base: Final = base.scheme, base.raw_authority, base.raw_path.rstrip("/")
+        place = _parse(self.server)
+        self._base: Final = place.scheme, place.prefix
         self.name: Final = name or self.server
         self.server_hostname: Final = server_hostname
         self._token = token
         self._max_connections = max_connections
-        self._head: Final = _head({"Host": base.raw_authority} | _HEADERS)
-        self._metadata_head: Final = _head({"Host": base.raw_authority} | _HEADERS | {"Accept": _METADATA})
-        self._origin: Final = base.host, base.port or (443 if base.scheme == "https" else 80)
+        self._head: Final = _head({"Host": place.authority} | _HEADERS)
+        self._metadata_head: Final = _head({"Host": place.authority} | _HEADERS | {"Accept": _METADATA})
+        self._origin: Final = place.host, place.port
         self._pool: Pool | None = None
         self._streams: set[Stream] = set()
         self._closed = False
@@ -163,12 +163,13 @@ class Client:
         key: bytes | str,
         name: str = "",
         max_connections: int = 64,
+        streaming_lists: bool = True,
     ) -> Self:
         """A client that proves itself by a certificate; all three are PEM texts, none is ever written to a
         disk.
         """
         context = tls.client_context(ca=ca, cert=cert, key=key)
-        return cls(server, ssl=context, name=name, max_connections=max_connections)
+        return cls(server, ssl=context, name=name, max_connections=max_connections, streaming_lists=streaming_lists)
 
     async def request(
         self,
@@ -205,7 +206,7 @@ class Client:
         self, method: str, path: str, *, params: Params | None, body: bytes | None, content_type: str, head: str
     ) -> bytes:
         """The bytes of a whole request."""
-        _, _, prefix = self._base
+        _, prefix = self._base
         target = f"{prefix}{path}?{_query(params)}" if params else prefix + path
         if not (target.isascii() and target.isprintable() and " " not in target):
             raise InputError(f"{target!r} is no percent-encoded path")
@@ -475,6 +476,37 @@ class Client:
         """The error of ours that a failed connection is."""
         why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
         return errors.Unreachable(f"{method} {path} at {self.name}: {why}", reason="Unreachable")
+
+
+class _Place(NamedTuple):
+    """The parts of a server's URL; `authority` is what the Host header says."""
+
+    scheme: str
+    host: str
+    port: int
+    authority: str
+    prefix: str
+
+
+def _parse(server: str) -> _Place:
+    """Take a server's URL apart. Raises InputError."""
+    try:
+        base = urlsplit(server)
+        host, port = base.hostname or "", base.port
+        if not host.isascii():
+            host = host.encode("idna").decode()
+    except ValueError as error:
+        raise InputError(f"{server!r} is no URL of an API server: {error}") from error
+    if base.scheme not in ("http", "https") or not host:
+        raise InputError(f"{server!r} is no URL of an API server", hint="https://host:port is one")
+    authority = f"[{host}]" if ":" in host else host
+    return _Place(
+        scheme=base.scheme,
+        host=host,
+        port=port or (443 if base.scheme == "https" else 80),
+        authority=authority if port is None else f"{authority}:{port}",
+        prefix=quote(base.path.rstrip("/"), safe="/%:@!$&'()*+,;=~"),
+    )
 
 
 def _head(headers: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from vkgateway.kube import tls
+from vkgateway.kube import tls, yamltext
 from vkgateway.model.errors import InputError
 
 Document = dict[str, Any]
@@ -195,7 +195,7 @@ def load(path: Path | str) -> Kubeconfig:
 def parse(text: str, *, where: str = "text") -> Document:
     """A kubeconfig document from YAML or JSON; `where` names it in errors. Raises InputError."""
     try:
-        document = yaml.safe_load(text)
+        document = yamltext.load(text)
     except yaml.YAMLError as error:
         raise InputError(f"kubeconfig {where} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(document, dict) or not all(

@@ -81,7 +81,6 @@ class Reflector(Generic[T]):
         field_selector: str = "",
         on_reachable: Callable[[bool, str], None] | None = None,
         on_complete: Callable[[], None] | None = None,
-        streaming_list: bool = True,
         page_size: int = 500,
         inactivity: float = 150.0,
         random: Random = random_module.random,
@@ -102,7 +101,6 @@ class Reflector(Generic[T]):
         self._on_change = on_change
         self._on_reachable = on_reachable
         self._on_complete = on_complete
-        self._streaming_list = streaming_list
         self._page_size = page_size
         self._inactivity = inactivity
         self._random = random
@@ -128,7 +126,7 @@ class Reflector(Generic[T]):
         """List and watch until cancelled; every failure of the server is retried."""
         while True:
             try:
-                if not self._version and not self._streaming_list:
+                if not self._version and not self._client.streaming_lists:
                     await self._list()
                 await self._watch()
             except errors.Gone:
@@ -201,7 +199,7 @@ class Reflector(Generic[T]):
                         self._event(line)
         except errors.ApiError as error:
             if starting and error.status in (400, 422):
-                self._streaming_list = False
+                self._client.streaming_lists = False
                 return
             raise
         finally:
@@ -269,7 +267,7 @@ class Reflector(Generic[T]):
             self._end(metadata.resource_version)
         else:
             # A server from before streaming lists took the parameters for air and will never say that it is done.
-            self._streaming_list = False
+            self._client.streaming_lists = False
             raise errors.Gone(f"{self._what}: no streaming lists", status=410)
 
     # -- the store -------------------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vkgateway.controlplane.etcd.client import EtcdClient, Tls
+from vkgateway.controlplane.etcd.client import EtcdClient
+from vkgateway.controlplane.etcd.endpoints import Tls
 from vkgateway.controlplane.etcd.errors import EtcdUnavailable
 from vkgateway.local.paths import Paths
 from vkgateway.local.pki import ETCD_CA, ETCD_PEER, ETCD_PEER_CA, ETCD_ROOT, ETCD_SERVER

@@ -12,8 +12,10 @@ import pytest
 import pytest_asyncio
 
 from tests.e2e.controlplane.world import World, until, world
-from vkgateway.controlplane.etcd.client import EtcdClient, KeyRange, Tls
+from vkgateway.controlplane.etcd.client import EtcdClient
+from vkgateway.controlplane.etcd.endpoints import Tls
 from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdError, EtcdUnavailable
+from vkgateway.controlplane.etcd.ranges import KeyRange
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.provision import ControlPlane, Step
 from vkgateway.kube import errors

@@ -16,7 +16,8 @@ import psutil
 from vkgateway.controlplane.components import PROGRAMS, component
 from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.drivers.process import ProcessDriver
-from vkgateway.controlplane.etcd.client import EtcdClient, Tls
+from vkgateway.controlplane.etcd.client import EtcdClient
+from vkgateway.controlplane.etcd.endpoints import Tls
 from vkgateway.controlplane.etcd.errors import EtcdUnavailable
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.layout import Authorities, write_files

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.etcd.client import EtcdClient, KeyRange
+from vkgateway.controlplane.etcd.client import EtcdClient
 from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdExists, EtcdMissing
+from vkgateway.controlplane.etcd.ranges import KeyRange
 from vkgateway.controlplane.plane import Plane
 from vkgateway.controlplane.store import Record
 from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, in_group

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from tests.unit.controlplane.fakes import FakeEtcd
 from vkgateway.controlplane.etcd import client as etcd_client
 from vkgateway.controlplane.etcd import errors, generate
-from vkgateway.controlplane.etcd.client import EtcdClient, KeyRange, Tls
+from vkgateway.controlplane.etcd.client import EtcdClient
+from vkgateway.controlplane.etcd.endpoints import Tls
+from vkgateway.controlplane.etcd.ranges import KeyRange
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.pki import Authority
 from vkgateway.model.errors import InputError

@@ -124,6 +124,7 @@ async def test_the_whole_way(world: World) -> None:
     assert world.server.store.find(PRIORITY_CLASSES, "vkgateway-guaranteed") is not None
     handed_out = kubeconfig.parse(record.kubeconfig)
     assert handed_out["clusters"][0]["cluster"]["server"] == made.url
+    assert not made.client().streaming_lists
 
 
 @pytest.mark.parametrize("step", MAKING)

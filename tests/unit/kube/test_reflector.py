@@ -285,6 +285,17 @@ async def test_list_that_outlives_its_token_is_taken_in_one_piece(server: FakeAp
         assert seen.reachable == [(True, "")]
 
 
+async def test_one_refusal_of_streaming_lists_is_enough_for_all_watches_of_a_client(
+    server: FakeApiServer, client: Client
+) -> None:
+    server.streaming_lists = False
+    put(server, "a")
+    async with watching(client) as first, watching(client, resource=PODS):
+        await first.heard("+a")
+    tries = [request for request in server.requests if "sendInitialEvents" in request]
+    assert len(tries) == 1
+
+
 async def test_server_older_than_streaming_lists(server: FakeApiServer, client: Client) -> None:
     """It takes the parameters for air: adds everything, and its first bookmark marks no end."""
     server.ancient = True

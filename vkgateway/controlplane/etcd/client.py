@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 import grpc
 
+from vkgateway.controlplane.etcd.endpoints import Tls, targets
 from vkgateway.controlplane.etcd.errors import EtcdStale, EtcdUnavailable, error_for
 from vkgateway.controlplane.etcd.pb import etcd_pb2 as pb
-from vkgateway.model.errors import InputError
+from vkgateway.controlplane.etcd.ranges import KeyRange
 
 _TIMEOUT = 10.0
 # How often a call is made that meets changes of users or roles on its way: each attempt takes milliseconds.
@@ -24,31 +24,6 @@ _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_receive_message_length", 64 << 20),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tls:
-    """What a client needs to be known to etcd: PEM of the server's authority, and its own pair."""
-
-    ca: bytes
-    cert: bytes
-    key: bytes
-
-    def __repr__(self) -> str:
-        return "Tls(...)"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class KeyRange:
-    """The keys from `start` up to, not with, `end`."""
-
-    start: bytes
-    end: bytes
-
-    @classmethod
-    def below(cls, prefix: str) -> KeyRange:
-        """Every key under `prefix/` and no other: `/a` takes in `/a/x`, but not `/a` nor `/ab`."""
-        return cls(f"{prefix}/".encode(), f"{prefix}0".encode())  # "0" follows "/" in ASCII
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +44,12 @@ class EtcdClient:
     """
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls, timeout: float = _TIMEOUT) -> None:
-        if not endpoints:
-            raise InputError("no etcd endpoint is given", hint="give at least one, as https://HOST:PORT")
         credentials = grpc.ssl_channel_credentials(
             root_certificates=tls.ca, private_key=tls.key, certificate_chain=tls.cert
         )
         self._timeout = timeout
         self._channels = {
-            target: grpc.aio.secure_channel(target, credentials, options=_OPTIONS) for target in map(_target, endpoints)
+            target: grpc.aio.secure_channel(target, credentials, options=_OPTIONS) for target in targets(endpoints)
         }
 
     async def __aenter__(self) -> Self:
@@ -226,10 +199,3 @@ class EtcdClient:
                 if not isinstance(failed, EtcdStale) or attempt == _STALE_ATTEMPTS:
                     raise failed from error
         raise AssertionError("the last attempt returns or raises")
-
-
-def _target(endpoint: str) -> str:
-    parts = urlsplit(endpoint)
-    if parts.scheme != "https" or not parts.netloc:
-        raise InputError(f"etcd endpoint {endpoint!r} is not an https address", hint="write https://HOST:PORT")
-    return parts.netloc

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 import structlog
 
-from vkgateway.controlplane.etcd.client import EtcdClient, KeyRange
 from vkgateway.controlplane.etcd.errors import EtcdError, EtcdExists, EtcdMissing, EtcdOpen
+from vkgateway.controlplane.etcd.ranges import KeyRange
 from vkgateway.model.names import tenant_etcd_prefix
+
+if TYPE_CHECKING:  # the names below are wanted by many who never speak to etcd, and gRPC takes long to load
+    from vkgateway.controlplane.etcd.client import EtcdClient
 
 ROOT = "root"
 COMPUTE_USER = "compute"

@@ -1,0 +1,46 @@
+"""A gateway that comes back loads no more than it needs for tenants that are there already."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from vkgateway.controlplane.etcd.endpoints import Tls
+from vkgateway.controlplane.etcd.errors import EtcdUnavailable
+from vkgateway.controlplane.pki import Authority
+from vkgateway.gateway.provisioning import LazyDatastore
+from vkgateway.model.errors import InputError
+
+_DEAR = ("aiohttp", "google.protobuf", "grpc", "jinja2", "kubernetes_asyncio", "rich")
+_PROGRAM = f"""
+import sys
+from vkgateway.cli import serve
+with serve._loading():
+    import vkgateway.gateway.daemon
+print(*[name for name in {_DEAR} if name in sys.modules])
+import gc, rich
+print(gc.isenabled())
+"""
+
+
+def test_what_only_new_tenants_need_is_not_loaded_at_the_start() -> None:
+    told = subprocess.run([sys.executable, "-c", _PROGRAM], check=True, capture_output=True, text=True)
+    assert told.stdout.split("\n") == ["", "True", ""]
+
+
+def test_a_wrong_endpoint_of_etcd_is_told_at_the_start() -> None:
+    with pytest.raises(InputError, match="no etcd endpoint"):
+        LazyDatastore((), tls=Tls(ca=b"", cert=b"", key=b""))
+
+
+async def test_etcd_is_asked_once_there_is_something_to_ask() -> None:
+    ca = Authority.create("etcd")
+    pair = ca.issue("root", client=True)
+    tls = Tls(ca=ca.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
+    async with LazyDatastore(["https://127.0.0.1:1"], tls=tls) as datastore:
+        with pytest.raises(EtcdUnavailable):
+            await datastore.ensure_tenant("alpha")
+        with pytest.raises(EtcdUnavailable):
+            await datastore.remove_tenant("alpha")
