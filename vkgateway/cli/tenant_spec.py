@@ -47,7 +47,13 @@ def parse_pool(text: str) -> TenantPool:
             section, item = head, tail  # noqa: PLW2901 - the rest of the item is what is left to read
         resource, amount = _resource(item, pool=text, section=section)
         amounts[section][resource] = amount
-    return TenantPool(name=name, compute_cluster=cluster or DEFAULT_COMPUTE_CLUSTER, **amounts, **others)
+    return TenantPool(
+        name=name,
+        compute_cluster=cluster or DEFAULT_COMPUTE_CLUSTER,
+        guarantee=amounts["guarantee"],
+        limit=amounts["limit"],
+        **others,
+    )
 
 
 def _weight(text: str, *, pool: str) -> float:
