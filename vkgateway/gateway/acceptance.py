@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from vkgateway.arbiter.facts import Pool, PoolKey, Quota
+from vkgateway.gateway.pools import quota
+from vkgateway.gateway.promises import no_more_than, unkept
 from vkgateway.model import quantity
-from vkgateway.model.api import ComputeCluster, Tenant, TenantPool
+from vkgateway.model.api import ComputeCluster, Tenant, TenantPool, TenantSpec
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import validate_tenant_name
 from vkgateway.model.quantity import Quantity, Resources
+from vkgateway.translate.governed import is_extended
 
 OLDEST_MINOR = 30
 _VERSION = re.compile(r"1\.(\d{1,3})\.(\d{1,3})", re.ASCII)
@@ -22,6 +27,8 @@ class PoolOffer:
 
     allocatable: Mapping[str, Quantity] | None
     guaranteed_to_others: Mapping[str, Quantity] = field(default_factory=dict)
+    quotas: tuple[Quota, ...] = ()
+    """The same, tenant by tenant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,9 @@ class Objection:
 
 Offers = Mapping[str, Mapping[str, PoolOffer]]
 """Compute cluster name to pool name to what it offers."""
+
+Facts = Callable[[PoolKey], Pool | None]
+"""A pool's nodes with nothing running on them; None: not known now."""
 
 
 def guarantees(tenants: Iterable[Tenant], *, compute_cluster: str, pool: str) -> dict[str, str]:
@@ -57,33 +67,69 @@ def offers(computes: Iterable[ComputeCluster], *, others: Sequence[Tenant]) -> O
         name = compute.metadata.name
         seen = {pool.name: pool.allocatable for pool in compute.status.pools}
         found[name] = {
-            pool.name: PoolOffer(seen.get(pool.name), guarantees(others, compute_cluster=name, pool=pool.name))
+            pool.name: PoolOffer(
+                seen.get(pool.name),
+                guarantees(others, compute_cluster=name, pool=pool.name),
+                _quotas(others, key=(name, pool.name)),
+            )
             for pool in compute.spec.pools
         }
     return found
 
 
-def undecidable(tenant: Tenant, *, offers: Offers) -> str:
+def _quotas(tenants: Iterable[Tenant], *, key: PoolKey) -> tuple[Quota, ...]:
+    return tuple(
+        quota(tenant.metadata.name, wanted)
+        for tenant in tenants
+        for wanted in tenant.spec.pools
+        if (wanted.compute_cluster, wanted.name) == key
+    )
+
+
+def undecidable(tenant: Tenant, *, offers: Offers, had: TenantSpec | None = None, facts: Facts | None = None) -> str:
     """Name the compute cluster whose size must be known before the tenant's guarantees can be judged, or ""."""
     for pool in tenant.spec.pools:
         offer = offers.get(pool.compute_cluster, {}).get(pool.name)
-        if pool.guarantee and offer is not None and offer.allocatable is None:
+        if not pool.guarantee or offer is None or _is_had(pool, had):
+            continue
+        if offer.allocatable is None or (facts is not None and facts((pool.compute_cluster, pool.name)) is None):
             return pool.compute_cluster
     return ""
 
 
-def objections(tenant: Tenant, *, offers: Offers, templates: Collection[str] | None = None) -> list[Objection]:
+def objections(
+    tenant: Tenant,
+    *,
+    offers: Offers,
+    templates: Collection[str] | None = None,
+    had: TenantSpec | None = None,
+    facts: Facts | None = None,
+) -> list[Objection]:
     """Return all that stands against the tenant, in the order of its fields; empty if it is acceptable.
 
     Without `templates` its template is not looked at; where a pool's size is not known, neither is its guarantee.
+    `had` was accepted before: what it guarantees is not questioned again, however many nodes are left. With `facts`
+    the resources that the arbiter hands out are judged by nodes, otherwise by sums like all others.
     """
     spec = tenant.spec
     found = [*_name(tenant.metadata.name), *_template(spec.template, templates=templates)]
     found += _version(spec.kubernetes_version)
     found += _duplicates(spec.pools)
     for index, pool in enumerate(spec.pools):
-        found += _pool(pool, path=f"spec.pools[{index}]", offers=offers)
+        path = f"spec.pools[{index}]"
+        unfit = list(_pool(pool, path=path, offers=offers))
+        found += unfit
+        if not unfit and not _is_had(pool, had):
+            known = facts((pool.compute_cluster, pool.name)) if facts is not None and pool.guarantee else None
+            found += _guarantee(tenant, pool, path=path, offer=offers[pool.compute_cluster][pool.name], facts=known)
     return found
+
+
+def _is_had(pool: TenantPool, had: TenantSpec | None) -> bool:
+    """Whether all that is to be guaranteed of a pool was guaranteed before."""
+    places = {(old.compute_cluster, old.name): old for old in (had.pools if had is not None else ())}
+    old = places.get((pool.compute_cluster, pool.name))
+    return old is not None and no_more_than(pool, old)
 
 
 def _name(name: str) -> Iterator[Objection]:
@@ -138,7 +184,7 @@ def _pool(pool: TenantPool, *, path: str, offers: Offers) -> Iterator[Objection]
     yield from unreadable
     if not unreadable:
         yield from _limits(pool, path=path)
-        yield from _capacity(pool, path=path, offer=offer)
+        yield from _shares(pool, path=path)
 
 
 def _quantities(pool: TenantPool, *, path: str) -> Iterator[Objection]:
@@ -160,11 +206,35 @@ def _limits(pool: TenantPool, *, path: str) -> Iterator[Objection]:
         yield Objection("LimitBelowGuarantee", f"{path}.limit[{name}]", message)
 
 
-def _capacity(pool: TenantPool, *, path: str, offer: PoolOffer) -> Iterator[Objection]:
+def _shares(pool: TenantPool, *, path: str) -> Iterator[Objection]:
+    if not 0 < pool.weight < math.inf:
+        yield Objection("InvalidQuantity", f"{path}.weight", f"{pool.weight:g} is not a number above 0")
+    for cell in pool.cells:
+        if cell < 1:
+            yield Objection("InvalidQuantity", f"{path}.cells", f"a cell of {cell}; the smallest is 1")
+            return
+    held = sum(pool.cells)
+    if held and not any(is_extended(name) and quantity.parse(text) >= held for name, text in pool.guarantee.items()):
+        message = f"cells of {held} in all are more than is guaranteed of an extended resource like nvidia.com/gpu"
+        yield Objection("CellsBeyondGuarantee", f"{path}.cells", message)
+
+
+def _guarantee(
+    tenant: Tenant, pool: TenantPool, *, path: str, offer: PoolOffer, facts: Pool | None
+) -> Iterator[Objection]:
+    by_node = facts.governed if facts is not None else ()
+    yield from _capacity(pool, path=path, offer=offer, leaving_out=by_node)
+    if facts is not None and by_node:
+        for sentence in unkept(tenant.metadata.name, pool, pool=facts, others=offer.quotas):
+            yield Objection("GuaranteeBeyondPool", f"{path}.guarantee", sentence)
+
+
+def _capacity(pool: TenantPool, *, path: str, offer: PoolOffer, leaving_out: Collection[str]) -> Iterator[Objection]:
     if offer.allocatable is None:
         return
     left = quantity.subtract(offer.allocatable, offer.guaranteed_to_others)
-    for name in quantity.exceeding(pool.guarantee, left):
+    wanted = {name: amount for name, amount in pool.guarantee.items() if name not in leaving_out}
+    for name in quantity.exceeding(wanted, left):
         yield Objection(
             "GuaranteeBeyondPool",
             f"{path}.guarantee[{name}]",

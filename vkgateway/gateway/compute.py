@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 import msgspec
 import structlog
 
+from vkgateway.arbiter.facts import Pool, PoolKey
 from vkgateway.gateway import prerequisites
 from vkgateway.gateway.compute_connection import connection
 from vkgateway.gateway.events import Recorder
-from vkgateway.gateway.pools import pool_status
+from vkgateway.gateway.pools import pool_facts, pool_status
 from vkgateway.gateway.status import (
     ComputeFacts,
     Verdict,
@@ -124,6 +125,14 @@ class ComputeController:
             )
             for found in self.clusters.items.values()
         ]
+
+    def pool_facts(self, key: PoolKey) -> Pool | None:
+        """A pool's nodes with nothing running on them; None while they are not known."""
+        found, attached = self.cluster(key[0]), self._attached.get(key[0])
+        pool = next((pool for pool in found.spec.pools if pool.name == key[1]), None) if found is not None else None
+        if pool is None or attached is None or not attached.link.nodes.complete:
+            return None
+        return pool_facts(key, attached.link.pool_nodes(pool.node_selector))
 
     def tenants_changed(self) -> None:
         """Tenants came, went or changed: their guarantees are told in the statuses."""

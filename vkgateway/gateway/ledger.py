@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from vkgateway.gateway.acceptance import guarantees, objections, offers, undecidable
+from vkgateway.gateway.acceptance import Facts, guarantees, objections, offers, undecidable
 from vkgateway.gateway.status import Verdict, failing, passed, waiting
 from vkgateway.model.api import ComputeCluster, Tenant, TenantSpec
 from vkgateway.model.names import RESERVED_PREFIX
@@ -31,9 +31,13 @@ def written(tenant: Tenant) -> TenantSpec | None:
 
 
 class Ledger:
-    """Decides, one tenant at a time, and remembers at once, so that nothing is promised twice."""
+    """Decides, one tenant at a time, and remembers at once, so that nothing is promised twice.
 
-    def __init__(self) -> None:
+    With `facts`, what the nodes of a pool are, guarantees are also held against single nodes; without, against sums.
+    """
+
+    def __init__(self, facts: Facts | None = None) -> None:
+        self._facts = facts
         self._accepted: dict[str, TenantSpec] = {}
 
     def load(self, tenants: Iterable[Tenant]) -> None:
@@ -50,13 +54,14 @@ class Ledger:
     def decide(self, tenant: Tenant, *, computes: Iterable[ComputeCluster], templates: Collection[str]) -> Verdict:
         """Say whether the tenant is accepted as its spec is now; what is accepted is in force from here on."""
         name, spec = tenant.metadata.name, tenant.spec
-        if self._accepted.get(name) == spec:
+        had = self._accepted.get(name)
+        if had == spec:
             return _ACCEPTED
         there = offers(computes, others=self._others(name))
-        found = objections(tenant, offers=there, templates=templates)
+        found = objections(tenant, offers=there, templates=templates, had=had, facts=self._facts)
         if found:
             return failing(found[0].reason, "; ".join(str(one) for one in found))
-        if unknown := undecidable(tenant, offers=there):
+        if unknown := undecidable(tenant, offers=there, had=had, facts=self._facts):
             return waiting("ComputeClusterUnknown", f"waits until compute cluster {unknown!r} is connected")
         self._accepted[name] = spec
         return _ACCEPTED

@@ -1,10 +1,16 @@
-"""What the pools of a compute cluster hold, from its nodes (pure)."""
+"""What the pools of a compute cluster hold, from its nodes, and quotas in them as the arbiter knows them (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
-from vkgateway.model.api import Pool, PoolStatus
+from vkgateway.arbiter.facts import Node, PoolKey, Quota
+from vkgateway.arbiter.facts import Pool as PoolFacts
+from vkgateway.model.api import Pool, PoolStatus, TenantPool
+from vkgateway.model.objects import NodeView
+from vkgateway.model.requests import milli
+from vkgateway.translate.governed import is_extended
 from vkgateway.translate.poolnodes import PoolNodes
 
 
@@ -17,3 +23,43 @@ def pool_status(pool: Pool, nodes: PoolNodes, *, guaranteed: Mapping[str, str]) 
         allocatable=dict(nodes.allocatable),
         guaranteed=dict(guaranteed),
     )
+
+
+def governed(nodes: Iterable[NodeView]) -> tuple[str, ...]:
+    """The extended resources that usable nodes offer, that of most nodes first."""
+    offers = Counter(name for node in nodes if node.usable for name in _extended(node))
+    return tuple(sorted(offers, key=lambda name: (-offers[name], name)))
+
+
+def pool_facts(key: PoolKey, nodes: PoolNodes) -> PoolFacts:
+    """The pool with nothing running on it: its nodes, and of each the extended resources alone."""
+    return PoolFacts(
+        key=key,
+        nodes=tuple(
+            Node(name=node.metadata.name, allocatable=milli(_extended(node)), usable=node.usable)
+            for node in nodes.nodes
+        ),
+        governed=governed(nodes.nodes),
+    )
+
+
+def quota(tenant: str, wanted: TenantPool, *, granted: float = 0.0) -> Quota:
+    """A tenant's part of a pool, granted at a time (seconds since the epoch).
+
+    Raises:
+        ValueError: a quantity cannot be read.
+    """
+    return Quota(
+        tenant=tenant,
+        pool=(wanted.compute_cluster, wanted.name),
+        guarantee=milli(wanted.guarantee),
+        limit=milli(wanted.limit),
+        weight=wanted.weight,
+        cells=wanted.cells,
+        granted=granted,
+    )
+
+
+def _extended(node: NodeView) -> dict[str, str]:
+    """Of what a node offers, the extended resources that it has any of."""
+    return {name: text for name, text in node.status.allocatable.items() if is_extended(name) and text != "0"}

@@ -75,7 +75,7 @@ class TenantController:
         self._teller = Teller(management, recorder, clock=clock, monotonic=monotonic)
         self._slots = asyncio.Semaphore(concurrency)
         self._records: dict[str, TenantRecord] = {}
-        self.ledger = Ledger()
+        self.ledger = Ledger(computes.pool_facts)
         self._fleet = Fleet("tenant", self._reconcile, on_error=self._failed)
         self.tenants: Reflector[Tenant] = Reflector(
             management, TENANTS, decode=msgspec.json.Decoder(Tenant).decode, on_change=self._tenant_changed

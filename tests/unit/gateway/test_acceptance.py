@@ -2,7 +2,8 @@
 
 import pytest
 
-from vkgateway.gateway.acceptance import PoolOffer, objections
+from vkgateway.arbiter import facts
+from vkgateway.gateway.acceptance import Facts, PoolOffer, objections
 from vkgateway.gateway.ledger import ACCEPTED_SPEC, Ledger
 from vkgateway.model.api import (
     ComputeCluster,
@@ -28,6 +29,10 @@ def tenant(name: str = "alpha", *pools: TenantPool, version: str = "1.36.3", tem
 def guarantee(amount: str | int, *, limit: str | int | None = None, resource: str = GPU) -> TenantPool:
     limits = {} if limit is None else {resource: limit}
     return TenantPool(name="a100", guarantee={resource: amount}, limit=limits)
+
+
+def cells(*sizes: int) -> TenantPool:
+    return TenantPool(name="a100", guarantee={GPU: 8, "cpu": "96"}, cells=sizes)
 
 
 def cluster(gpus: int | None = 32) -> ComputeCluster:
@@ -61,6 +66,10 @@ OFFERS = {"local": {"a100": PoolOffer({GPU: "32", "cpu": "96"}, {GPU: "8"})}}
         (tenant("alpha", guarantee(8, limit=4)), "LimitBelowGuarantee", "guarantee of 8"),
         (tenant("alpha", guarantee(25)), "GuaranteeBeyondPool", "ask for at most 24"),
         (tenant("alpha", guarantee(1, resource="amd.com/gpu")), "GuaranteeBeyondPool", "has no amd.com/gpu"),
+        (tenant("alpha", TenantPool(name="a100", weight=0)), "InvalidQuantity", "weight: 0 is not a number above 0"),
+        (tenant("alpha", TenantPool(name="a100", weight=-2.5)), "InvalidQuantity", "-2.5"),
+        (tenant("alpha", cells(8, -4)), "InvalidQuantity", "a cell of -4"),
+        (tenant("alpha", cells(8, 4)), "CellsBeyondGuarantee", "cells of 12 in all"),
     ],
 )
 def test_what_cannot_be_had_is_refused_with_a_reason_and_a_way_out(asked: Tenant, reason: str, words: str) -> None:
@@ -126,3 +135,89 @@ def test_what_was_accepted_before_a_restart_still_counts() -> None:
     assert ledger.users("local") == ["a"]
     assert not ledger.decide(tenant("b", guarantee(20)), computes=[cluster()], templates=TEMPLATES).good
     assert ledger.decide(before, computes=[cluster(gpus=0)], templates=TEMPLATES).good
+
+
+def nodes_of(*sizes: int, gone: int = 0) -> Facts:
+    """A pool of nodes with so many GPUs, the first of which are not usable."""
+    nodes = (
+        facts.Node(name=f"n{at}", allocatable={GPU: size * 1000}, usable=at >= gone) for at, size in enumerate(sizes)
+    )
+    pool = facts.Pool(key=("local", "a100"), nodes=tuple(nodes), governed=(GPU,))
+    return lambda key: pool if key == pool.key else None
+
+
+def test_a_guarantee_that_no_nodes_can_hold_is_refused_though_the_sum_is_there() -> None:
+    ledger = Ledger(nodes_of(8, 4, 4))
+    assert ledger.decide(tenant("a", guarantee(3)), computes=[cluster()], templates=TEMPLATES).good
+    assert ledger.decide(tenant("b", guarantee(4)), computes=[cluster()], templates=TEMPLATES).good
+    assert ledger.decide(tenant("c", guarantee(1)), computes=[cluster()], templates=TEMPLATES).good
+    cells = TenantPool(name="a100", guarantee={GPU: 4}, cells=(4,))
+    assert ledger.decide(tenant("d", cells), computes=[cluster()], templates=TEMPLATES).good
+    verdict = ledger.decide(tenant("e", guarantee(8)), computes=[cluster()], templates=TEMPLATES)
+    assert verdict.reason == "GuaranteeBeyondPool"
+    assert "tenant e asks for 8 nvidia.com/gpu guaranteed in pool local/a100" in verdict.message
+    assert "the largest that would fit is 4" in verdict.message
+    assert ledger.decide(tenant("e", guarantee(4)), computes=[cluster()], templates=TEMPLATES).good
+
+
+def test_whole_nodes_cannot_be_put_together_from_halves() -> None:
+    ledger = Ledger(nodes_of(8, 4, 4))
+    verdict = ledger.decide(tenant("a", guarantee(16)), computes=[cluster()], templates=TEMPLATES)
+    assert "16 in cells of 8 or more, of which 8 are left" in verdict.message
+    assert "the largest that would fit is 15" in verdict.message
+    assert ledger.decide(tenant("a", guarantee(15)), computes=[cluster()], templates=TEMPLATES).good
+
+
+def test_resources_that_the_arbiter_does_not_hand_out_are_judged_by_their_sum() -> None:
+    ledger = Ledger(nodes_of(8, 8, 8, 8))
+    pool = TenantPool(name="a100", guarantee={GPU: 8, "cpu": "97"})
+    verdict = ledger.decide(tenant("a", pool), computes=[cluster()], templates=TEMPLATES)
+    assert verdict.reason == "GuaranteeBeyondPool"
+    assert "ask for at most 96" in verdict.message
+
+
+def test_written_cells_must_have_sizes_of_the_pool() -> None:
+    asked = tenant("a", TenantPool(name="a100", guarantee={GPU: 8}, cells=(3, 3, 2)))
+    verdict = Ledger(nodes_of(8, 8, 8, 8)).decide(asked, computes=[cluster()], templates=TEMPLATES)
+    assert "its sizes are 8, 4, 2, 1" in verdict.message
+
+
+def test_when_nodes_died_whoever_was_accepted_keeps_it_and_nobody_gets_more() -> None:
+    nodes = [nodes_of(8, 8, 8, 8)]
+    ledger = Ledger(lambda key: nodes[-1](key))  # noqa: PLW0108 - it becomes another
+    assert ledger.decide(tenant("a", guarantee(32)), computes=[cluster()], templates=TEMPLATES).good
+    nodes.append(nodes_of(8, 8, 8, 8, gone=3))
+    few = [cluster(gpus=8)]
+    changed = tenant("a", guarantee(32), version="1.36.9")
+    assert ledger.decide(changed, computes=few, templates=TEMPLATES).good
+    assert ledger.decide(tenant("a", guarantee(24)), computes=few, templates=TEMPLATES).good
+    assert not ledger.decide(tenant("a", guarantee(25)), computes=few, templates=TEMPLATES).good
+    verdict = ledger.decide(tenant("b", guarantee(8)), computes=few, templates=TEMPLATES)
+    assert "do not hold what is guaranteed to others already" in verdict.message
+    assert ledger.decide(tenant("b", TenantPool(name="a100")), computes=few, templates=TEMPLATES).good
+
+
+def test_cells_that_are_cut_otherwise_are_judged_anew() -> None:
+    ledger = Ledger(nodes_of(8, 8))
+    quarters = TenantPool(name="a100", guarantee={GPU: 8}, cells=(2, 2, 2, 2))
+    whole = TenantPool(name="a100", guarantee={GPU: 8}, cells=(8,))
+    fewer = TenantPool(name="a100", guarantee={GPU: 4}, cells=(2, 2))
+    assert ledger.decide(tenant("a", quarters), computes=[cluster()], templates=TEMPLATES).good
+    assert ledger.decide(tenant("b", cells_of_four()), computes=[cluster()], templates=TEMPLATES).good
+    assert ledger.decide(tenant("c", cells_of_four()), computes=[cluster()], templates=TEMPLATES).good
+    assert ledger.decide(tenant("a", whole), computes=[cluster()], templates=TEMPLATES).good
+    assert ledger.decide(tenant("d", guarantee(1)), computes=[cluster()], templates=TEMPLATES).reason
+    ledger.forget("a")
+    assert ledger.decide(tenant("a", fewer), computes=[cluster()], templates=TEMPLATES).good
+    assert ledger.decide(tenant("d", guarantee(4)), computes=[cluster()], templates=TEMPLATES).good
+    assert not ledger.decide(tenant("a", whole), computes=[cluster()], templates=TEMPLATES).good
+
+
+def cells_of_four() -> TenantPool:
+    return TenantPool(name="a100", guarantee={GPU: 4}, cells=(4,))
+
+
+def test_a_guarantee_waits_until_the_nodes_are_known() -> None:
+    ledger = Ledger(lambda _key: None)
+    assert ledger.decide(tenant("a", guarantee(1)), computes=[cluster()], templates=TEMPLATES).status == "Unknown"
+    assert ledger.decide(tenant("b", TenantPool(name="a100")), computes=[cluster()], templates=TEMPLATES).good

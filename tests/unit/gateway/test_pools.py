@@ -1,0 +1,57 @@
+"""Tests of what is read of a pool's nodes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from vkgateway.arbiter.facts import Quota
+from vkgateway.gateway.pools import governed, pool_facts, quota
+from vkgateway.model.api import TenantPool
+from vkgateway.model.objects import NodeView
+from vkgateway.translate.poolnodes import PoolNodes
+
+GPU, NIC = "nvidia.com/gpu", "example.org/nic"
+
+
+def node(name: str, allocatable: dict[str, str], *, ready: bool = True) -> NodeView:
+    found = {
+        "metadata": {"name": name},
+        "status": {
+            "allocatable": {"cpu": "8", "hugepages-2Mi": "0", **allocatable},
+            "conditions": [{"type": "Ready", "status": str(ready)}],
+        },
+    }
+    return msgspec.convert(found, NodeView)
+
+
+def test_the_resource_of_most_usable_nodes_is_the_first_that_is_governed() -> None:
+    nodes = [
+        node("a", {GPU: "8", NIC: "1"}),
+        node("b", {GPU: "8", NIC: "0"}),
+        node("c", {"example.org/other": "1"}, ready=False),
+    ]
+    assert governed(nodes) == (GPU, NIC)
+    assert governed(nodes[2:]) == ()
+
+
+def test_a_pools_facts_hold_what_is_handed_out_of_every_node() -> None:
+    nodes = PoolNodes([node("a", {GPU: "8"}), node("b", {GPU: "4"}, ready=False)])
+    facts = pool_facts(("local", "a100"), nodes)
+    assert (facts.key, facts.governed) == (("local", "a100"), (GPU,))
+    assert [(one.name, one.allocatable, one.usable) for one in facts.nodes] == [
+        ("a", {GPU: 8000}, True),
+        ("b", {GPU: 4000}, False),
+    ]
+
+
+def test_a_quota_is_the_tenants_part_in_thousandths() -> None:
+    wanted = TenantPool(name="a100", guarantee={GPU: 9}, limit={"cpu": "500m"}, weight=2.0, cells=(8, 1))
+    assert quota("alpha", wanted, granted=5.0) == Quota(
+        tenant="alpha",
+        pool=("local", "a100"),
+        guarantee={GPU: 9000},
+        limit={"cpu": 500},
+        weight=2.0,
+        cells=(8, 1),
+        granted=5.0,
+    )

@@ -1,0 +1,37 @@
+"""Whether what a tenant is to be guaranteed of a pool can be kept on its nodes, beside what others have (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from vkgateway.arbiter.facts import Pool, Quota
+from vkgateway.arbiter.refusals import refusals
+from vkgateway.gateway.pools import quota
+from vkgateway.model import quantity
+from vkgateway.model.api import TenantPool
+
+
+def unkept(tenant: str, wanted: TenantPool, *, pool: Pool, others: Sequence[Quota]) -> Iterator[str]:
+    """Say, in sentences, why a guarantee cannot be kept by cells that are bound at the same time as all others'.
+
+    Whoever was accepted before comes first: also where nodes have died since and not even that can be kept.
+    """
+    mine = quota(tenant, wanted, granted=1.0)
+    before = refusals(pool, others)
+    found = [sentence for sentence in refusals(pool, [*others, mine]) if sentence not in before]
+    yield from found
+    if before and not found and any(mine.guarantee.get(name, 0) for name in pool.governed):
+        yield (
+            f"tenant {tenant} asks for a guarantee in pool {'/'.join(pool.key)}, whose usable nodes do not hold "
+            "what is guaranteed to others already; the largest that would fit is 0"
+        )
+
+
+def no_more_than(wanted: TenantPool, had: TenantPool) -> bool:
+    """Whether a tenant that was accepted with one guarantee asks for nothing beyond it with the other."""
+    if quantity.exceeding(wanted.guarantee, had.guarantee):
+        return False
+    if not wanted.cells and not had.cells:
+        return True
+    pairs = zip(sorted(wanted.cells, reverse=True), sorted(had.cells, reverse=True), strict=False)
+    return 0 < len(wanted.cells) <= len(had.cells) and all(new <= old for new, old in pairs)
