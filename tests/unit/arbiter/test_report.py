@@ -1,0 +1,158 @@
+"""Tests of what is told of pools, tenants and gangs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from tests.unit.arbiter.sim import GPU, KEY, LOW, Cluster, gang, node, quota
+from vkgateway.arbiter.cycle import decide
+from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.facts import Gang, Pod, PodState, Quota
+from vkgateway.arbiter.report import report
+from vkgateway.arbiter.state import GangState, State, waiting_in
+
+
+def told(there: Cluster) -> State:
+    """What is told of a cluster once nothing more is to be decided."""
+    return report(there.snapshot(), decide(there.snapshot(), there.now), there.now)
+
+
+def gang_of(state: State, name: str) -> GangState:
+    return next(found for found in state.gangs if found.id == name)
+
+
+def test_units_add_up_and_are_told_by_whose_they_are() -> None:
+    nodes = [node("n0"), replace(node("n1"), used={GPU: 3000}), node("n2"), node("gone", usable=False)]
+    there = Cluster(nodes, [quota("a", 8, limit=24, weight=2.0), quota("b", 8), quota("c", 4)])
+    there.add(gang("a/ns/gang/in", "a", [4, 4]), gang("b/ns/gang/low", "b", [2, 2, 2], band=LOW))
+    there.settle(5)
+    there.add(gang("a/ns/gang/wide", "a", [8, 8]))
+
+    (pool,) = told(there).pools
+
+    assert (pool.pool, pool.compute_cluster, pool.node, pool.resource) == ("pool", "compute", "pool.compute", GPU)
+    assert (pool.nodes, pool.usable_nodes, pool.allocatable, pool.others) == (4, 3, 24, 3)
+    assert (pool.guaranteed, pool.used, pool.borrowed, pool.waiting) == (20, 8, 6, 16)
+    assert pool.free == 24 - 3 - 8 - 6 == 7
+    # 20 of 21 are promised, so that of 6 borrowed all but one lie on what is promised.
+    assert pool.lent == 5
+    assert (pool.gangs_running, pool.gangs_waiting) == (2, 1)
+
+    a, b, c = told(there).tenants
+    assert (a.guarantee, a.limit, a.weight, a.used, a.borrowed, a.waiting) == (8, 24, 2.0, 8, 0, 16)
+    assert (b.guarantee, b.limit, b.used, b.borrowed, b.waiting) == (8, None, 0, 6, 0)
+    assert (c.tenant, c.used, c.borrowed, c.gangs_running) == ("c", 0, 0, 0)
+    assert (a.gangs_waiting, a.gangs_running, b.gangs_running) == (1, 1, 1)
+
+
+def test_nothing_is_lent_while_there_is_room_that_is_promised_to_nobody() -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a", 8), quota("b")])
+    there.add(gang("b/ns/gang/x", "b", [8]))
+    there.settle(2)
+    assert told(there).pools[0].lent == 0
+    there.add(gang("b/ns/gang/y", "b", [4]))
+    there.settle(2)
+    assert (told(there).pools[0].borrowed, told(there).pools[0].lent) == (12, 4)
+
+
+def test_fragmentation_is_the_share_of_free_units_on_nodes_in_part_use() -> None:
+    there = Cluster([node("n0"), node("n1"), node("n2")], [quota("a")])
+    assert (told(there).pools[0].fragmentation, told(there).pools[0].whole_nodes) == (0.0, 3)
+    there.add(gang("a/ns/gang/x", "a", [6]), gang("a/ns/gang/y", "a", [6]))
+    there.settle(2)
+    (pool,) = told(there).pools
+    assert (pool.free, pool.largest, pool.whole_nodes) == (12, 8, 1)
+    assert pool.fragmentation == round(4 / 12, 4)
+    there.add(gang("a/ns/gang/z", "a", [8]), gang("a/ns/gang/v", "a", [2]), gang("a/ns/gang/w", "a", [2]))
+    there.settle(2)
+    assert (told(there).pools[0].free, told(there).pools[0].fragmentation) == (0, 0.0)
+
+
+def test_a_gang_that_waits_tells_why_and_where_it_stands() -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a"), quota("b", weight=1e6)])
+    there.add(gang("a/ns/gang/runs", "a", [8], run_limit=600.0))
+    there.settle(2)
+    there.add(gang("a/ns/gang/wide", "a", [8, 8], priority=7, created=900.0))
+    there.cycle()
+    there.add(gang("a/ns/gang/late", "a", [8, 8], created=950.0), gang("a/ns/gang/never", "a", [9], created=990.0))
+
+    state = told(there)
+    wide, late = gang_of(state, "a/ns/gang/wide"), gang_of(state, "a/ns/gang/late")
+
+    assert (wide.state, wide.code, wide.place, wide.since) == ("waiting", "WaitingForRoom", 1, 900.0)
+    assert (wide.namespace, wide.way, wide.name) == ("ns", "gang", "wide")
+    assert (wide.pools, wide.pool, wide.units, wide.pods, wide.placed) == (("pool.compute",), "pool.compute", 16, 2, 0)
+    assert (wide.band, wide.priority, wide.earliest) == ("guaranteed", 7, 1600.0)
+    assert late.place == 2
+    assert gang_of(state, "a/ns/gang/never").code == "Infeasible"
+    assert [found.name for found in waiting_in(state)] == ["wide", "late", "never"]
+    assert list(waiting_in(state, tenant="b")) == list(waiting_in(state, pool="other")) == []
+    assert len(list(waiting_in(state, "a", "pool"))) == len(list(waiting_in(state, "a", "pool.compute"))) == 3
+
+
+def test_what_was_just_decided_counts_as_done() -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a", 16), quota("b")])
+    there.add(gang("b/ns/gang/low", "b", [8, 8], band=LOW))
+    starting = told(there)
+    there.settle(2)
+    there.add(gang("a/ns/gang/in", "a", [8, 8]))
+
+    assert gang_of(starting, "b/ns/gang/low").state == "starting"
+    assert (starting.pools[0].borrowed, starting.pools[0].free) == (16, 0)
+    state = told(there)
+    low, mine = gang_of(state, "b/ns/gang/low"), gang_of(state, "a/ns/gang/in")
+    assert (low.state, low.deadline, low.borrowed, low.since) == ("leaving", there.now + 10.0, True, 1000.0)
+    assert (mine.state, mine.code, mine.pool) == ("waiting", "WaitingForEviction", "pool.compute")
+    there.settle(30)
+    assert gang_of(told(there), "a/ns/gang/in").state == "running"
+
+
+def test_of_a_gang_that_shrinks_only_some_leave() -> None:
+    there = Cluster([node("n0")], [quota("a", 4), quota("b")])
+    there.add(gang("b/ns/gang/grows", "b", [2, 2, 2, 2], minimum=2, elastic=True))
+    there.settle(3)
+    there.add(gang("a/ns/gang/in", "a", [4]))
+    there.cycle()
+    found = gang_of(told(there), "b/ns/gang/grows")
+    assert (found.state, found.placed, found.minimum, found.deadline) == ("running", 4, 2, None)
+
+
+def test_what_is_promoted_does_not_borrow_any_more() -> None:
+    placed = Pod(uid="u", shape=gang("x", "a", [4]).pods[0].shape, state=PodState.PLACED, pool=KEY, node="n0")
+    borrowing = Gang(id="a/ns/gang/x", tenant="a", pods=(replace(placed, borrowed=True, since=5.0),), pools=(KEY,))
+    there = Cluster([node("n0")], [quota("a", 4)], [borrowing])
+    before = report(there.snapshot(), Decisions(), there.now)
+    assert (before.tenants[0].borrowed, before.gangs[0].borrowed) == (4, True)
+    after = told(there)
+    assert (after.tenants[0].borrowed, after.tenants[0].used, after.gangs[0].borrowed) == (0, 4, False)
+
+
+def test_a_lone_pod_is_called_by_its_name() -> None:
+    there = Cluster([node("n0")], [quota("a")], [gang("a/ns/pod/1234", "a", [1])])
+    decisions = decide(there.snapshot(), there.now)
+    (found,) = report(there.snapshot(), decisions, there.now, names={"1234": ("ns", "web-0")}).gangs
+    assert (found.namespace, found.way, found.name) == ("ns", "", "web-0")
+    (found,) = report(there.snapshot(), decisions, there.now).gangs
+    assert found.name == "1234"
+
+
+def test_parts_of_a_unit_and_pools_that_are_gone_are_told_too() -> None:
+    half = gang("a/ns/gang/half", "a", [1])
+    pod = replace(half.pods[0], shape=replace(half.pods[0].shape, requests=((GPU, 500),)))
+    lost = Gang(id="a/ns/gang/lost", tenant="a", pods=gang("l", "a", [1]).pods, pools=(("compute", "gone"),))
+    quotas = [quota("a"), Quota(tenant="a", pool=("compute", "gone"))]
+    there = Cluster([node("n0")], quotas, [replace(half, pods=(pod,)), lost])
+    state = told(there)
+    assert state.pools[0].free == 7.5
+    assert gang_of(state, "a/ns/gang/lost").pool == ""
+    assert len(state.tenants) == 1
+
+
+def test_it_reads_back_from_json() -> None:
+    there = Cluster([node("n0")], [quota("a", 4)], [gang("a/ns/gang/x", "a", [4, 8])])
+    state = told(there)
+    text = msgspec.json.encode(state)
+    assert msgspec.json.decode(text, type=State) == state
+    assert b'"usableNodes":1' in text

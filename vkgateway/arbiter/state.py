@@ -1,0 +1,124 @@
+"""How pools, tenants and gangs stand at one moment, in the form in which it is shown. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+WAITING, STARTING, RUNNING, LEAVING = "waiting", "starting", "running", "leaving"
+
+
+class _Shown(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Amounts are in whole units of a resource (GPUs), times in seconds since the epoch."""
+
+
+class PoolState(_Shown, frozen=True):
+    """A pool, by one of the resources that are handed out there."""
+
+    pool: str
+    compute_cluster: str
+    node: str
+    """Name of the virtual node that stands for it."""
+    resource: str
+    nodes: int
+    usable_nodes: int
+    allocatable: float
+    """On usable nodes, as are `others` and `free`."""
+    others: float
+    """Held by pods that are not the gateway's."""
+    guaranteed: float
+    """Sum of the tenants' guarantees."""
+    used: float
+    """Inside guarantees."""
+    borrowed: float
+    """Outside of them."""
+    lent: float
+    """How much of what is borrowed is guaranteed to tenants who do not use it now."""
+    free: float
+    waiting: float
+    largest: float
+    """The most that is free on one node."""
+    whole_nodes: int
+    """Nodes of which nothing is used."""
+    fragmentation: float
+    """Share of what is free that lies on nodes in part use, 0 to 1."""
+    gangs_waiting: int
+    gangs_running: int
+
+
+class TenantState(_Shown, frozen=True):
+    """A tenant in a pool, by one of the resources that are handed out there."""
+
+    tenant: str
+    pool: str
+    compute_cluster: str
+    resource: str
+    guarantee: float
+    limit: float | None
+    """None: the pool alone is the limit."""
+    weight: float
+    used: float
+    """Inside the guarantee."""
+    borrowed: float
+    waiting: float
+    gangs_waiting: int
+    gangs_running: int
+
+
+class GangState(_Shown, frozen=True):
+    """A gang; a lone pod is a gang of one."""
+
+    id: str
+    tenant: str
+    namespace: str
+    name: str
+    way: str
+    """How it was said, empty for a lone pod."""
+    band: str
+    priority: int
+    pools: tuple[str, ...]
+    """Virtual nodes where it may run, best liked first."""
+    pool: str
+    """Where it runs or is about to start; while it waits, the first of `pools`."""
+    state: str
+    """waiting, starting, running or leaving. Of one that is running some pods may wait or leave."""
+    pods: int
+    placed: int
+    minimum: int
+    units: float
+    """Of the pool's first resource, all its pods together."""
+    borrowed: bool
+    """Something of it runs outside the guarantee."""
+    since: float
+    """When it was created, or since it runs when it was placed."""
+    deadline: float | None = None
+    """Leaving: when it is deleted."""
+    code: str = ""
+    message: str = ""
+    place: int = 0
+    earliest: float | None = None
+    likely: float | None = None
+    behind: str = ""
+    """The gang for which room is kept ahead of it."""
+
+
+class State(_Shown, frozen=True):
+    """All of it."""
+
+    time: float = 0.0
+    pools: tuple[PoolState, ...] = ()
+    tenants: tuple[TenantState, ...] = ()
+    gangs: tuple[GangState, ...] = ()
+
+
+def waiting_in(state: State, tenant: str = "", pool: str = "") -> Iterable[GangState]:
+    """The gangs that wait, of a tenant and in a pool (its name or its virtual node's), in their order in each pool."""
+    chosen = (
+        gang
+        for gang in state.gangs
+        if gang.state == WAITING
+        and tenant in ("", gang.tenant)
+        and (not pool or any(pool in (node, node.partition(".")[0]) for node in gang.pools))
+    )
+    return sorted(chosen, key=lambda gang: (gang.pool, gang.place or len(state.gangs) + 1, gang.since, gang.id))
