@@ -185,6 +185,16 @@ class Provisioner:
         plane = tenant_plane(name, address=self._address, port=kept.port, etcd_endpoints=self._etcd_endpoints)
         return _control_plane(plane, kept, kubelet_clients)
 
+    async def keep(self, tenant: Tenant, *, client: Client, port: int) -> None:
+        """Undo what the admins of a tenant that serves did to the objects that are kept; `port` is its API server's.
+
+        Raises:
+            VkgatewayError: its template cannot be read, or its API server does not answer or refuses.
+        """
+        template = self._templates.load(tenant.spec.template)
+        facts = self._facts(tenant, self._plane(tenant, template, port=port))
+        await self._put_back(client, template.objects(facts), tenant=facts.name)
+
     async def deprovision(self, tenant: str, *, on_step: OnStep = _silent) -> None:
         """Remove everything a tenant's control plane had, and nothing else; credentials go last.
 
@@ -291,7 +301,10 @@ class Provisioner:
         """
         digest = hashlib.sha256(msgspec.json.encode(objects, order="deterministic")).hexdigest()[:16]
         if digest == record.objects:
-            await self._put_back(client, objects, tenant=tenant)
+            try:
+                await self._put_back(client, objects, tenant=tenant)
+            except errors.ApiError as error:
+                _log.warning("kept objects were not put back", tenant=tenant, error=str(error))
             return
         try:
             await self._apply(client, objects)
@@ -303,14 +316,8 @@ class Provisioner:
         await self._store.save(tenant, replace(record, objects=digest))
 
     async def _put_back(self, client: Client, objects: list[dict[str, Any]], *, tenant: str) -> None:
-        """Undo what the tenant's admins did to the objects that are kept; nothing waits for it."""
-        try:
-            changed = await put_back(client, kept(objects))
-        except errors.ApiError as error:
-            _log.warning("kept objects were not put back", tenant=tenant, error=str(error))
-            return
-        if changed:
-            _log.warning("kept objects were changed by the tenant and put back", tenant=tenant, objects=changed)
+        if changed := await put_back(client, kept(objects)):
+            _log.warning("kept objects had been changed, and were put back", tenant=tenant, objects=changed)
 
     async def _apply(self, client: Client, objects: list[dict[str, Any]]) -> None:
         """Apply, and again while a server that has just started lacks its first namespaces."""

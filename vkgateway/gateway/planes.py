@@ -45,6 +45,9 @@ class ControlPlanes(Protocol):
     async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> Access:
         """Make the control plane as the tenant's spec says, and wait until it serves."""
 
+    async def keep(self, tenant: Tenant, access: Access) -> None:
+        """Undo what the tenant's admins did to objects that are kept as its template says."""
+
     async def remove(self, name: str, *, on_step: OnStep) -> None:
         """Remove all that the control plane had; nothing happens where nothing is left."""
 

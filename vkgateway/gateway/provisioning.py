@@ -71,6 +71,10 @@ class ProvisionedPlanes:
         plane = await self._provisioner.recall(tenant)
         return self._access(plane) if plane is not None else None
 
+    async def keep(self, tenant: Tenant, access: Access) -> None:
+        """See `planes.ControlPlanes`."""
+        await self._provisioner.keep(tenant, client=access.client, port=access.port)
+
     def _access(self, plane: ControlPlane) -> Access:
         return Access(
             client=plane.client(max_connections=self._connections),

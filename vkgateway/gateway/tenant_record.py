@@ -58,6 +58,8 @@ class TenantRecord:
     """Probes of its API server in a row that were not answered well."""
     renewal_due: float = 0.0
     """When the control plane's certificates are looked at again (monotonic seconds)."""
+    keeping_due: float = 0.0
+    """When the objects that are kept are looked at again (monotonic seconds)."""
     recorded: TenantSpec | None = None
     """The accepted spec that the object is known to carry, beside our finalizer."""
     released: bool = False

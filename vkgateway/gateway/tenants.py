@@ -45,6 +45,8 @@ RETELL_SECONDS = 3.0
 RENEW_SECONDS = 24 * 3600.0
 """How often certificates that near their end are looked for; they have months left then."""
 RENEW_AGAIN_SECONDS = 600.0
+KEEP_SECONDS = 600.0
+"""How often the objects that are kept are looked at: so long a tenant may be without them."""
 RECALLED_SECONDS = 300.0
 """How soon after a restart of the gateway the steps of making a control plane are gone through: so long, or up to twice
 so long, that not all tenants' come at once."""
@@ -196,6 +198,8 @@ class TenantController:
             access = await self._provision(tenant, record)
         elif self._monotonic() >= record.renewal_due:
             access = await self._renew(tenant, record, access)
+        elif self._monotonic() >= record.keeping_due:
+            await self._keep(tenant, record, access)
         record.learn(control_plane=passed("Serving", f"serves at {access.url}"), api_server=api_server(access))
         return access
 
@@ -241,6 +245,7 @@ class TenantController:
         record.access, record.built_from = access, _shape(tenant.spec)
         record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
         record.renewal_due = self._monotonic() + RECALLED_SECONDS * (1 + random.random())  # noqa: S311 - spreads work
+        record.keeping_due = record.renewal_due
         return access
 
     async def _provision(self, tenant: Tenant, record: TenantRecord) -> Access:
@@ -266,6 +271,14 @@ class TenantController:
             record.renewal_due = self._monotonic() + RENEW_AGAIN_SECONDS
             return access
 
+    async def _keep(self, tenant: Tenant, record: TenantRecord, access: Access) -> None:
+        """Have undone what the tenant's admins did to the objects that are kept; a failure is no trouble of theirs."""
+        record.keeping_due = self._monotonic() + KEEP_SECONDS
+        try:
+            await self._planes.keep(tenant, access)
+        except VkgatewayError as error:
+            log.warning("kept objects were not looked at", tenant=tenant.metadata.name, error=str(error))
+
     async def _build(self, tenant: Tenant, record: TenantRecord, *, on_step: OnStep) -> Access:
         async with record.interruptible():
             if self._slots.locked():
@@ -275,6 +288,7 @@ class TenantController:
         record.built_from = _shape(tenant.spec)
         record.unanswered = 0
         record.renewal_due = self._monotonic() + RENEW_SECONDS
+        record.keeping_due = self._monotonic() + KEEP_SECONDS
         record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
         return record.access
 

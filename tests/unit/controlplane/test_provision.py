@@ -305,6 +305,19 @@ async def test_what_is_kept_comes_back_when_the_control_plane_is_gone_through_ag
     assert world.server.store.find(PRIORITY_CLASSES, "vkgateway-low") is None
 
 
+async def test_what_is_kept_comes_back_between_two_looks_at_the_control_plane(world: World) -> None:
+    world.keep_note()
+    made = await world.provisioner().provision(tenant())
+    world.server.store.delete(CONFIG_MAPS, "note", "default")
+    before = len(world.server.requests)
+
+    async with world.server.client() as client:
+        await world.provisioner().keep(tenant(), client=client, port=made.port)
+
+    assert world.server.store.find(CONFIG_MAPS, "note", "default") is not None
+    assert all("note" in request for request in world.server.requests[before:])
+
+
 async def test_what_cannot_be_put_back_holds_nothing_up(world: World) -> None:
     world.keep_note()
     await world.provisioner().provision(tenant())

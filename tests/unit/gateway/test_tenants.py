@@ -20,6 +20,7 @@ from vkgateway.gateway.ledger import ACCEPTED_SPEC
 from vkgateway.gateway.planes import Access, NodesSeen, OnStep
 from vkgateway.gateway.status import passed
 from vkgateway.gateway.tenants import (
+    KEEP_SECONDS,
     PROBE_SECONDS,
     PROBES_IN_VAIN,
     RECALLED_SECONDS,
@@ -48,6 +49,7 @@ class Planes:
         self.there: set[str] = set()
         self.made: Counter[str] = Counter()
         self.recalled: Counter[str] = Counter()
+        self.kept: Counter[str] = Counter()
         self.held: dict[str, asyncio.Event] = {}
         self.broken: dict[str, str] = {}
 
@@ -72,6 +74,11 @@ class Planes:
             return None
         self.recalled[name] += 1
         return Access(client=self.server.client(name), url=self.server.url, host="127.0.0.1", port=self.server.port)
+
+    async def keep(self, tenant: Tenant, access: Access) -> None:
+        self.kept[tenant.metadata.name] += 1
+        if tenant.metadata.name in self.broken:
+            raise UnavailableError(self.broken[tenant.metadata.name])
 
     async def remove(self, name: str, *, on_step: OnStep) -> None:
         await on_step("StoppingControlPlane", "it is being stopped")
@@ -279,6 +286,27 @@ async def test_certificates_that_cannot_be_renewed_now_are_tried_again_and_are_n
         now += RENEW_AGAIN_SECONDS
         await looked_at(world, tenants)
         assert world.planes.made["alpha"] == 2
+        assert world.get("alpha")["metadata"]["resourceVersion"] == version
+
+
+async def test_what_is_kept_is_looked_at_now_and_then_and_is_no_trouble(world: World) -> None:
+    now = time.monotonic()
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway(monotonic=lambda: now) as tenants:
+        await until(lambda: world.phase("alpha") == "Ready")
+        version = world.get("alpha")["metadata"]["resourceVersion"]
+        now += KEEP_SECONDS - 60
+        await looked_at(world, tenants)
+        assert world.planes.kept["alpha"] == 0
+        now += 120
+        world.planes.broken["alpha"] = "its API server refuses"
+        await looked_at(world, tenants)
+        await looked_at(world, tenants)
+        assert world.planes.kept["alpha"] == 1
+        now += KEEP_SECONDS
+        await looked_at(world, tenants)
+        assert world.planes.kept["alpha"] == 2
+        assert world.planes.made["alpha"] == 1
         assert world.get("alpha")["metadata"]["resourceVersion"] == version
 
 
