@@ -16,6 +16,7 @@ _MERGE_KEYS = {
     "ownerReferences": "uid",
     "hostAliases": "ip",
     "imagePullSecrets": "name",
+    "schedulingGates": "name",
 }
 _SETS = {"finalizers"}
 

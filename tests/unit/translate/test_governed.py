@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.patches import strategic
 from tests.unit.translate.samples import POOL, container, pod
 from vkgateway.model.objects import Taint
 from vkgateway.translate.governed import (
@@ -93,6 +94,17 @@ def test_letting_go_touches_our_gate_and_the_virtual_nodes_name_only() -> None:
             "schedulingGates": [{"$patch": "delete", "name": "vkgateway.io/admission"}],
             "nodeSelector": {"kubernetes.io/hostname": "a100.local"},
         },
+    }
+
+
+def test_letting_go_as_a_server_does_it() -> None:
+    mine = {"name": "a.example.com/b"}
+    gated = free(schedulingGates=[mine, OURS], nodeSelector={"zone": "z1"})
+    after = strategic(gated, ungate_patch("6c5f", "a100.local"))["spec"]
+    assert after == {
+        **gated["spec"],
+        "schedulingGates": [mine],
+        "nodeSelector": {"zone": "z1", "kubernetes.io/hostname": "a100.local"},
     }
 
 
