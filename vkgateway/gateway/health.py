@@ -1,4 +1,4 @@
-"""Health and metrics over plain HTTP: /healthz (it lives), /readyz (it serves, or why not), /metrics.
+"""Over plain HTTP: /healthz (it lives), /readyz (it serves, or why not), /metrics, /arbiter/state.
 
 By the same few lines that answer for the virtual nodes: a web framework would double what a restarted gateway loads
 before it can look for what has changed.
@@ -30,7 +30,11 @@ _CONNECTIONS: Final = 64
 
 
 class HealthServer:
-    """Serves the three paths; `checks` by name decide on /readyz, `refresh` is called before metrics are read."""
+    """Serves these paths; `checks` by name decide on /readyz, `refresh` is called before metrics are read.
+
+    `state` gives, as JSON, how pools, tenants and gangs stand; without it that is not known here. It names all tenants:
+    so it is for whoever may reach this address, and for nobody else.
+    """
 
     def __init__(
         self,
@@ -39,11 +43,13 @@ class HealthServer:
         port: int,
         checks: Mapping[str, Check],
         refresh: Callable[[], None] = lambda: None,
+        state: Callable[[], bytes] | None = None,
     ) -> None:
         self._address = address
         self._port = port
         self._checks = checks
         self._refresh = refresh
+        self._state = state
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -111,7 +117,9 @@ class HealthServer:
         if request.path == ("metrics",):
             self._refresh()
             return Reply(200, generate_latest(), CONTENT_TYPE_LATEST)
-        return Reply.text(404, "known here: /healthz, /readyz, /metrics")
+        if request.path == ("arbiter", "state") and self._state is not None:
+            return Reply(200, self._state(), "application/json")
+        return Reply.text(404, "known here: /healthz, /readyz, /metrics, /arbiter/state")
 
     def _readyz(self) -> Reply:
         """Every check on a line of its own, as Kubernetes' own servers tell them."""

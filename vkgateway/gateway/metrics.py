@@ -9,6 +9,25 @@ from typing import Final, Protocol
 
 from prometheus_client import Gauge, Histogram
 
+from vkgateway.sync.arbiter_metrics import count_decisions, observe_cycle, observe_start, observe_state
+
+__all__ = [
+    "COMPUTE_CLUSTERS",
+    "LOOP_LAG",
+    "ONBOARDING",
+    "PHASES",
+    "QUEUE_DEPTH",
+    "TENANTS",
+    "count_compute_clusters",
+    "count_decisions",
+    "count_tenants",
+    "measure_queue",
+    "observe_cycle",
+    "observe_start",
+    "observe_state",
+    "watch_loop",
+]
+
 PHASES: Final = ("Pending", "Provisioning", "Ready", "Degraded", "Deleting")
 
 TENANTS: Final = Gauge("vkgateway_tenants", "Tenants by phase.", ["phase"])

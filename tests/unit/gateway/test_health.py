@@ -40,6 +40,24 @@ async def test_each_path_tells_its_own() -> None:
             assert answer.status == 405
 
 
+async def test_the_state_is_told_as_json_where_there_is_one() -> None:
+    seen = [b'{"time":1.0}', b'{"time":2.0}']
+    health = HealthServer(address="127.0.0.1", port=0, checks={}, state=lambda: seen.pop(0))
+    async with health, aiohttp.ClientSession(f"http://127.0.0.1:{health.port}") as session:
+        for time in (1.0, 2.0):
+            async with session.get("/arbiter/state") as answer:
+                assert (answer.status, await answer.json()) == (200, {"time": time})
+        async with session.get("/arbiter") as answer:
+            assert answer.status == 404
+    bare = HealthServer(address="127.0.0.1", port=0, checks={})
+    async with bare, aiohttp.ClientSession() as session:
+        answer = await session.get(f"http://127.0.0.1:{bare.port}/arbiter/state")
+        assert (answer.status, await answer.text()) == (
+            404,
+            "known here: /healthz, /readyz, /metrics, /arbiter/state\n",
+        )
+
+
 async def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

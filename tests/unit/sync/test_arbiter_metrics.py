@@ -1,0 +1,56 @@
+"""Tests of what is counted of the arbiter."""
+
+from __future__ import annotations
+
+from prometheus_client import REGISTRY
+
+from tests.unit.arbiter.sim import GPU, LOW, Cluster, gang, node, quota
+from vkgateway.arbiter.cycle import decide
+from vkgateway.arbiter.decisions import Admit, Decisions, Evict
+from vkgateway.arbiter.report import report
+from vkgateway.arbiter.state import State
+from vkgateway.sync import arbiter_metrics as metrics
+
+
+def value(name: str, **labels: str) -> float | None:
+    return REGISTRY.get_sample_value(f"vkgateway_{name}", labels)
+
+
+def test_pools_are_told_and_forgotten() -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a", 4), quota("b")])
+    there.add(gang("a/ns/gang/in", "a", [4]), gang("b/ns/gang/low", "b", [2], band=LOW))
+    there.settle(2)
+    there.add(gang("b/ns/gang/wide", "b", [8, 8]))
+    metrics.observe_state(report(there.snapshot(), decide(there.snapshot(), there.now), there.now))
+    at = {"pool": "pool.compute", "resource": GPU}
+    assert value("arbiter_waiting_gangs", pool="pool.compute") == 1
+    assert (value("arbiter_used_units", **at), value("arbiter_borrowed_units", **at)) == (4, 2)
+    assert value("arbiter_free_units", **at) == 10
+    assert value("arbiter_fragmentation_ratio", **at) == 0.2
+    metrics.observe_state(State())
+    assert value("arbiter_free_units", **at) is None
+    assert value("arbiter_waiting_gangs", pool="pool.compute") is None
+
+
+def test_decisions_are_counted_by_kind_and_evictions_by_tenant() -> None:
+    before = value("arbiter_decisions_total", kind="admit") or 0.0
+    admit = Admit(gang="t1/ns/gang/a", pool=("local", "a100"), nodes={"u": "n"}, borrowed=False)
+    evict = Evict(gang="t2/ns/gang/b", pods=("v", "w"), whole=True, makes_room_for="x", deadline=1.0, lost=90.0)
+    metrics.count_decisions(Decisions(admits=(admit, admit), evicts=(evict,)))
+    assert value("arbiter_decisions_total", kind="admit") == before + 2
+    assert value("arbiter_evicted_pods_total", tenant="t2") == 2
+    assert value("arbiter_lost_gpu_seconds_total", tenant="t2") == 90
+    metrics.forget("t2")
+    metrics.forget("t2")
+    assert value("arbiter_evicted_pods_total", tenant="t2") is None
+
+
+def test_every_part_of_a_start_has_its_own_figure() -> None:
+    assert all(value("guaranteed_start_seconds_count", term=term) is not None for term in metrics.TERMS)
+    before = value("guaranteed_start_seconds_sum", term="notice") or 0.0
+    metrics.observe_start("notice", 5.0)
+    metrics.observe_start("notice", -1.0)
+    assert value("guaranteed_start_seconds_sum", term="notice") == before + 5
+    cycles = value("arbiter_cycle_seconds_count") or 0.0
+    metrics.observe_cycle(0.01)
+    assert value("arbiter_cycle_seconds_count") == cycles + 1
