@@ -14,11 +14,7 @@ def start_guaranteed(ledger: Ledger) -> None:
     """Start whoever can inside its tenant's cells, or tell who must go for it; tenants do not wait for each other."""
     asks = [ask for ask in ledger.waiting() if ask.gang.band is Band.GUARANTEED]
     for ask in sorted(asks, key=lambda ask: (ask.tenant, by_priority(ask))):
-        pools = [
-            standing
-            for standing in ledger.pools(ask)
-            if standing.allows_inside(ask.tenant, ask.core) and not standing.beyond_limit(ask.tenant, ask.core)
-        ]
+        pools = [standing for standing in ledger.pools(ask) if standing.allows_inside(ask.tenant, ask.core)]
         if not any(_start(ledger, standing, ask) for standing in pools):
             any(
                 make_room(ledger, standing, ask, standing.evictable, inside=inside_of(standing, ask, ask.core))
@@ -27,6 +23,8 @@ def start_guaranteed(ledger: Ledger) -> None:
 
 
 def _start(ledger: Ledger, standing: Standing, ask: Ask) -> bool:
+    if standing.beyond_limit(ask.tenant, ask.core):
+        return False
     inside = inside_of(standing, ask, ask.core)
     nodes = inside(standing.room)
     if nodes is None:

@@ -33,8 +33,7 @@ class Ledger:
         self.evicts: list[Evict] = []
         self._admits: list[Admit] = []
         self._original = snapshot.gangs
-        pending = {ask.gang.id for gang in snapshot.gangs if isinstance(ask := read(gang), Ask) and ask.core}
-        gangs = [_as_of_now(gang, pending, now) for gang in sorted(snapshot.gangs, key=lambda gang: gang.id)]
+        gangs = [_as_of_now(gang, now) for gang in sorted(snapshot.gangs, key=lambda gang: gang.id)]
         self.gangs = {gang.id: gang for gang in gangs}
         for gang in gangs:
             found = read(gang)
@@ -47,11 +46,17 @@ class Ledger:
             for pool in snapshot.pools
             if pool.governed
         }
-        self._told: dict[tuple[str, PoolKey], list[tuple[Gang, Pod]]] = {}
+        self._told: dict[PoolKey, list[tuple[Gang, Pod]]] = {}
         for gang in gangs:
             for pod in gang.pods:
                 if pod.state is PodState.NOTIFIED and pod.pool is not None:
-                    self._told.setdefault((pod.evicted_for, pod.pool), []).append((gang, pod))
+                    self._told.setdefault(pod.pool, []).append((gang, pod))
+
+    def planned(self) -> Iterator[Ask]:
+        """Gangs that the last cycle planned for, and that still have not what they need to run."""
+        for ask in self.asks.values():
+            if ask.core and ask.gang.plan is not None:
+                yield ask
 
     def waiting(self) -> Iterator[Ask]:
         """Gangs that have not what they need to run, and nothing is planned for them."""
@@ -66,9 +71,18 @@ class Ledger:
             if standing is not None and standing.usable_by(ask):
                 yield standing
 
+    def told(self, standing: Standing) -> Sequence[tuple[Gang, Pod]]:
+        """Pods in a pool that were told to go before this cycle, with their gangs."""
+        return self._told.get(standing.pool.key, ())
+
     def told_for(self, gang: str, standing: Standing) -> list[tuple[Gang, Pod]]:
-        """Pods in a pool that were told before to go for this gang, with theirs."""
-        return self._told.get((gang, standing.pool.key), [])
+        """Those of them that go for this gang."""
+        return [each for each in self.told(standing) if each[1].evicted_for == gang]
+
+    def leaving_gangs(self, standing: Standing) -> list[Gang]:
+        """Gangs of which pods in a pool were told to go, before or in this cycle."""
+        names = {gang.id for gang, _ in self.told(standing)} | {evict.gang for evict in self.evicts}
+        return [standing.gangs[name] for name in sorted(names) if name in standing.gangs]
 
     def start(
         self,
@@ -157,16 +171,14 @@ class Ledger:
                     yield Promote(gang=gang, pods=pods)
 
 
-def _as_of_now(gang: Gang, pending: set[str], now: float) -> Gang:
-    """Notified pods whose time has come are ending; those that need not go for anybody any more just run."""
-    if all(pod.state is not PodState.NOTIFIED for pod in gang.pods):
+def _as_of_now(gang: Gang, now: float) -> Gang:
+    """Notified pods whose time has come are ending."""
+    if all(pod.state is not PodState.NOTIFIED or pod.deadline > now for pod in gang.pods):
         return gang
-    return replace(gang, pods=tuple(_pod_as_of_now(gang, pod, pending, now) for pod in gang.pods))
+    return replace(gang, pods=tuple(_pod_as_of_now(gang, pod, now) for pod in gang.pods))
 
 
-def _pod_as_of_now(gang: Gang, pod: Pod, pending: set[str], now: float) -> Pod:
-    if pod.state is not PodState.NOTIFIED:
+def _pod_as_of_now(gang: Gang, pod: Pod, now: float) -> Pod:
+    if pod.state is not PodState.NOTIFIED or pod.deadline > now:
         return pod
-    if pod.deadline <= now:
-        return replace(pod, state=PodState.ENDING, deadline=now + gang.grace)
-    return pod if pod.evicted_for in pending else replace(pod, state=PodState.PLACED)
+    return replace(pod, state=PodState.ENDING, deadline=now + gang.grace)

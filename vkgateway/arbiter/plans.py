@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.evictable import Evictable
-from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState
+from vkgateway.arbiter.facts import Gang, Plan, Pod
 from vkgateway.arbiter.fitting import BoolArray
 from vkgateway.arbiter.inside import Inside, hold_where_placed
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import by_priority
+from vkgateway.arbiter.ownroom import own_victims
 from vkgateway.arbiter.placement import place
-from vkgateway.arbiter.standing import Standing
+from vkgateway.arbiter.standing import Standing, total_of
 from vkgateway.arbiter.victims import choose
-
-
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """Pods of one gang that go or stay together."""
-
-    gang: str
-    pods: tuple[Pod, ...]
 
 
 def make_room(
@@ -31,9 +23,23 @@ def make_room(
 ) -> bool:
     """Plan the gang's start where the smallest loss makes room; False: whoever of these goes, it does not fit.
 
-    Counted on is first who leaves anyway, for whatever reason. `inside`: within its tenant's cells.
+    Counted on is first who leaves anyway, for whatever reason. `inside`: within its tenant's cells; it may then count
+    on everyone who was told to go before, for whomever, and its tenant's own borrowing work goes where the limit is
+    reached.
     """
-    told = ledger.told_for(ask.gang.id, standing)
+    told = ledger.told(standing) if inside is not None else ledger.told_for(ask.gang.id, standing)
+    told = [(gang, pod) for gang, pod in told if pod.uid not in standing.leaving]
+    coming = [*standing.leaving.values(), *(pod for _, pod in told)]
+    own: tuple[Evict, ...] = ()
+    if inside is not None:
+        gone = [standing.leaving.of(ask.tenant), total_of(pod for gang, pod in told if gang.tenant == ask.tenant)]
+        if missing := standing.missing_of_limit(ask.tenant, ask.core, gone):
+            found = own_victims(standing, ask, missing, inside, coming=coming, now=ledger.now)
+            if found is None:
+                return False
+            own = found
+            going = {uid for evict in own for uid in evict.pods}
+            coming += [pod for evict in own for pod in standing.gangs[evict.gang].pods if pod.uid in going]
     choice = choose(
         standing.room,
         evictable,
@@ -43,7 +49,8 @@ def make_room(
         over=standing.over(),
         among=among(standing, ask),
         ceiling=inside.ceiling(standing.room) if inside is not None else None,
-        coming=[*standing.leaving.values(), *(pod for _, pod in told)],
+        coming=coming,
+        exempt={evict.gang for evict in own},
         placer=inside,
     )
     if choice is None:
@@ -51,8 +58,9 @@ def make_room(
     if inside is not None:
         inside.commit(choice.nodes)
     standing.take(ask.core, choice.nodes)
-    standing.leaving.update((pod.uid, pod) for _, pod in told)
-    ledger.plan(ask, standing, choice.nodes, inside=inside is not None, evicts=choice.evicts)
+    for gang, pod in told:
+        standing.leaving.add(gang.tenant, [pod])
+    ledger.plan(ask, standing, choice.nodes, inside=inside is not None, evicts=[*own, *choice.evicts])
     return True
 
 
@@ -88,105 +96,6 @@ def inside_of(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> Inside:
     )
 
 
-def spare(ledger: Ledger) -> None:
-    """Of all who were told to go, or are to be told now, those stay without whom all plans hold; the dearest first."""
-    for standing in ledger.standings.values():
-        plans = [
-            (ledger.asks[gang], plan.nodes)
-            for gang, plan in sorted(ledger.plans.items())
-            if plan.pool == standing.pool.key
-        ]
-        lost = {evict.gang: evict.lost for evict in ledger.evicts}
-        units = [unit for gang in standing.gangs.values() for unit in _units(standing, gang)]
-        units.sort(key=lambda unit: (-lost.get(unit.gang, 0.0), unit.gang, -unit.pods[0].rank, unit.pods[0].uid))
-        needed = {pod.uid for unit in _needed(standing, plans, units) for pod in unit.pods}
-        for unit in units:
-            for pod in unit.pods:
-                if pod.uid in needed:
-                    standing.leaving[pod.uid] = pod
-                else:
-                    standing.leaving.pop(pod.uid, None)
-    evicts = [left for evict in ledger.evicts if (left := _left(ledger, evict)) is not None]
-    new = {uid for evict in evicts for uid in evict.pods}
-    ledger.evicts[:] = [*evicts, *_told_for_others(ledger, new)]
-
-
-def _units(standing: Standing, gang: Gang) -> Iterator[_Unit]:
-    """What of the gang leaves by our word: pod by pod where it runs without them; else all of them together."""
-    told = [pod for pod in gang.pods if pod.state is PodState.NOTIFIED and pod.pool == standing.pool.key]
-    if not any(pod.uid in standing.leaving for pod in told):
-        return
-    left = [pod for pod in gang.pods if pod.state is PodState.PLACED]
-    roles = all(sum(pod.role == role for pod in left) >= number for role, number in gang.role_minimum.items())
-    if left and len(left) >= gang.minimum and roles:
-        yield from (_Unit(gang.id, (pod,)) for pod in told if pod.uid in standing.leaving)
-    else:
-        yield _Unit(gang.id, tuple(told))
-
-
-def _needed(standing: Standing, plans: Sequence[tuple[Ask, Mapping[str, str]]], units: Sequence[_Unit]) -> list[_Unit]:
-    """Those without whose leaving the plans do not hold, whose room is taken already; tried in this order."""
-    ours = {pod.uid for unit in units for pod in unit.pods}
-    mark = standing.room.mark()
-    standing.give(pod for uid, pod in standing.leaving.items() if uid not in ours)
-    for unit in units:
-        standing.give(unit.pods)
-    needed = []
-    for unit in units:
-        before = standing.room.mark()
-        standing.take_back(unit.pods)
-        if not all(standing.holds(ask.core, nodes) for ask, nodes in plans):
-            standing.room.undo(before)
-            needed.append(unit)
-    standing.room.undo(mark)
-    return needed
-
-
-def _told_for_others(ledger: Ledger, new: Set[str]) -> Iterator[Evict]:
-    """Who was told before to go for a gang that needs it no more, and goes at the same time for another one."""
-    for standing in ledger.standings.values():
-        for gang in standing.gangs.values():
-            pods = [
-                pod
-                for pod in gang.pods
-                if pod.uid in standing.leaving
-                and pod.state is PodState.NOTIFIED
-                and pod.uid not in new
-                and pod.evicted_for not in ledger.plans
-            ]
-            if pods:
-                yield Evict(
-                    gang=gang.id,
-                    pods=tuple(pod.uid for pod in pods),
-                    whole=all(pod.state is not PodState.PLACED for pod in gang.pods),
-                    makes_room_for=_for_whom(ledger, standing, {pod.node for pod in pods}),
-                    deadline=min(pod.deadline for pod in pods),
-                    lost=0.0,
-                )
-
-
-def _for_whom(ledger: Ledger, standing: Standing, nodes: Set[str]) -> str:
-    """The first gang that has a plan on these nodes."""
-    plans = sorted(
-        ((gang, plan) for gang, plan in ledger.plans.items() if plan.pool == standing.pool.key),
-        key=lambda each: each[0],
-    )
-    return next((gang for gang, plan in plans if nodes & set(plan.nodes.values())), plans[0][0])
-
-
-def _left(ledger: Ledger, evict: Evict) -> Evict | None:
-    """The eviction without those who can stay, for a gang that still has a plan; None: all of them can stay."""
-    leaving = {uid for standing in ledger.standings.values() for uid in standing.leaving}
-    pods = tuple(uid for uid in evict.pods if uid in leaving)
-    if not pods:
-        return None
-    if evict.makes_room_for not in ledger.plans:
-        standing = next(each for each in ledger.standings.values() if pods[0] in each.leaving)
-        nodes = {standing.leaving[uid].node for uid in pods}
-        evict = replace(evict, makes_room_for=_for_whom(ledger, standing, nodes))
-    return replace(evict, pods=pods, lost=evict.lost * len(pods) / len(evict.pods)) if pods != evict.pods else evict
-
-
 def keep_plans(ledger: Ledger) -> None:
     """Whoever has a plan starts when it can; the plans of the others are kept, if they still hold."""
     for standing in ledger.standings.values():
@@ -202,20 +111,22 @@ class _Keeper:
 
     def run(self) -> None:
         waiting: list[tuple[Ask, Plan]] = []
-        for ask in sorted(self._ledger.waiting(), key=by_priority):
+        for ask in sorted(self._ledger.planned(), key=by_priority):
             plan = ask.gang.plan
             if plan is None or not self._hold(ask, plan):
                 continue
             waiting.append((ask, plan))
             self._standing.take(ask.core, plan.nodes)
-        for ask, plan in self._feasible(waiting):
+        kept = self._feasible(waiting)
+        for gang, pod in self._told(kept):
+            self._standing.leaving.add(gang.tenant, [pod])
+        for ask, plan in kept:
             # Plans on one node may count on each other's victims: whoever finds it below zero waits for all of them.
-            if self._standing.holds(ask.core, plan.nodes):
+            ready = self._standing.holds(ask.core, plan.nodes)
+            if ready and not self._standing.beyond_limit(ask.tenant, ask.core):
                 self._ledger.start(ask, self._standing, ask.core, plan.nodes, inside=not plan.borrowed)
-                continue
-            told = self._ledger.told_for(ask.gang.id, self._standing)
-            self._standing.leaving.update((pod.uid, pod) for _, pod in told)
-            self._ledger.plan(ask, self._standing, plan.nodes, inside=not plan.borrowed)
+            else:
+                self._ledger.plan(ask, self._standing, plan.nodes, inside=not plan.borrowed)
 
     def _hold(self, ask: Ask, plan: Plan) -> bool:
         """Whether the plan can be kept as far as nodes, limits and cells go; its cells are held then."""
@@ -227,7 +138,8 @@ class _Keeper:
             for node in plan.nodes.values()
         ):
             return False
-        if standing.beyond_limit(ask.tenant, pods):
+        told = total_of(pod for gang, pod in self._ledger.told(standing) if gang.tenant == ask.tenant)
+        if standing.missing_of_limit(ask.tenant, pods, [standing.leaving.of(ask.tenant), told]):
             return False
         if plan.borrowed:
             return True
@@ -237,13 +149,12 @@ class _Keeper:
         )
 
     def _feasible(self, waiting: Sequence[tuple[Ask, Plan]]) -> list[tuple[Ask, Plan]]:
-        """Those whose room will be there; the others' is let go, the last first."""
-        standing, kept = self._standing, list(waiting)
+        """Those whose room will be there; the others' is let go, the last first, borrowed ones before all others."""
+        standing, kept = self._standing, sorted(waiting, key=lambda each: each[1].borrowed)
         while kept:
             mark = standing.room.mark()
             standing.give(standing.leaving.values())
-            for ask, _ in kept:
-                standing.give(pod for _, pod in self._ledger.told_for(ask.gang.id, standing))
+            standing.give(pod for _, pod in self._told(kept))
             bad = next((each for each in reversed(kept) if not standing.holds(each[0].core, each[1].nodes)), None)
             standing.room.undo(mark)
             if bad is None:
@@ -251,6 +162,14 @@ class _Keeper:
             _let_go(standing, *bad)
             kept.remove(bad)
         return kept
+
+    def _told(self, kept: Sequence[tuple[Ask, Plan]]) -> Iterator[tuple[Gang, Pod]]:
+        """Who was told to go before: for one of these, or for anybody where one of them is inside its cells."""
+        inside = any(not plan.borrowed for _, plan in kept)
+        names = {ask.gang.id for ask, _ in kept}
+        for gang, pod in self._ledger.told(self._standing):
+            if inside or pod.evicted_for in names:
+                yield gang, pod
 
 
 def _let_go(standing: Standing, ask: Ask, plan: Plan) -> None:
@@ -261,18 +180,20 @@ def _let_go(standing: Standing, ask: Ask, plan: Plan) -> None:
             standing.cells.release(ask.tenant, plan.nodes[pod.uid], pod.shape.amount(standing.pool.unit))
 
 
-def start_elsewhere(ledger: Ledger) -> None:
-    """Whoever has a plan, and could start at once on other nodes than those, does."""
+def start_elsewhere(ledger: Ledger) -> bool:
+    """Whoever has a plan, and could start at once on other nodes than those, does; whether anybody did."""
+    before = len(ledger.plans)
     for gang, plan in sorted(ledger.plans.items()):
         ask, standing = ledger.asks[gang], ledger.standings[plan.pool]
         mark, held = standing.room.mark(), standing.cells.mark()
         _let_go(standing, ask, plan)
-        nodes = _elsewhere(standing, ask, plan)
+        nodes = _elsewhere(standing, ask, plan) if standing.within_limit(ask.tenant, ask.core) else None
         if nodes is None:
             standing.room.undo(mark)
             standing.cells.undo(held)
         else:
             ledger.start_planned(ask, standing, nodes)
+    return len(ledger.plans) < before
 
 
 def _elsewhere(standing: Standing, ask: Ask, plan: Plan) -> Mapping[str, str] | None:

@@ -12,6 +12,7 @@ from vkgateway.arbiter.evictable import Evictable
 from vkgateway.arbiter.facts import Band, Gang, Pod, PodState, Policy, Pool, Quota
 from vkgateway.arbiter.forecast import Ends, Reservation
 from vkgateway.arbiter.inside import hold_where_placed
+from vkgateway.arbiter.leaving import Leaving
 from vkgateway.arbiter.lots import core_of
 from vkgateway.arbiter.room import Room
 from vkgateway.model.requests import Milli
@@ -35,8 +36,7 @@ class Standing:
         self.reservation: Reservation | None = None
         self.quotas = {quota.tenant: quota for quota in quotas if quota.pool == pool.key}
         self.gangs = {gang.id: gang for gang in gangs if any(self._has(pod) for pod in gang.pods)}
-        self.leaving: dict[str, Pod] = {}
-        """Pods that are ending, or were told to go and must, by uid."""
+        self.leaving = Leaving()
         self.used: dict[str, Milli] = {}
         """What each tenant's pods hold, and what is planned for them."""
         self.inside: set[str] = set()
@@ -51,7 +51,7 @@ class Standing:
                 self.inside.add(pod.uid)
                 self._count_inside(gang.tenant, pod, 1)
             if pod.state is PodState.ENDING:
-                self.leaving[pod.uid] = pod
+                self.leaving.add(gang.tenant, [pod])
         self.room.take_all((pod.node, pod.shape) for _, pod in placed if pod.node in self.room)
         units = [(gang.tenant, pod.node, pod.shape.amount(pool.unit)) for gang, pod in placed if not pod.borrowed]
         self.cells = Cells(pool, self.quotas.values(), units)
@@ -178,16 +178,32 @@ class Standing:
 
     def beyond_limit(self, tenant: str, pods: Iterable[Pod]) -> list[str]:
         """Resources of which the tenant would use more than its limit with these pods."""
+        return list(self.missing_of_limit(tenant, pods))
+
+    def missing_of_limit(self, tenant: str, pods: Iterable[Pod], gone: Sequence[Milli] = ()) -> Milli:
+        """By how much the tenant would be beyond its limit with these pods, if what is named had gone."""
         quota = self.quotas.get(tenant)
-        if quota is None:
-            return []
-        asked = total_of(pods)
-        used = self.used.get(tenant, {})
-        return [
-            name
+        if quota is None or not quota.limit:
+            return {}
+        asked, used = total_of(pods), self.used.get(tenant, {})
+        missing = {
+            name: used.get(name, 0) + asked[name] - sum(each.get(name, 0) for each in gone) - limit
             for name, limit in sorted(quota.limit.items())
-            if asked.get(name, 0) > 0 and used.get(name, 0) + asked[name] > limit
-        ]
+            if asked.get(name, 0) > 0
+        }
+        return {name: amount for name, amount in missing.items() if amount > 0}
+
+    def within_limit(self, tenant: str, pods: Iterable[Pod], gone: Sequence[Milli] = ()) -> bool:
+        """Whether the tenant, with these pods that are counted already, keeps its limit if what is named had gone."""
+        quota = self.quotas.get(tenant)
+        if quota is None or not quota.limit:
+            return True
+        used, asked = self.used.get(tenant, {}), {name for pod in pods for name, _ in pod.shape.requests}
+        return all(
+            used.get(name, 0) - sum(each.get(name, 0) for each in gone) <= limit
+            for name, limit in quota.limit.items()
+            if name in asked
+        )
 
     @cached_property
     def empty(self) -> Room:
@@ -201,7 +217,7 @@ class Standing:
         """What runs outside of cells. To be asked for when all that runs has been promoted."""
         found = Evictable(self.pool.key, self.pool.unit)
         for gang in self.gangs.values():
-            found.put(self._as_it_counts(gang))
+            found.put(self.as_it_counts(gang))
         return found
 
     @cached_property
@@ -210,7 +226,7 @@ class Standing:
         found = Evictable(self.pool.key, self.pool.unit)
         for gang in self.gangs.values():
             if gang.elastic:
-                found.put(self._core_fixed(self._as_it_counts(gang)))
+                found.put(self._core_fixed(self.as_it_counts(gang)))
         return found
 
     def told_to_go(self, gang_id: str, uids: Iterable[str]) -> list[Pod]:
@@ -218,14 +234,15 @@ class Standing:
         going, gang = set(uids), self.gangs[gang_id]
         pods = [replace(pod, state=PodState.NOTIFIED) if pod.uid in going else pod for pod in gang.pods]
         self.gangs[gang_id] = gang = replace(gang, pods=tuple(pods))
-        self.evictable.put(self._as_it_counts(gang))
+        self.evictable.put(self.as_it_counts(gang))
         if gang.elastic:
-            self.surplus.put(self._core_fixed(self._as_it_counts(gang)))
+            self.surplus.put(self._core_fixed(self.as_it_counts(gang)))
         leaving = [pod for pod in pods if pod.uid in going]
-        self.leaving.update((pod.uid, pod) for pod in leaving)
+        self.leaving.add(gang.tenant, leaving)
         return leaving
 
-    def _as_it_counts(self, gang: Gang) -> Gang:
+    def as_it_counts(self, gang: Gang) -> Gang:
+        """The gang with its pods marked as borrowed or not by what holds now."""
         pods = tuple(
             pod if pod.borrowed is (pod.uid not in self.inside) else replace(pod, borrowed=pod.uid not in self.inside)
             for pod in gang.pods

@@ -232,7 +232,7 @@ def _choice(
     for number, lot in lots.items():
         by_gang.setdefault(lot.gang.id, []).append(lot)
         lost[lot.gang.id] = lost.get(lot.gang.id, 0.0) + (float(prices.lost[number]) if prices is not None else 0.0)
-    evicts = tuple(_evict(by_gang[gang], asking.gang, lost[gang], now) for gang in sorted(lost))
+    evicts = tuple(evict_of(by_gang[gang], asking.gang, lost=lost[gang], now=now) for gang in sorted(lost))
     total = sum(lost.values())
     return Choice(
         nodes=nodes,
@@ -243,7 +243,8 @@ def _choice(
     )
 
 
-def _evict(lots: Sequence[Lot], asking: Gang, lost: float, now: float) -> Evict:
+def evict_of(lots: Sequence[Lot], asking: Gang, *, lost: float, now: float) -> Evict:
+    """The eviction of these lots of one gang for another gang."""
     gang = lots[0].gang
     whole = any(lot.whole for lot in lots)
     going = {pod.uid for lot in lots for pod in lot.pods}

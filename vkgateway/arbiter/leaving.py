@@ -1,0 +1,51 @@
+"""Pods of a pool that leave, with what their tenants get back of their limits by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, ValuesView
+
+from vkgateway.arbiter.facts import Pod
+from vkgateway.model.requests import Milli
+
+
+class Leaving(Mapping[str, Pod]):
+    """Pods by uid that are ending, or were told to go and must."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, tuple[str, Pod]] = {}
+        self._by_tenant: dict[str, Milli] = {}
+
+    def __getitem__(self, uid: str) -> Pod:
+        return self._pods[uid][1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pods)
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def values(self) -> ValuesView[Pod]:
+        """The pods, in the order in which they were added."""
+        return {uid: pod for uid, (_, pod) in self._pods.items()}.values()
+
+    def add(self, tenant: str, pods: Iterable[Pod]) -> None:
+        """These pods of a tenant leave."""
+        for pod in pods:
+            self.drop(pod.uid)
+            self._pods[pod.uid] = tenant, pod
+            self._count(tenant, pod, 1)
+
+    def drop(self, uid: str) -> None:
+        """A pod stays after all; nothing happens where it was not leaving."""
+        known = self._pods.pop(uid, None)
+        if known is not None:
+            self._count(*known, -1)
+
+    def of(self, tenant: str) -> Milli:
+        """What a tenant's pods that leave hold, in thousandths."""
+        return self._by_tenant.get(tenant, {})
+
+    def _count(self, tenant: str, pod: Pod, times: int) -> None:
+        mine = self._by_tenant.setdefault(tenant, {})
+        for name, amount in pod.shape.requests:
+            mine[name] = mine.get(name, 0) + amount * times

@@ -1,0 +1,108 @@
+"""What becomes of a snapshot when decisions are carried out, and decisions one after the other as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from vkgateway.arbiter.decisions import Admit, Decisions, Evict, Promote, Reprieve
+from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState, PoolKey, Snapshot
+
+_Changes = dict[str, dict[str, Pod]]
+"""By gang and uid, pods as they are afterwards."""
+
+
+def carried_out(snapshot: Snapshot, decisions: Decisions, now: float) -> Snapshot:
+    """The snapshot as the next cycle finds it; what did not change is the same object."""
+    gangs = {gang.id: gang for gang in snapshot.gangs}
+    changes: _Changes = {}
+    for admit in decisions.admits:
+        for uid, node in admit.nodes.items():
+            _change(
+                changes,
+                gangs[admit.gang],
+                [uid],
+                state=PodState.PLACED,
+                pool=admit.pool,
+                node=node,
+                borrowed=admit.borrowed,
+                behind=admit.behind,
+                since=now,
+            )
+    for evict in decisions.evicts:
+        fields = {"state": PodState.NOTIFIED, "deadline": evict.deadline, "evicted_for": evict.makes_room_for}
+        _change(changes, gangs[evict.gang], evict.pods, **fields)
+    for reprieve in decisions.reprieves:
+        stays = {"state": PodState.PLACED, "deadline": 0.0, "evicted_for": ""}
+        _change(changes, gangs[reprieve.gang], reprieve.pods, **stays)
+    for promote in decisions.promotes:
+        _change(changes, gangs[promote.gang], promote.pods, borrowed=False)
+    return replace(snapshot, gangs=tuple(_changed(gang, changes, decisions.plans) for gang in snapshot.gangs))
+
+
+def _change(changes: _Changes, gang: Gang, uids: Iterable[str], **fields: object) -> None:
+    mine = changes.setdefault(gang.id, {})
+    pods = {pod.uid: pod for pod in gang.pods}
+    for uid in uids:
+        mine[uid] = replace(mine.get(uid, pods[uid]), **fields)  # type: ignore[arg-type]
+
+
+def _changed(gang: Gang, changes: Mapping[str, Mapping[str, Pod]], plans: Mapping[str, Plan]) -> Gang:
+    plan, mine = plans.get(gang.id), changes.get(gang.id)
+    if mine is None:
+        return gang if gang.plan == plan else replace(gang, plan=plan)
+    return replace(gang, plan=plan, pods=tuple(mine.get(pod.uid, pod) for pod in gang.pods))
+
+
+def one_after_the_other(first: Decisions, then: Decisions, *, told: frozenset[str]) -> Decisions:
+    """The same as both; `told`: uids of the pods that had been told to go before the first."""
+    again = {uid for evict in then.evicts for uid in evict.pods}
+    stays = {uid for reprieve in then.reprieves for uid in reprieve.pods}
+    evicts = [*_evicts(first.evicts, without=again | stays), *then.evicts]
+    reprieves = [*_reprieves(first.reprieves, only=told - again), *_reprieves(then.reprieves, only=told)]
+    return Decisions(
+        admits=tuple(_together([*first.admits, *then.admits])),
+        evicts=tuple(evicts),
+        reprieves=tuple(sorted(reprieves, key=lambda each: each.gang)),
+        promotes=tuple(_promotes([*first.promotes, *then.promotes], without=again)),
+        holds=then.holds,
+        plans=then.plans,
+    )
+
+
+def _evicts(evicts: Iterable[Evict], *, without: set[str]) -> Iterable[Evict]:
+    for evict in evicts:
+        pods = tuple(uid for uid in evict.pods if uid not in without)
+        if pods:
+            yield (
+                evict
+                if pods == evict.pods
+                else replace(evict, pods=pods, lost=evict.lost * len(pods) / len(evict.pods))
+            )
+
+
+def _reprieves(reprieves: Iterable[Reprieve], *, only: Iterable[str]) -> Iterable[Reprieve]:
+    for reprieve in reprieves:
+        pods = tuple(uid for uid in reprieve.pods if uid in only)
+        if pods:
+            yield Reprieve(gang=reprieve.gang, pods=pods)
+
+
+def _promotes(promotes: Iterable[Promote], *, without: set[str]) -> Iterable[Promote]:
+    by_gang: dict[str, tuple[str, ...]] = {}
+    for promote in promotes:
+        pods = tuple(uid for uid in promote.pods if uid not in without)
+        by_gang[promote.gang] = by_gang.get(promote.gang, ()) + pods
+    for gang, pods in sorted(by_gang.items()):
+        if pods:
+            yield Promote(gang=gang, pods=pods)
+
+
+def _together(admits: Iterable[Admit]) -> Iterable[Admit]:
+    """One for each gang, pool and kind."""
+    known: dict[tuple[str, PoolKey, bool, str], Admit] = {}
+    for admit in admits:
+        key = admit.gang, admit.pool, admit.borrowed, admit.behind
+        before = known.get(key)
+        known[key] = replace(admit, nodes={**before.nodes, **admit.nodes}) if before is not None else admit
+    return known.values()

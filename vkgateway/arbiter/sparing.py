@@ -1,0 +1,138 @@
+"""Who was told to go, or is to be told now, and may stay: without them all plans hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from vkgateway.arbiter.asks import Ask
+from vkgateway.arbiter.decisions import Evict
+from vkgateway.arbiter.facts import Gang, Pod, PodState
+from vkgateway.arbiter.ledger import Ledger
+from vkgateway.arbiter.standing import Standing
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """Pods of one gang that go or stay together."""
+
+    gang: str
+    tenant: str
+    pods: tuple[Pod, ...]
+
+
+_Plans = Sequence[tuple[Ask, Mapping[str, str]]]
+
+
+def spare(ledger: Ledger) -> None:
+    """Of all who were told to go, or are to be told now, those stay without whom all plans hold; the dearest first."""
+    lost = {evict.gang: evict.lost for evict in ledger.evicts}
+    for standing in ledger.standings.values():
+        plans = [
+            (ledger.asks[gang], plan.nodes)
+            for gang, plan in sorted(ledger.plans.items())
+            if plan.pool == standing.pool.key
+        ]
+        units = [unit for gang in ledger.leaving_gangs(standing) for unit in _units(standing, gang)]
+        units.sort(key=lambda unit: (-lost.get(unit.gang, 0.0), unit.gang, -unit.pods[0].rank, unit.pods[0].uid))
+        needed = {pod.uid for unit in _needed(standing, plans, units) for pod in unit.pods}
+        for unit in units:
+            for pod in unit.pods:
+                if pod.uid in needed:
+                    standing.leaving.add(unit.tenant, [pod])
+                else:
+                    standing.leaving.drop(pod.uid)
+    evicts = [left for evict in ledger.evicts if (left := _left(ledger, evict)) is not None]
+    new = {uid for evict in evicts for uid in evict.pods}
+    ledger.evicts[:] = [*evicts, *_told_for_others(ledger, new)]
+
+
+def _units(standing: Standing, gang: Gang) -> Iterator[_Unit]:
+    """What of the gang leaves by our word: pod by pod where it runs without them; else all of them together."""
+    told = [pod for pod in gang.pods if pod.state is PodState.NOTIFIED and pod.pool == standing.pool.key]
+    if not any(pod.uid in standing.leaving for pod in told):
+        return
+    left = [pod for pod in gang.pods if pod.state is PodState.PLACED]
+    roles = all(sum(pod.role == role for pod in left) >= number for role, number in gang.role_minimum.items())
+    if left and len(left) >= gang.minimum and roles:
+        yield from (_Unit(gang.id, gang.tenant, (pod,)) for pod in told if pod.uid in standing.leaving)
+    else:
+        yield _Unit(gang.id, gang.tenant, tuple(told))
+
+
+def _needed(standing: Standing, plans: _Plans, units: Sequence[_Unit]) -> list[_Unit]:
+    """Those without whose leaving the plans do not hold, whose room is taken already; tried in this order."""
+    ours = {pod.uid for unit in units for pod in unit.pods}
+    mark = standing.room.mark()
+    standing.give(pod for uid, pod in standing.leaving.items() if uid not in ours)
+    for unit in units:
+        standing.give(unit.pods)
+        standing.leaving.add(unit.tenant, unit.pods)
+    needed = []
+    for unit in units:
+        before = standing.room.mark()
+        standing.take_back(unit.pods)
+        for pod in unit.pods:
+            standing.leaving.drop(pod.uid)
+        nodes = {pod.node for pod in unit.pods}
+        if not all(_holds(standing, unit, nodes, ask, places) for ask, places in plans):
+            standing.room.undo(before)
+            standing.leaving.add(unit.tenant, unit.pods)
+            needed.append(unit)
+    standing.room.undo(mark)
+    return needed
+
+
+def _holds(standing: Standing, unit: _Unit, nodes: Set[str], ask: Ask, places: Mapping[str, str]) -> bool:
+    """Whether a plan holds if this unit stays; it did before."""
+    if not nodes.isdisjoint(places.values()) and not standing.holds(ask.core, places):
+        return False
+    return ask.tenant != unit.tenant or standing.within_limit(ask.tenant, ask.core, [standing.leaving.of(ask.tenant)])
+
+
+def _told_for_others(ledger: Ledger, new: Set[str]) -> Iterator[Evict]:
+    """Who was told before to go for a gang that needs it no more, and goes at the same time for another one."""
+    for standing in ledger.standings.values():
+        for gang in ledger.leaving_gangs(standing):
+            pods = [
+                pod
+                for pod in gang.pods
+                if pod.uid in standing.leaving
+                and pod.state is PodState.NOTIFIED
+                and pod.uid not in new
+                and pod.evicted_for not in ledger.plans
+            ]
+            if pods:
+                yield Evict(
+                    gang=gang.id,
+                    pods=tuple(pod.uid for pod in pods),
+                    whole=all(pod.state is not PodState.PLACED for pod in gang.pods),
+                    makes_room_for=_for_whom(ledger, standing, gang.tenant, {pod.node for pod in pods}),
+                    deadline=min(pod.deadline for pod in pods),
+                    lost=0.0,
+                )
+
+
+def _for_whom(ledger: Ledger, standing: Standing, tenant: str, nodes: Set[str]) -> str:
+    """The first gang that has a plan on these nodes; or else of the same tenant, for whose limit they go."""
+    plans = sorted(
+        ((gang, plan) for gang, plan in ledger.plans.items() if plan.pool == standing.pool.key),
+        key=lambda each: each[0],
+    )
+    there = [gang for gang, plan in plans if not nodes.isdisjoint(plan.nodes.values())]
+    own = [gang for gang, _ in plans if ledger.asks[gang].tenant == tenant]
+    return [*there, *own, plans[0][0]][0]
+
+
+def _left(ledger: Ledger, evict: Evict) -> Evict | None:
+    """The eviction without those who can stay, for a gang that still has a plan; None: all of them can stay."""
+    standing = next(
+        (each for each in ledger.standings.values() if any(uid in each.leaving for uid in evict.pods)), None
+    )
+    if standing is None:
+        return None
+    pods = tuple(uid for uid in evict.pods if uid in standing.leaving)
+    if evict.makes_room_for not in ledger.plans:
+        nodes, tenant = {standing.leaving[uid].node for uid in pods}, ledger.gangs[evict.gang].tenant
+        evict = replace(evict, makes_room_for=_for_whom(ledger, standing, tenant, nodes))
+    return replace(evict, pods=pods, lost=evict.lost * len(pods) / len(evict.pods)) if pods != evict.pods else evict
