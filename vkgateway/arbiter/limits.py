@@ -19,13 +19,21 @@ WAITING_FOR_QUOTA = "WaitingForQuota"
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What the arbiter says of one pod; `code` and `message` say why a held pod waits."""
+    """What the arbiter says of one pod; `code` and `message` say why a held pod waits, or an evicting one goes."""
 
-    verdict: Literal["free", "held", "admitted", "evicting"]
+    verdict: Literal["free", "pending", "held", "admitted", "evicting", "retaken"]
     code: str = ""
     message: str = ""
     deadline: float | None = None
     """Unix seconds at which an evicting pod is deleted."""
+    grace: float | None = None
+    """Seconds that an evicting pod is given to end at most."""
+    evicted_for: str = ""
+    """The gang that an evicting pod makes room for."""
+    node: str = ""
+    """The compute node that it is to run on; empty: any of its pool's."""
+    borrowed: bool | None = None
+    """Outside its tenant's guarantee; None: the arbiter does not place it."""
 
 
 ADMITTED = Admission("admitted")

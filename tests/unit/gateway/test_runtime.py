@@ -22,6 +22,7 @@ from vkgateway.kube.resources import NAMESPACES, NODES, PODS
 from vkgateway.model.api import Tenant, TenantPool, TenantSpec
 from vkgateway.model.errors import NotFoundError, UnavailableError
 from vkgateway.model.objects import Meta
+from vkgateway.sync.admission.arbiter import Arbitration, Settings
 from vkgateway.sync.compute import ComputeLink
 from vkgateway.sync.engine import Engine
 from vkgateway.sync.pods.views import decode_tenant_pod
@@ -57,6 +58,7 @@ class Setting:
             computes=computes,
             kubelet=self.endpoint,
             engine=self.engine,
+            arbiter=Arbitration(Settings(), links=lambda: computes.links, specs=dict),
             address="10.0.0.1",
             settings=Nodes(),
             on_change=self.woken.append,

@@ -12,9 +12,12 @@ from typing import Any
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.store import ObjectStore
+from vkgateway.arbiter.facts import Quota
 from vkgateway.kube.client import Client
-from vkgateway.kube.resources import EVENTS, NAMESPACES, PODS, Resource
+from vkgateway.kube.resources import EVENTS, NAMESPACES, NODES, PODS, Resource
+from vkgateway.model.api import Pool
 from vkgateway.model.names import compute_namespace
+from vkgateway.sync.admission.arbiter import Arbitration, Settings
 from vkgateway.sync.compute import ComputeLink
 from vkgateway.sync.engine import Engine
 from vkgateway.sync.pods.case import Binding
@@ -50,6 +53,9 @@ class World:
     sync: TenantSync | None = None
     link: ComputeLink | None = None
     limit: dict[str, int] = field(default_factory=lambda: dict(PLENTY))
+    guarantee: dict[str, int] = field(default_factory=dict)
+    notice: float = 0.0
+    bind: float = 60.0
 
     # -- what a tenant and its API server do ---------------------------------------------------------------------
 
@@ -141,17 +147,26 @@ class World:
         tenant_client, compute_client = self.above.client("tenant"), self.below.client("compute")
         link = ComputeLink("local", compute_client)
         engine = Engine(workers=8)
+        arbiter = Arbitration(
+            Settings(gather=0.001, notice=self.notice, bind=self.bind),
+            links=lambda: {"local": link},
+            specs=lambda: {"local": (Pool(name="a100", node_selector={"gpu": "a100"}),)},
+            expected=lambda: [TENANT],
+            clock=self.clock,
+        )
         sync = TenantSync(
             TenantContext(name=TENANT, api_host="10.213.0.1", api_port=6443),
             tenant_client,
             links={"local": link},
             bindings={NODE: self.binding(link)},
             engine=engine,
+            arbiter=arbiter,
             clock=self.clock,
         )
         sync.set_limit(NODE, self.limit)
+        sync.set_quotas([Quota(tenant=TENANT, pool=("local", "a100"), limit=self.limit, guarantee=self.guarantee)])
         self.sync, self.link = sync, link
-        tasks = [asyncio.create_task(part.run(), name="gateway") for part in (link, sync, engine)]
+        tasks = [asyncio.create_task(part.run(), name="gateway") for part in (link, sync, engine, arbiter)]
         try:
             yield sync
         finally:
@@ -168,6 +183,16 @@ class World:
         return Binding(pool=pool, link=link, node_ip="10.213.0.1")
 
 
+def compute_node(name: str, *, gpus: int = 8) -> Document:
+    """A node of the pool, ready and empty."""
+    offered = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+    return {
+        "metadata": {"name": name, "labels": {"gpu": "a100"}},
+        "spec": {},
+        "status": {"allocatable": offered, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
 async def _close(*clients: Client) -> None:
     for client in clients:
         await client.close()
@@ -181,6 +206,7 @@ async def world(*, clock: Callable[[], float] = time.time) -> AsyncIterator[Worl
         FakeApiServer(store=ObjectStore(namespaces_must_exist=True)) as below,
     ):
         above.store.create(NAMESPACES, {"metadata": {"name": "default"}})
+        below.store.create(NODES, compute_node(COMPUTE_NODE))
         yield World(above, below, clock=clock)
 
 
