@@ -1,0 +1,84 @@
+"""Tests of what tenants read about a pod that waits."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vkgateway.arbiter.decisions import Hold, HoldCode
+from vkgateway.translate.holdtext import Told, expected, parse, sentence
+
+NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC).timestamp()
+MINUTE, HOUR = 60.0, 3600.0
+
+
+def hold(
+    message: str = "needs 2 pods", *, place: int = 0, earliest: float | None = None, likely: float | None = None
+) -> Hold:
+    return Hold(gang="a/ns/gang/x", code=HoldCode.ROOM, message=message, place=place, earliest=earliest, likely=likely)
+
+
+@pytest.mark.parametrize(
+    ("earliest", "likely", "text"),
+    [
+        (None, None, "not known"),
+        (None, HOUR, "not known"),
+        (2 * HOUR, None, "not before 14:00 UTC"),
+        (MINUTE, None, "not known"),
+        (-5.0, -5.0, "in about 1 min"),
+        (10.0, 61.0, "in about 2 min"),
+        (10.0, 5 * MINUTE, "in about 5 min"),
+        (10.0, 600.0, "in about 10 min"),
+        (10.0, 601.0, "between now and 12:11 UTC"),
+        (1830.0, 2430.0, "between 12:30 and 12:41 UTC"),
+        (1800.0, 1800.0, "at about 12:30 UTC"),
+        (2 * HOUR + 130, 3 * HOUR + 10, "between 14:00 and 15:05 UTC"),
+        (2 * HOUR, 13 * HOUR, "between 14:00 and 2026-11-22 01:00 UTC"),
+        (HOUR, 0.0, "at about 13:00 UTC"),
+    ],
+)
+def test_times_are_told_as_exactly_as_they_are_worth(earliest: float | None, likely: float | None, text: str) -> None:
+    def at(offset: float | None) -> float | None:
+        return None if offset is None else NOON + offset
+
+    assert expected(at(earliest), at(likely), now=NOON) == text
+
+
+def test_a_message_has_place_and_time_only_in_a_line() -> None:
+    standing = hold(place=3, earliest=NOON + HOUR, likely=NOON + 2 * HOUR)
+    assert sentence(standing, pool="a100.local", now=NOON) == (
+        "needs 2 pods; place 3 in a100.local; expected start between 13:00 and 14:00 UTC"
+    )
+    assert sentence(hold(), pool="a100.local", now=NOON) == "needs 2 pods"
+    assert sentence(hold(place=2), pool="", now=NOON) == "needs 2 pods"
+
+
+def test_a_message_stays_the_same_while_time_passes() -> None:
+    far = hold(place=1, earliest=NOON + HOUR, likely=NOON + 2 * HOUR)
+    near = hold(place=1, earliest=NOON + 300, likely=NOON + 590)
+    assert len({sentence(far, pool="p", now=NOON + second) for second in range(1800)}) <= 2
+    assert len({sentence(near, pool="p", now=NOON + second) for second in range(590)}) <= 4
+
+
+@given(
+    message=st.text().filter(lambda text: "; place " not in text and "; expected start " not in text),
+    place=st.integers(1, 10_000),
+    earliest=st.none() | st.floats(-1e5, 1e6),
+    likely=st.none() | st.floats(-1e5, 1e6),
+)
+def test_what_is_written_is_read_back(message: str, place: int, earliest: float | None, likely: float | None) -> None:
+    def at(offset: float | None) -> float | None:
+        return None if offset is None else NOON + offset
+
+    written = sentence(
+        hold(message, place=place, earliest=at(earliest), likely=at(likely)), pool="a100.local", now=NOON
+    )
+    assert parse(written) == Told(message, place, "a100.local", expected(at(earliest), at(likely), now=NOON))
+
+
+def test_any_other_text_is_a_sentence() -> None:
+    assert parse("waits; place unknown") == Told("waits; place unknown")
+    assert parse("") == Told("")
