@@ -34,15 +34,15 @@ def gated(platform: Platform) -> Iterator[Cluster]:
     platform.vkgateway("tenant", "create", "gates", "--pool", "a100")
     cluster = platform.tenant("gates")
     if not TEMPLATE.values["admissionGate"]:
-        apply_gate(cluster)
+        cluster.apply(*gate_objects())
     eventually(lambda: gates_of_new(cluster, asking(limits={"nvidia.com/gpu": "1"})), what="the policy at work")
     yield cluster
     platform.vkgateway("tenant", "delete", "gates", "--yes")
 
 
-def apply_gate(cluster: Cluster) -> None:
+def gate_objects() -> list[Document]:
     on = replace(TEMPLATE, values={**TEMPLATE.values, "admissionGate": True})
-    cluster.apply(*(found for found in on.objects(FACTS) if found["metadata"]["name"] == POLICY))
+    return [found for found in on.objects(FACTS) if found["metadata"]["name"] == POLICY]
 
 
 def asking(**resources: dict[str, str]) -> dict[str, Any]:
@@ -140,6 +140,11 @@ def test_pods_that_controllers_make_are_gated_too(gated: Cluster, kind: str, spe
     conditions = [entry for entry in pods[0]["status"].get("conditions", []) if entry["type"] == "PodScheduled"]
     assert [entry["reason"] for entry in conditions] == ["SchedulingGated"]
     gated.kubectl("delete", kind.lower(), kind.lower(), "--wait")
+
+
+def test_the_server_fills_nothing_in_so_that_looking_writes_nothing(gated: Cluster) -> None:
+    for wanted in gate_objects():
+        assert gated.get(wanted["kind"], POLICY)["spec"] == wanted["spec"]
 
 
 def test_a_gated_pod_cannot_be_bound_by_hand(gated: Cluster) -> None:
