@@ -37,12 +37,15 @@ def decide(snapshot: Snapshot, now: float) -> Decisions:
 
 def _round(snapshot: Snapshot, now: float) -> Decisions:
     ledger = Ledger(snapshot, now)
-    keep_plans(ledger)
+    keep_plans(ledger, borrowed=False)
     for standing in ledger.standings.values():
         standing.promote()
     start_guaranteed(ledger)
     while start_elsewhere(ledger):
         start_guaranteed(ledger)
+    spare(ledger)
+    keep_plans(ledger, borrowed=True)
+    start_elsewhere(ledger)
     turn = start_borrowed(ledger)
     spare(ledger)
     grow(ledger)

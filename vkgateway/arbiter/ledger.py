@@ -53,10 +53,10 @@ class Ledger:
                     self._told.setdefault(pod.pool, []).append((gang, pod))
 
     def planned(self) -> Iterator[Ask]:
-        """Gangs that the last cycle planned for, and that still have not what they need to run."""
-        for ask in self.asks.values():
-            if ask.core and ask.gang.plan is not None:
-                yield ask
+        """Gangs that the last cycle planned for, that still have not what they need to run, and of which nothing has
+        been decided in this one.
+        """
+        yield from (ask for ask in self.waiting() if ask.gang.plan is not None)
 
     def waiting(self) -> Iterator[Ask]:
         """Gangs that have not what they need to run, and nothing is planned for them."""

