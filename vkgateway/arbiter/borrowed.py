@@ -40,15 +40,23 @@ class _Step:
 
     def start(self, standing: Standing, ask: Ask) -> bool:
         kept = standing.reservation
-        free = kept is None or kept.lets(standing.ends, ask.gang, self._ledger.now)
+        free = (
+            kept is None
+            or kept.lets(standing.ends, ask.gang, self._ledger.now)
+            or kept.may_lend(ask.gang, self._ledger.now)
+        )
         return self._once(("start", free), standing, ask, lambda: start_in(self._ledger, standing, ask, ask.core))
 
     def make_room(self, standing: Standing, ask: Ask) -> bool:
-        """Call in surplus, or wait for what is leaving: only where nothing is kept for somebody ahead."""
-        coming = standing.leaving or self._ledger.told_for(ask.gang.id, standing)
-        if standing.reservation is not None or not (coming or len(standing.surplus)):
+        """Call in surplus and what runs in its reserved place, or wait for what is leaving.
+
+        Only where nothing is kept for somebody ahead.
+        """
+        told = self._ledger.told_for(ask.gang.id, standing)
+        callable_ = standing.callable_for(ask.gang.id)
+        if standing.reservation is not None or not (standing.leaving or told or len(callable_)):
             return False
-        made = self._once(("room",), standing, ask, lambda: make_room(self._ledger, standing, ask, standing.surplus))
+        made = self._once(("room",), standing, ask, lambda: make_room(self._ledger, standing, ask, callable_))
         if made:
             self._failed.clear()
         return made
@@ -64,13 +72,14 @@ class _Step:
         return standing.reservation is not None
 
     def _once(self, what: Hashable, standing: Standing, ask: Ask, attempt: Callable[[], bool]) -> bool:
-        """Try, if it was not tried in vain for an equal gang. Who has pods told to go for it is like nobody else."""
+        """Try, if it was not tried in vain for an equal gang. Who has others go for it is like nobody else."""
+        alone = ask.running or ask.gang.id in standing.behind or self._ledger.told_for(ask.gang.id, standing)
         key: Hashable = (
             what,
             standing.pool.key,
             tuple(pod.shape for pod in ask.core),
             ask.gang.required_level,
-            ask.gang.id if ask.running or self._ledger.told_for(ask.gang.id, standing) else "",
+            ask.gang.id if alone else "",
         )
         if key in self._failed:
             return False
@@ -88,13 +97,17 @@ def share(ledger: Ledger, ask: Ask) -> float:
 
 def start_in(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) -> bool:
     """Start these pods in what is free and not kept for somebody else, if they all fit."""
-    nodes = find_behind(ledger, standing, ask, pods)
+    behind, nodes = "", find_behind(ledger, standing, ask, pods)
+    kept = standing.reservation
+    if nodes is None and kept is not None and kept.may_lend(ask.gang, ledger.now):
+        behind, nodes = kept.gang, place_now(standing, ask, pods)
+    elif nodes is not None:
+        standing.take(pods, nodes)
     if nodes is None:
         return False
-    standing.take(pods, nodes)
     guaranteed = ask.gang.band is Band.GUARANTEED
     inside = guaranteed and standing.move_in(ask.tenant, [(pod, nodes[pod.uid]) for pod in pods])
-    ledger.start(ask, standing, pods, nodes, inside=inside)
+    ledger.start(ask, standing, pods, nodes, inside=inside, behind=behind)
     return True
 
 
@@ -114,11 +127,15 @@ def find_behind(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod
 def _reservation(ledger: Ledger, standing: Standing, ask: Ask) -> Reservation | None:
     """A place at the earliest time that is known; without any, only for those who have waited for long."""
     gang = ask.gang
+    lent = tuple(pod for pod in standing.callable_for(gang.id).pods() if pod.node in standing.room)
+    mark = standing.room.mark()
+    standing.give(lent)
     found = earliest(
         standing.room, standing.ends, ask.core, required_level=gang.required_level, among=among(standing, ask)
     )
+    standing.room.undo(mark)
     if found is not None:
-        return Reservation(gang.id, ask.core, found[1], found[0])
+        return Reservation(gang.id, ask.core, found[1], found[0], lent)
     if ledger.now - gang.created < ledger.policy.age_cap:
         return None
     choice = choose(
@@ -131,4 +148,4 @@ def _reservation(ledger: Ledger, standing: Standing, ask: Ask) -> Reservation | 
         among=among(standing, ask),
         coming=standing.leaving.values(),
     )
-    return Reservation(gang.id, ask.core, choice.nodes, None) if choice is not None else None
+    return Reservation(gang.id, ask.core, choice.nodes, None, lent) if choice is not None else None

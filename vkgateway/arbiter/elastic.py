@@ -10,7 +10,7 @@ from vkgateway.arbiter.facts import Band, Pod, PodState
 from vkgateway.arbiter.inside import Inside
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import in_turn
-from vkgateway.arbiter.plans import among
+from vkgateway.arbiter.plans import among, place_now
 from vkgateway.arbiter.standing import Standing
 
 
@@ -41,12 +41,22 @@ def _next(ledger: Ledger, ask: Ask) -> bool:
     nodes = _inside(standing, near, pod)
     inside = nodes is not None
     if nodes is None:
-        nodes = find_behind(ledger, standing, near, [pod])
+        nodes = _borrowed(ledger, standing, near, pod)
     if nodes is None:
         return False
     standing.take([pod], nodes)
     ledger.start(ask, standing, [pod], nodes, inside=inside)
     return True
+
+
+def _borrowed(ledger: Ledger, standing: Standing, ask: Ask, pod: Pod) -> dict[str, str] | None:
+    """A place in what is free; what is surplus is called in at any time, and so may be in what is reserved."""
+    nodes = find_behind(ledger, standing, ask, [pod])
+    if nodes is None and ask.gang.elastic:
+        mark = standing.room.mark()
+        nodes = place_now(standing, ask, [pod])
+        standing.room.undo(mark)
+    return nodes
 
 
 def _placed(ask: Ask, standing: Standing, nodes: dict[str, str]) -> tuple[Pod, ...]:

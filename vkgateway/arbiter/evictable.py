@@ -5,7 +5,7 @@ Lots that are dropped leave holes, which are closed now and then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import zip_longest
@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vkgateway.arbiter.facts import Gang, PoolKey, Shape
+from vkgateway.arbiter.facts import Gang, Pod, PoolKey, Shape
 from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.lots import Lot, lots_of
 from vkgateway.arbiter.views import MOST
@@ -102,6 +102,12 @@ class Evictable:
     def of_gang(self, gang: str) -> Sequence[int]:
         """The numbers of a gang's lots."""
         return self._of_gang.get(gang, ())
+
+    def pods(self) -> Iterator[Pod]:
+        """All pods of all lots."""
+        for lot in self.lots:
+            if lot is not None:
+                yield from lot.pods
 
     def table(self) -> Table:
         """All lots as they are now; good until the next change."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
-from vkgateway.arbiter.facts import Gang, Pod, PodState, Policy, Pool, Shape
+from vkgateway.arbiter.facts import Band, Gang, Pod, PodState, Policy, Pool, Shape
 from vkgateway.arbiter.placement import place
 from vkgateway.arbiter.room import Among, Room
 
@@ -40,6 +40,12 @@ class Ends:
         """When a pod will have gone; None: not known."""
         end = self._by_pod.get(uid)
         return end.time if end is not None else None
+
+    def until(self, time: float | None, *, without: Container[str]) -> Iterator[End]:
+        """Ends up to a time, but for those of some pods."""
+        for uid, end in self._by_pod.items():
+            if time is not None and end.time <= time and uid not in without:
+                yield end
 
     def copy(self) -> Ends:
         """To look ahead in without a change of what is known."""
@@ -115,11 +121,19 @@ class Reservation:
     nodes: Mapping[str, str]
     start: float | None
     """Seconds since the epoch; None: not known, its nodes are kept free as they empty."""
+    lent: tuple[Pod, ...] = ()
+    """Placed pods that go as soon as the gang can start."""
 
     def lets(self, ends: Ends, gang: Gang, now: float) -> bool:
         """Whether the gang, started now, will have gone when the place is needed."""
         run = ends.run(gang)
         return self.start is not None and run is not None and now + run <= self.start
+
+    def may_lend(self, gang: Gang, now: float) -> bool:
+        """Whether the gang may start in the place itself, to be let go when its time has come."""
+        if gang.band is not Band.LOW:
+            return False
+        return gang.minimum_run <= 0 or (self.start is not None and now + gang.minimum_run <= self.start)
 
     def narrow(self, room: Room, ends: Ends) -> None:
         """Take of what is free now all that will be missing at the start unless it is left free; to be undone."""
@@ -128,8 +142,9 @@ class Reservation:
             here = missing.setdefault(self.nodes[pod.uid], {})
             for name, amount in pod.shape.requests:
                 here[name] = here.get(name, 0) + amount
-        for end in ends.known:
-            if self.start is not None and end.time <= self.start and end.node in missing:
+        lent = {pod.uid: End(0.0, pod.node, pod.shape) for pod in self.lent}
+        for end in (*lent.values(), *ends.until(self.start, without=lent)):
+            if end.node in missing:
                 here = missing[end.node]
                 for name, amount in end.shape.requests:
                     here[name] = here.get(name, 0) - amount

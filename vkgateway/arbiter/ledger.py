@@ -92,10 +92,14 @@ class Ledger:
         nodes: Mapping[str, str],
         *,
         inside: bool,
+        behind: str = "",
     ) -> None:
-        """These pods start now; their room is taken already, and their cells are held if they are inside."""
+        """These pods start now; their room is taken already, and their cells are held if they are inside.
+
+        `behind`: the gang in whose reserved place they start.
+        """
         self._book(ask, standing, pods, inside=inside)
-        self._admit(ask, standing, pods, nodes, inside=inside)
+        self._admit(ask, standing, pods, nodes, inside=inside, behind=behind)
 
     def start_planned(self, ask: Ask, standing: Standing, nodes: Mapping[str, str]) -> None:
         """A gang that has a plan starts on other nodes than planned; room and cells are seen to."""
@@ -103,11 +107,19 @@ class Ledger:
         self._admit(ask, standing, ask.core, nodes, inside=not plan.borrowed)
 
     def _admit(
-        self, ask: Ask, standing: Standing, pods: Sequence[Pod], nodes: Mapping[str, str], *, inside: bool
+        self,
+        ask: Ask,
+        standing: Standing,
+        pods: Sequence[Pod],
+        nodes: Mapping[str, str],
+        *,
+        inside: bool,
+        behind: str = "",
     ) -> None:
         gang = ask.gang
         chosen = {pod.uid: nodes[pod.uid] for pod in pods}
-        self._admits.append(Admit(gang=gang.id, pool=standing.pool.key, nodes=chosen, borrowed=not inside))
+        admit = Admit(gang=gang.id, pool=standing.pool.key, nodes=chosen, borrowed=not inside, behind=behind)
+        self._admits.append(admit)
         before = self.started.get(gang.id)
         self.started[gang.id] = Start(standing, {**(before.nodes if before else {}), **nodes})
         standing.ends.add_start(gang, pods, nodes, self.now)
@@ -131,11 +143,12 @@ class Ledger:
 
     def admits(self) -> Iterator[Admit]:
         """One for each gang and side of the cells; what was admitted in pieces is put together."""
-        together: dict[tuple[str, bool], Admit] = {}
+        together: dict[tuple[str, bool, str], Admit] = {}
         for admit in self._admits:
-            known = together.get((admit.gang, admit.borrowed))
+            key = admit.gang, admit.borrowed, admit.behind
+            known = together.get(key)
             nodes = {**known.nodes, **admit.nodes} if known is not None else admit.nodes
-            together[admit.gang, admit.borrowed] = replace(admit, nodes=nodes)
+            together[key] = replace(admit, nodes=nodes)
         yield from together.values()
 
     def reprieves(self) -> Iterator[Reprieve]:

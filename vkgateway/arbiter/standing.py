@@ -229,6 +229,28 @@ class Standing:
                 found.put(self._core_fixed(self.as_it_counts(gang)))
         return found
 
+    @cached_property
+    def behind(self) -> dict[str, list[str]]:
+        """By gang the gangs that run in a place that was reserved for it."""
+        found: dict[str, list[str]] = {}
+        for gang in self.gangs.values():
+            for ahead in sorted({pod.behind for pod in gang.pods if pod.behind and pod.state is PodState.PLACED}):
+                found.setdefault(ahead, []).append(gang.id)
+        return found
+
+    def callable_for(self, gang: str) -> Evictable:
+        """What a gang that borrows may call in: surplus, and what runs in the place that was reserved for it."""
+        behind = self.behind.get(gang)
+        if not behind:
+            return self.surplus
+        found = Evictable(self.pool.key, self.pool.unit)
+        for each in self.gangs.values():
+            if each.id in behind:
+                found.put(self.as_it_counts(each))
+            elif each.elastic:
+                found.put(self._core_fixed(self.as_it_counts(each)))
+        return found
+
     def told_to_go(self, gang_id: str, uids: Iterable[str]) -> list[Pod]:
         """These pods leave; returns them."""
         going, gang = set(uids), self.gangs[gang_id]

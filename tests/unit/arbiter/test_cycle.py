@@ -324,6 +324,95 @@ def test_small_work_flows_past_only_where_it_ends_in_time() -> None:
     assert there.running() == {"runs", "short"}
 
 
+def test_low_work_runs_in_a_reserved_place_until_its_time_comes() -> None:
+    there = cluster(2, quota("a"), quota("b"))
+    there.add(gang("runs", "a", [8], run_limit=100.0))
+    there.runs["runs"] = 100.0
+    there.cycle()
+    came = there.now
+    there.add(gang("wide", "a", [8, 8], created=1.0), gang("low", "a", [8], band=LOW))
+
+    [admit] = there.cycle().admits
+
+    assert (admit.gang, admit.behind) == ("low", "wide")
+    there.settle(90)
+    assert there.running() == {"runs", "low"}
+    there.settle(30)
+    assert there.started["wide"] == came + 115
+    assert there.running() == {"wide"}
+
+
+def test_who_runs_in_a_reserved_place_goes_for_nobody_else_that_borrows() -> None:
+    there = cluster(2, quota("a"), quota("b"))
+    there.add(gang("runs", "a", [8], run_limit=100.0))
+    there.cycle()
+    there.add(gang("wide", "a", [8, 8], created=1.0), gang("low", "a", [8], band=LOW))
+    there.cycle()
+    del there.gangs["wide"]
+    there.add(gang("other", "a", [8]))
+
+    assert not there.cycle().evicts
+    assert there.running() == {"runs", "low"}
+
+
+def test_in_a_reserved_place_nothing_starts_that_could_not_be_let_go_in_time() -> None:
+    there = cluster(2, quota("a"), quota("b"))
+    there.add(gang("runs", "a", [8], run_limit=100.0))
+    there.cycle()
+    there.add(gang("wide", "a", [8, 8], created=1.0), gang("low", "a", [8], band=LOW, minimum_run=200.0))
+
+    assert held(there.cycle())["low"].code is HoldCode.RESERVATION
+
+
+def test_surplus_grows_into_a_reserved_place_and_shrinks_in_time() -> None:
+    there = cluster(2, quota("a"), quota("b"))
+    there.add(gang("runs", "a", [8], run_limit=100.0), gang("elastic", "b", [4, 4], elastic=True, minimum=1, band=LOW))
+    there.runs["runs"] = 100.0
+    there.cycle()
+    there.add(gang("wide", "a", [8, 4], created=1.0))
+
+    there.settle(50)
+
+    assert len(there.placed("elastic")) == 2
+    there.settle(70)
+    assert there.running() == {"wide", "elastic"}
+    assert len(there.placed("elastic")) == 1
+
+
+def test_a_tenants_own_low_work_goes_where_its_limit_is_reached() -> None:
+    there = cluster(3, quota("a", 8, limit=16), quota("b"))
+    there.add(gang("low1", "a", [8], band=LOW), gang("low2", "a", [8], band=LOW, restart_cost=50.0))
+    there.cycle()
+    assert len(there.running()) == 2
+    came = there.now
+    there.add(gang("high", "a", [8]))
+
+    [evict] = there.cycle().evicts
+
+    assert (evict.gang, evict.makes_room_for) == ("low1", "high")
+    there.settle(20)
+    assert there.started["high"] == came + 15
+    assert there.running() == {"high", "low2"}
+
+
+def test_others_do_not_go_for_a_limit() -> None:
+    there = cluster(3, quota("a", 8, limit=8), quota("b"))
+    there.add(gang("low", "a", [4, 4], band=LOW), *(gang(f"other{index}", "b", [8], band=LOW) for index in range(2)))
+    there.cycle()
+    there.add(gang("high", "a", [8]))
+
+    assert [evict.gang for evict in there.cycle().evicts] == ["low"]
+
+
+def test_only_as_much_of_its_own_goes_as_the_limit_needs() -> None:
+    there = cluster(2, quota("a", 4, limit=10), quota("b"))
+    there.add(*(gang(f"low{index}", "a", [2], band=LOW, restart_cost=10.0 * index) for index in range(5)))
+    there.cycle()
+    there.add(gang("high", "a", [4]))
+
+    assert [evict.gang for evict in there.cycle().evicts] == ["low0", "low1"]
+
+
 def test_what_a_tenant_reads_names_neither_other_tenants_nor_their_gangs() -> None:
     there = cluster(3, quota("acme", weight=100.0), quota("b"))
     there.add(gang("b/ns/pod/small", "b", [1]))

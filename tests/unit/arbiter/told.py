@@ -93,6 +93,9 @@ class Told(Cluster):
             room = self.room(without=tuple((leaving | gone) - set(evict.pods)), plans=others)
             core = [pod for pod in asks.pods if pod.uid in plan.nodes]
             if plan.borrowed:
+                goes = known[evict.gang]
+                called = {pod.behind for pod in goes.pods if pod.state is PodState.PLACED}
+                assert (goes.elastic and not evict.whole) or asks.id in called, f"{evict}: who borrows evicts nobody"
                 found = place(room, core, required_level=asks.required_level)
             else:
                 found = Inside(self.cells(others), asks.tenant, core, required_level=asks.required_level)(room)
