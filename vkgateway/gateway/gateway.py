@@ -7,8 +7,10 @@ import ssl
 from functools import partial
 from typing import Protocol
 
+from vkgateway.arbiter.facts import Policy
 from vkgateway.gateway import metrics
 from vkgateway.gateway.compute import ComputeController
+from vkgateway.gateway.config import Arbiter as ArbiterSection
 from vkgateway.gateway.config import Config
 from vkgateway.gateway.connections import connect
 from vkgateway.gateway.events import Recorder
@@ -20,6 +22,8 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.kubeconfig import Connection
 from vkgateway.kubelet.server import KubeletServer
 from vkgateway.kubelet.target import PodTarget
+from vkgateway.model.api import Pool
+from vkgateway.sync.admission.arbiter import Arbitration, Settings
 from vkgateway.sync.engine import Engine
 
 GATHER_SECONDS = 0.1
@@ -50,6 +54,12 @@ class Gateway:
         self.computes = ComputeController(
             management, recorder=recorder, connect=self._connect, on_change=self._compute_changed
         )
+        self.arbiter = Arbitration(
+            _arbiter_settings(settings.arbiter),
+            links=lambda: self.computes.links,
+            specs=self._pools,
+            expected=self._expected,
+        )
         self.kubelet = KubeletServer(
             address=address,
             port=settings.kubelet.port,
@@ -63,6 +73,7 @@ class Gateway:
             computes=self.computes,
             kubelet=self.kubelet,
             engine=self.engine,
+            arbiter=self.arbiter,
             address=address,
             settings=settings.nodes,
             on_change=self._nodes_changed,
@@ -95,6 +106,7 @@ class Gateway:
                     group.create_task(self.engine.run(), name="engine")
                     group.create_task(self.computes.run(), name="compute-clusters")
                     group.create_task(self.tenants.run(), name="tenants")
+                    group.create_task(self.arbiter.run(), name="arbiter")
                     group.create_task(metrics.watch_loop(), name="event-loop-lag")
             finally:
                 if self._waking is not None:
@@ -114,6 +126,16 @@ class Gateway:
             max_connections=self._settings.sync.connections,
             server_hostname=connection.tls_server_name or None,
         )
+
+    def _expected(self) -> list[str] | None:
+        """The tenants whose pods must be known before anything is decided; None: not known yet."""
+        if not self.tenants.tenants.complete or not self.computes.clusters.complete:
+            return None
+        return self.tenants.names()
+
+    def _pools(self) -> dict[str, tuple[Pool, ...]]:
+        """The pools of each compute cluster, as ops want them now."""
+        return {found.metadata.name: found.spec.pools for found in self.computes.clusters.items.values()}
 
     def _find(self, tenant: str, namespace: str, pod: str) -> PodTarget:
         return self.runtimes.find(tenant, namespace, pod)
@@ -137,6 +159,16 @@ class Gateway:
         metrics.count_tenants(self.tenants.phases())
         metrics.count_compute_clusters(link.reachable for link in self.computes.links.values())
         metrics.measure_queue(self.engine.queue, tenants=self.tenants.names())
+
+
+def _arbiter_settings(section: ArbiterSection) -> Settings:
+    return Settings(
+        policy=Policy(age_cap=section.age_cap_seconds, run_margin=section.run_margin),
+        notice=section.notice_seconds,
+        grace_max=section.grace_seconds_max,
+        gather=section.gather_seconds,
+        bind=section.bind_seconds,
+    )
 
 
 def _known(reflector: _Completable) -> str:

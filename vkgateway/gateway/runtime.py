@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from vkgateway.arbiter.facts import Quota
 from vkgateway.gateway.config import Nodes
 from vkgateway.gateway.nodes import NodeSource
 from vkgateway.gateway.planes import Access, NodesSeen
@@ -26,6 +27,7 @@ from vkgateway.model.names import (
     VIRTUAL_NODE_TYPE,
 )
 from vkgateway.model.requests import milli
+from vkgateway.sync.admission.desk import ArbiterService
 from vkgateway.sync.compute import ComputeLink, decode_object
 from vkgateway.sync.engine import Engine
 from vkgateway.sync.pods.case import Binding
@@ -49,6 +51,23 @@ class Wiring:
     links: Mapping[str, ComputeLink]
     sources: Mapping[str, NodeSource]
     missing: tuple[TenantPool, ...]
+    granted: float = 0.0
+    """When the tenant was made (seconds since the epoch)."""
+
+    def quotas(self) -> tuple[Quota, ...]:
+        """What the tenant is guaranteed of each pool, and may use of it at most."""
+        return tuple(
+            Quota(
+                tenant=self.context.name,
+                pool=(source.link.name, source.pool.name),
+                guarantee=milli(source.wanted.guarantee),
+                limit=milli(source.wanted.limit),
+                weight=source.wanted.weight,
+                cells=source.wanted.cells,
+                granted=self.granted,
+            )
+            for source in self.sources.values()
+        )
 
     def bindings(self) -> dict[str, Binding]:
         """What each virtual node stands for."""
@@ -68,6 +87,7 @@ class TenantRuntime:
         wiring: Wiring,
         *,
         engine: Engine,
+        arbiter: ArbiterService,
         settings: Nodes,
         on_change: Callable[[], None],
     ) -> None:
@@ -79,8 +99,14 @@ class TenantRuntime:
         self._settings = settings
         self._on_change = on_change
         self._sync = TenantSync(
-            wiring.context, access.client, links=wiring.links, bindings=wiring.bindings(), engine=engine
+            wiring.context,
+            access.client,
+            links=wiring.links,
+            bindings=wiring.bindings(),
+            engine=engine,
+            arbiter=arbiter,
         )
+        self._sync.set_quotas(wiring.quotas())
         self._nodes: dict[str, VirtualNode] = {}
         self._limits: dict[str, Mapping[str, int]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -104,6 +130,8 @@ class TenantRuntime:
         old, self._wiring = self._wiring, wiring
         if (old.context, old.links, old.bindings()) != (wiring.context, wiring.links, wiring.bindings()):
             self._sync.rebind(wiring.context, links=wiring.links, bindings=wiring.bindings())
+        if old.quotas() != wiring.quotas() or old.bindings() != wiring.bindings():
+            self._sync.set_quotas(wiring.quotas())
         for name in self._nodes.keys() - wiring.sources.keys():
             await self._remove_node(name)
         for name in wiring.sources:

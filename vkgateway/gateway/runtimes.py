@@ -13,9 +13,11 @@ from vkgateway.gateway.planes import Access, NodesSeen
 from vkgateway.gateway.runtime import TenantRuntime, Wiring
 from vkgateway.gateway.status import failing, waiting
 from vkgateway.kubelet.target import PodTarget
+from vkgateway.model import times
 from vkgateway.model.api import Tenant, TenantPool
 from vkgateway.model.errors import NotFoundError
 from vkgateway.model.names import virtual_node_name
+from vkgateway.sync.admission.desk import ArbiterService
 from vkgateway.sync.engine import Engine
 from vkgateway.translate.context import TenantContext
 
@@ -50,6 +52,7 @@ class TenantRuntimes:
         computes: ComputeController,
         kubelet: Endpoint,
         engine: Engine,
+        arbiter: ArbiterService,
         address: str,
         settings: Nodes,
         on_change: Callable[[str], None],
@@ -58,6 +61,7 @@ class TenantRuntimes:
         self._computes = computes
         self._kubelet = kubelet
         self._engine = engine
+        self._arbiter = arbiter
         self._address = address
         self._settings = settings
         self._on_change = on_change
@@ -136,6 +140,7 @@ class TenantRuntimes:
             access,
             wiring,
             engine=self._engine,
+            arbiter=self._arbiter,
             settings=self._settings,
             on_change=lambda: self._on_change(name),
         )
@@ -181,4 +186,6 @@ class TenantRuntimes:
                 port=self._kubelet.port,
                 last_capacity=shown.get((pool.name, pool.compute_cluster), {}),
             )
-        return Wiring(context, links, sources, tuple(missing))
+        created = tenant.metadata.creation_timestamp
+        granted = times.parse(created).timestamp() if created else 0.0
+        return Wiring(context, links, sources, tuple(missing), granted)

@@ -25,6 +25,7 @@ from vkgateway.sync.eventviews import SELECTOR, EventView, decode_event
 from vkgateway.sync.heartbeat import Heartbeat
 from vkgateway.sync.marks import TOKEN_OF
 from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod
+from vkgateway.sync.strangers import FIELD_SELECTOR, LABEL_SELECTOR, StrangerView, decode_stranger
 from vkgateway.translate.poolnodes import PoolNodes, in_pool
 
 log = structlog.get_logger(__name__)
@@ -41,6 +42,7 @@ AnyReflector = (
     | Reflector[NamespaceView]
     | Reflector[ObjectView]
     | Reflector[EventView]
+    | Reflector[StrangerView]
 )
 
 decode_object = msgspec.json.Decoder(ObjectView).decode
@@ -81,6 +83,8 @@ class ComputeLink:
         self.why_unreachable = "not connected yet"
         self.on_nodes_changed: list[Callable[[], None]] = []
         self.on_reachable_changed: list[Callable[[], None]] = []
+        self.on_pod_changed: list[Callable[[ComputePodView | None, ComputePodView | None], None]] = []
+        self.on_stranger_changed: list[Callable[[StrangerView | None, StrangerView | None], None]] = []
         self._listeners: dict[str, Listener] = {}
         self._pods: dict[str, dict[Key, ComputePodView]] = defaultdict(dict)
         self._watching = False, self.why_unreachable
@@ -94,6 +98,15 @@ class ComputeLink:
             on_change=self._pod_changed,
             label_selector=ours,
             on_reachable=self._watches,
+            on_complete=self._completed,
+        )
+        self.strangers: Reflector[StrangerView] = Reflector(
+            client,
+            resources.PODS,
+            decode=decode_stranger,
+            on_change=self._stranger_changed,
+            label_selector=LABEL_SELECTOR,
+            field_selector=FIELD_SELECTOR,
             on_complete=self._completed,
         )
         self.nodes: Reflector[NodeView] = Reflector(
@@ -151,6 +164,10 @@ class ComputeLink:
         """All tenant pods that something stands for here."""
         return list(self._pods[tenant])
 
+    def pods_of(self, tenant: str) -> list[ComputePodView]:
+        """All compute pods that stand for a tenant's."""
+        return list(self._pods[tenant].values())
+
     def pool_nodes(self, selector: Mapping[str, str]) -> PoolNodes:
         """The nodes that a selector chooses, as seen last; kept until a node changes."""
         chosen = frozenset(selector.items())
@@ -193,6 +210,7 @@ class ComputeLink:
 
     def _reflectors(self) -> Iterator[tuple[str, AnyReflector]]:
         yield "pods", self.pods
+        yield "strangers", self.strangers
         yield "nodes", self.nodes
         yield "namespaces", self.namespaces
         yield from self.copies.items()
@@ -235,9 +253,15 @@ class ComputeLink:
             self._pods[tenant][key] = new
         elif (known := self._pods[tenant].get(key)) is not None and known.metadata.uid == view.metadata.uid:
             del self._pods[tenant][key]
+        for callback in self.on_pod_changed:
+            callback(old, new)
         listener = self._listeners.get(tenant)
         if listener is not None:
             listener.compute_pod_changed(key)
+
+    def _stranger_changed(self, old: StrangerView | None, new: StrangerView | None) -> None:
+        for callback in self.on_stranger_changed:
+            callback(old, new)
 
     def _event_changed(self, old: EventView | None, new: EventView | None) -> None:
         """What has no tenant's namespace is only kept, in case the namespace is told of later."""

@@ -11,6 +11,12 @@ REQUESTS: Final = "vkgateway.io/requests"
 EVICTED: Final = "vkgateway.io/evicted"
 """On a pod: why the gateway itself takes it away, as `Reason: message`."""
 
+EVICTED_FOR: Final = "vkgateway.io/evicted-for"
+"""On a pod that is told to go: the gang that it makes room for."""
+
+RETAKEN: Final = "vkgateway.io/retaken"
+"""On a pod that no node took in time: it is removed, stands for nobody any more, and its end is told to nobody."""
+
 SOURCE_VERSION: Final = "vkgateway.io/source-version"
 """On a copied ConfigMap or Secret: the resource version of the tenant's object that it was made from."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import structlog
 
+from vkgateway.arbiter.facts import Quota
 from vkgateway.arbiter.limits import Limits
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
@@ -17,6 +18,7 @@ from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import NAME_ANNOTATION, UID_ANNOTATION
 from vkgateway.model.objects import NamespaceView, ObjectView
 from vkgateway.model.requests import Milli
+from vkgateway.sync.admission.desk import ArbiterService, Desk
 from vkgateway.sync.compute import COPY_RESOURCES, ComputeLink, CopyKind, Key, decode_namespace, decode_object
 from vkgateway.sync.copies import Copies, Reference
 from vkgateway.sync.engine import Engine, Item
@@ -56,6 +58,7 @@ class TenantSync:
         links: Mapping[str, ComputeLink],
         bindings: Mapping[str, Binding],
         engine: Engine,
+        arbiter: ArbiterService,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.tenant = tenant
@@ -69,7 +72,6 @@ class TenantSync:
             resources.PODS,
             decode=decode_tenant_pod,
             on_change=self._tenant_pod_changed,
-            field_selector="spec.nodeName!=",
             on_complete=self.look_at_everything,
         )
         self.namespaces: Reflector[NamespaceView] = Reflector(
@@ -107,15 +109,35 @@ class TenantSync:
             meter=meter,
             clock=clock,
         )
+        self._desk = Desk(
+            tenant.name,
+            client,
+            self.pods,
+            links=self.links,
+            bindings=self.bindings,
+            service=arbiter,
+            events=self.events,
+            sent=self._downward.created,
+            whole=upward.whole,
+            look_at_gate=self._look_at_gate,
+            look_at_pod=self._look_later,
+            clock=clock,
+        )
         self._pods = PodReconciler(
             tenant,
             self.pods,
             links=self.links,
             bindings=self.bindings,
-            hands=Hands(upward=upward, downward=self._downward),
+            hands=Hands(
+                upward=upward,
+                downward=self._downward,
+                notices=self._desk.notices,
+                tell_held=self._desk.tell_held,
+            ),
             copies=self.copies,
             tokens=self._tokens,
             limits=self.limits,
+            arbiter=self._desk,
             wake=self._look_at_pod,
             later=self._look_later,
             freshen=self._look_at_copy,
@@ -143,6 +165,7 @@ class TenantSync:
             async with asyncio.TaskGroup() as group:
                 for reflector in watches:
                     group.create_task(reflector.run(), name=f"tenant/{name}/watch")
+                group.create_task(self._desk.run(), name=f"tenant/{name}/admission")
         finally:
             for link in self.links.values():
                 link.unlisten(name)
@@ -165,6 +188,10 @@ class TenantSync:
         self._pods.forget_plans()
         self.look_at_everything()
 
+    def set_quotas(self, quotas: Iterable[Quota]) -> None:
+        """Set what the tenant is guaranteed of each pool, and may use of it at most."""
+        self._desk.rebound(quotas)
+
     def set_limit(self, node: str, limit: Milli) -> None:
         """Set what may be used of a virtual node (what it shows as allocatable), and look at what it held back."""
         for key in self._pods.set_limit(node, limit):
@@ -176,6 +203,7 @@ class TenantSync:
         """Look at every pod, namespace and copy again, above and below."""
         if not self.complete:
             return
+        self._desk.listed()
         for key in self.pods.items:
             self._look_at_pod(key)
         for link in self.links.values():
@@ -191,6 +219,7 @@ class TenantSync:
 
     def compute_pod_changed(self, key: Key) -> None:
         """See `Listener`."""
+        self._desk.below_changed(key)
         self._look_at_pod(key)
 
     def compute_copy_changed(self, kind: CopyKind, key: Key) -> None:
@@ -214,7 +243,11 @@ class TenantSync:
         assert view is not None
         if new is None:
             self._pods.hands.forget(view.metadata.uid)
-        self._look_at_pod(view.metadata.key)
+        self._desk.pod_changed(old, new)
+        key = view.metadata.key
+        is_below = any(link.pod(self.tenant.name, key) is not None for link in self.links.values())
+        if old is not None or view.spec.node_name or is_below:
+            self._look_at_pod(key)
 
     def _tenant_namespace_changed(self, old: NamespaceView | None, new: NamespaceView | None) -> None:
         view = new or old
@@ -237,6 +270,9 @@ class TenantSync:
     def _look_at_pod(self, key: Key) -> None:
         self._engine.queue.add(self.tenant.name, ("pod", "", *key))
 
+    def _look_at_gate(self, key: Key, seconds: float) -> None:
+        self._engine.queue.add(self.tenant.name, ("gate", "", *key), delay=seconds)
+
     def _look_later(self, key: Key, seconds: float) -> None:
         self._engine.queue.add(self.tenant.name, ("pod", "", *key), delay=seconds)
 
@@ -255,6 +291,8 @@ class TenantSync:
         sort, kind, namespace, name = item
         if sort == "pod":
             await self._pods.reconcile((namespace, name))
+        elif sort == "gate":
+            await self._desk.gates.reconcile((namespace, name))
         elif sort == "namespace":
             await self._reconcile_namespace(namespace)
         elif sort == "copy":

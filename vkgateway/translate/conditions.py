@@ -9,6 +9,8 @@ Conditions = list[Object]
 
 FORWARDED_CONDITION: Final = "vkgateway.io/Forwarded"
 """`False` while a pod cannot be forwarded, with the reason; gone once its compute pod is there."""
+ADMITTED_CONDITION: Final = "vkgateway.io/Admitted"
+"""`False` while a pod waits for the arbiter, with the reason; gone once its compute pod is there."""
 POOL_SCHEDULED_CONDITION: Final = "vkgateway.io/PoolScheduled"
 """`False` while no node of the pool takes the pod, with the compute scheduler's reason; gone once one does."""
 
@@ -23,6 +25,7 @@ _FROM_BELOW: Final = frozenset(
         "PodResizePending",
         "PodResizeInProgress",
         FORWARDED_CONDITION,
+        ADMITTED_CONDITION,
         POOL_SCHEDULED_CONDITION,
     }
 )

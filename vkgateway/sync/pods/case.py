@@ -11,9 +11,11 @@ from vkgateway.model.objects import Object
 from vkgateway.model.requests import Milli, pod_requests
 from vkgateway.sync.compute import ComputeLink, Key
 from vkgateway.sync.copies import Reference
+from vkgateway.sync.marks import RETAKEN
 from vkgateway.sync.pods import record
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 from vkgateway.translate.context import PoolContext, TenantContext
+from vkgateway.translate.governed import is_governed
 from vkgateway.translate.policy import Refusal, refusals
 from vkgateway.translate.references import TokenSource, references
 
@@ -37,6 +39,8 @@ class Plan:
     tokens: tuple[TokenSource, ...]
     service_account: str
     requests: Milli
+    governed: bool
+    """It starts only when the arbiter says so."""
     refusals: tuple[Refusal, ...]
 
 
@@ -71,6 +75,7 @@ def make_plan(pod: Object, *, tenant: TenantContext, pool: PoolContext | None) -
         tokens=refers.tokens,
         service_account=pod["spec"].get("serviceAccountName") or "default",
         requests=pod_requests(pod),
+        governed=is_governed(pod),
         refusals=refusals(pod, tenant=tenant, pool=pool),
     )
 
@@ -102,7 +107,9 @@ def compute_state(case: Case) -> record.ComputePod:
         return record.ComputePod.UNKNOWN
     if view is None:
         return record.ComputePod.ABSENT
-    if case.tenant is not None and view.tenant_uid != case.tenant.metadata.uid:
+    if case.tenant is not None and (
+        view.tenant_uid != case.tenant.metadata.uid or RETAKEN in view.metadata.annotations
+    ):
         return record.ComputePod.STALE
     deleting = view.metadata.deletion_timestamp is not None
     if view.ended:

@@ -14,7 +14,7 @@ from vkgateway.model.names import MIRROR_FINALIZER, compute_namespace
 from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.compute import Key, owned_by
 from vkgateway.sync.copies import Copies
-from vkgateway.sync.marks import EVICTED, FORWARDED, REQUESTS
+from vkgateway.sync.marks import EVICTED, FORWARDED, REQUESTS, RETAKEN
 from vkgateway.sync.metrics import PodMeter
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.sync.pods.case import Case, above_of, below_of, decode, plan_of
@@ -95,7 +95,15 @@ class Downward:
             await self._copies.ensure(case.link, reference)
         if plan.tokens:
             await self._refresh_tokens(case)
-        below = forward_pod(whole, tenant=self.tenant, pool=case.binding.pool, namespace=below_namespace)
+        said = case.admission
+        below = forward_pod(
+            whole,
+            tenant=self.tenant,
+            pool=case.binding.pool,
+            namespace=below_namespace,
+            compute_node=said.node if said is not None else "",
+            borrowed=said.borrowed if said is not None else None,
+        )
         below["metadata"]["annotations"] |= {FORWARDED: above.fingerprint, REQUESTS: encode(plan.requests).decode()}
         try:
             await case.link.client.create(
@@ -250,6 +258,12 @@ class Downward:
             return
         why = f"{admission.code}: {admission.message}"
         await self._patch_metadata(case, {"uid": below.metadata.uid, "annotations": {EVICTED: why}})
+        if below.metadata.deletion_timestamp is None:
+            await self._delete(case, grace=_capped(below.spec.termination_grace_period_seconds, admission.grace))
+
+    async def take_back(self, case: Case) -> None:
+        """Remove a pod that no node took: it never ran, and is placed anew; nothing of it is told above."""
+        await self._patch_metadata(case, {"uid": below_of(case).metadata.uid, "annotations": {RETAKEN: "true"}})
         await self.delete(case)
 
     async def _patch_metadata(self, case: Case, metadata: Object) -> None:
@@ -260,6 +274,11 @@ class Downward:
             )
         except errors.NotFound:
             return
+
+
+def _capped(grace: int | None, most: float | None) -> int | None:
+    """The pod's own grace, or the most that it is given, in seconds; None: its own."""
+    return grace if most is None or grace is None else min(grace, int(most))
 
 
 def _deadline(metadata: Meta) -> float | None:

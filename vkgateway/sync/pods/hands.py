@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
 
 import structlog
 
@@ -15,12 +16,33 @@ from vkgateway.sync.pods.upward import Upward
 log = structlog.get_logger(__name__)
 
 
-class Hands:
-    """Carries instructions out for one tenant's pods; what cannot be done now raises one of our errors."""
+class Notices(Protocol):
+    """Tells running pods that they are to go, and that they may stay after all."""
 
-    def __init__(self, *, upward: Upward, downward: Downward) -> None:
+    async def give(self, case: Case) -> None:
+        """Write the deadline below and above, once."""
+
+    async def withdraw(self, case: Case) -> None:
+        """Take a notice that does not hold any more off."""
+
+
+class Hands:
+    """Carries instructions out for one tenant's pods; what cannot be done now raises one of our errors.
+
+    `tell_held(case)` tells a pod that the arbiter holds why it waits.
+    """
+
+    def __init__(
+        self,
+        *,
+        upward: Upward,
+        downward: Downward,
+        notices: Notices,
+        tell_held: Callable[[Case], Awaitable[None]],
+    ) -> None:
         self.upward = upward
         self.downward = downward
+        self._tell_held = tell_held
         self._acts: Mapping[Instruction, Callable[[Case], Awaitable[None]]] = {
             Instruction.FORGET: _nothing,
             Instruction.WAIT: _nothing,
@@ -35,7 +57,9 @@ class Hands:
             Instruction.REPORT_MISSING: self._report_missing,
             Instruction.REPORT_HELD: self._report_held,
             Instruction.REPORT_UNDO: self._report_undo,
-            Instruction.NOTICE: self._notice,
+            Instruction.NOTICE: notices.give,
+            Instruction.WITHDRAW: notices.withdraw,
+            Instruction.TAKE_BACK: downward.take_back,
             Instruction.REFUSE: upward.refuse,
             Instruction.LOSE: upward.lose,
             Instruction.STATUS_UP: upward.mirror,
@@ -57,15 +81,14 @@ class Hands:
 
     async def _report_held(self, case: Case) -> None:
         assert case.admission is not None
-        await self.upward.report(case, case.admission.code or "Held", case.admission.message, kind="Normal")
+        if case.plan is not None and case.plan.governed:
+            await self._tell_held(case)
+        else:
+            await self.upward.report(case, case.admission.code or "Held", case.admission.message, kind="Normal")
 
     async def _report_undo(self, case: Case) -> None:
         pod = above_of(case).metadata
         log.warning("pod is final above but runs below; deleting it", namespace=pod.namespace, pod=pod.name)
-
-    async def _notice(self, case: Case) -> None:
-        assert case.admission is not None
-        await self.upward.tell(case, case.admission.code, case.admission.message)
 
 
 async def _nothing(_case: Case) -> None:

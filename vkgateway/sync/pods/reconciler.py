@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
-from vkgateway.arbiter.limits import Limits
+from vkgateway.arbiter.limits import Admission, Limits
 from vkgateway.kube import errors
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model import times
 from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import compute_namespace
+from vkgateway.model.objects import Object
 from vkgateway.model.requests import Milli
 from vkgateway.sync.compute import ComputeLink, Key
 from vkgateway.sync.copies import Copies, Reference
@@ -51,6 +52,22 @@ _TELL_AFTER: Final = 60.0
 _TELL_WITHIN: Final = 5.0
 
 
+class Arbiter(Protocol):
+    """What is asked about pods that start only when the arbiter says so."""
+
+    def note(self, pod: Object, view: TenantPodView, *, governed: bool) -> None:
+        """The whole of a pod that is bound was read."""
+
+    def below_changed(self, key: Key) -> None:
+        """What stands for a pod below came, changed or went, or is not waited for any more."""
+
+    def ask(self, case: Case) -> Admission:
+        """What is said of a pod that is not below yet."""
+
+    def ask_running(self, case: Case) -> Admission:
+        """What is said of one that is."""
+
+
 class PodReconciler:
     """One tenant's pods.
 
@@ -70,6 +87,7 @@ class PodReconciler:
         copies: Copies,
         tokens: Tokens,
         limits: Limits,
+        arbiter: Arbiter,
         wake: Callable[[Key], None],
         later: Callable[[Key, float], None],
         freshen: Callable[[Reference], None],
@@ -83,6 +101,7 @@ class PodReconciler:
         self.hands = hands
         self.copies = copies
         self.tokens = tokens
+        self._arbiter = arbiter
         self._room = Room(tenant.name, limits, wake=wake)
         self._later = later
         self._freshen = freshen
@@ -115,6 +134,8 @@ class PodReconciler:
         left = self._room.settle(key, view, self.links.values(), created=created, now=self._clock())
         if left is not None:
             self._later(key, left)
+        if view is None:
+            self._arbiter.below_changed(key)
         for case in self._cases(key, view):
             try:
                 await self._settle(case)
@@ -189,21 +210,29 @@ class PodReconciler:
         plan = case.plan = self._plans.get(case.key)
         if plan is None or (absent and case.key in self._outdated):
             plan = case.plan = await self._make_plan(case)
+        node = case.tenant.spec.node_name
         if not absent:
-            self._room.running(case.key, uid=uid, node=case.tenant.spec.node_name, requests=plan.requests)
+            self._room.running(case.key, uid=uid, node=node, requests=plan.requests)
+            if plan.governed:
+                case.admission = self._arbiter.ask_running(case)
             return
         case.missing = [reference for reference in plan.mandatory if not self.copies.exists(reference)]
         for reference in case.missing:
             self.waiting.setdefault(reference, set()).add(case.key)
-        if not plan.refusals and not case.missing:
-            case.admission = self._room.ask(
-                case.key, case.link, uid=uid, node=case.tenant.spec.node_name, requests=plan.requests
-            )
+        if plan.refusals or case.missing:
+            return
+        if plan.governed:
+            case.admission = self._arbiter.ask(case)
+            if case.admission.verdict == "admitted":
+                self._room.running(case.key, uid=uid, node=node, requests=plan.requests)
+        else:
+            case.admission = self._room.ask(case.key, case.link, uid=uid, node=node, requests=plan.requests)
 
     async def _make_plan(self, case: Case) -> Plan:
         whole = decode(await self.hands.upward.whole(above_of(case)))
         pool = case.binding.pool if case.binding is not None else None
         plan = self._plans[case.key] = make_plan(whole, tenant=self.tenant, pool=pool)
+        self._arbiter.note(whole, above_of(case), governed=plan.governed)
         self._outdated.discard(case.key)
         self.copies.refer(case.key, plan.references)
         for reference in plan.references:

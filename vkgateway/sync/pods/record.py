@@ -49,6 +49,10 @@ class Admission(StrEnum):
     HELD = "held"
     ADMITTED = "admitted"
     EVICTING = "evicting"
+    PENDING = "pending"
+    """It governs the pod, and has said nothing yet."""
+    RETAKEN = "retaken"
+    """No node took the pod in time: it is to be removed below, and placed anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,8 @@ class Instruction(StrEnum):
     DELETE_STALE = "delete the stale compute pod; its end concerns nobody"
     RELEASE = "take the finalizer off the compute pod"
     NOTICE = "tell of the coming eviction, once"
+    WITHDRAW = "take a notice off that does not hold any more"
+    TAKE_BACK = "mark the compute pod as one that stands for nobody, and delete it"
     REPORT_TAKEN = "tell that the name is taken below, and back off"
     REPORT_MISSING = "tell what is missing"
     REPORT_HELD = "tell why it is held"

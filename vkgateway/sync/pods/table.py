@@ -79,6 +79,7 @@ ROWS: tuple[Row, ...] = (
     Row(_only(T.BOUND), _below(C.ABSENT), (I.REFUSE,), dependencies=frozenset({D.REFUSED})),
     Row(_only(T.BOUND), _below(C.ABSENT), (I.REPORT_MISSING,), dependencies=frozenset({D.MISSING})),
     Row(_only(T.BOUND), _below(C.ABSENT), (I.REPORT_HELD,), admission=frozenset({A.HELD, A.EVICTING})),
+    Row(_only(T.BOUND), _below(C.ABSENT), (I.WAIT,), admission=frozenset({A.PENDING, A.RETAKEN})),
     Row(_only(T.BOUND), _below(C.ABSENT), (I.CREATE,)),
     # Bound and running below.
     Row(
@@ -87,7 +88,8 @@ ROWS: tuple[Row, ...] = (
         (I.STATUS_UP, I.NOTICE, I.DELETE_AT_DEADLINE),
         admission=frozenset({A.EVICTING}),
     ),
-    Row(_only(T.BOUND), _below(C.LIVE), (I.STATUS_UP, I.SPEC_DOWN)),
+    Row(_only(T.BOUND), _below(C.LIVE), (I.TAKE_BACK,), admission=frozenset({A.RETAKEN})),
+    Row(_only(T.BOUND), _below(C.LIVE), (I.STATUS_UP, I.WITHDRAW, I.SPEC_DOWN)),
     Row(_only(T.BOUND), _below(C.DELETING), (I.STATUS_UP,)),
     Row(_only(T.BOUND), _below(C.TERMINAL_DELETING), (I.FINISH, I.RELEASE)),
     Row(_only(T.BOUND), _below(C.TERMINAL), (I.FINISH,)),

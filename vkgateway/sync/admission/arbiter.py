@@ -1,0 +1,282 @@
+"""Asks the arbiter again whenever something changed, and carries its answers to the tenants' pods."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+import structlog
+
+from vkgateway.arbiter.decisions import Decisions, Hold, HoldCode
+from vkgateway.arbiter.facts import Gang, Plan, PodState, Policy, Pool, PoolKey, Quota, Snapshot
+from vkgateway.model.api import Pool as PoolSpec
+from vkgateway.sync.admission.cluster import ClusterFacts
+from vkgateway.sync.admission.gangs import Bounds
+from vkgateway.sync.admission.tenant import TenantAdmission
+from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.pods.views import ComputePodView
+
+log = structlog.get_logger(__name__)
+
+_PATIENCE: Final = 20.0
+"""Seconds after a start for which it is waited until every tenant's pods are known."""
+_REFRESH: Final = 30.0
+"""Seconds between two looks where nothing happens but time, as long as something waits."""
+_REST: Final = 0.5
+"""Part of a cycle's time that is rested after it: the rest of the gateway wants to live, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Rules of the platform; times in seconds."""
+
+    policy: Policy = field(default_factory=Policy)
+    notice: float = 30.0
+    grace_max: float = 120.0
+    gather: float = 0.05
+    bind: float = 60.0
+    """A compute pod that its node has not taken for so long is taken back, and planned again."""
+
+
+class Observer(Protocol):
+    """Hears of each cycle."""
+
+    def decided(self, snapshot: Snapshot, decisions: Decisions, *, now: float, seconds: float) -> None:
+        """A cycle is done; `seconds` is what deciding took."""
+
+
+Decide = Callable[[Snapshot, float], Decisions]
+
+
+def _decide(snapshot: Snapshot, now: float) -> Decisions:
+    """Loaded when first needed: it brings numpy, for which a starting gateway should not wait."""
+    from vkgateway.arbiter.cycle import decide
+
+    return decide(snapshot, now)
+
+
+class Arbitration:
+    """All tenants' governed pods in all compute clusters.
+
+    `links` and `specs` tell the compute clusters and their pools as they are now, by name. `expected` names the
+    tenants that will come, or none at all while that is not known: until they are known, or some seconds have passed,
+    nothing is decided.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        links: Callable[[], Mapping[str, ComputeLink]],
+        specs: Callable[[], Mapping[str, Iterable[PoolSpec]]],
+        expected: Callable[[], Iterable[str] | None] = tuple,
+        observer: Observer | None = None,
+        clock: Callable[[], float] = time.time,
+        decide: Decide = _decide,
+    ) -> None:
+        self.settings = settings
+        self._links = links
+        self._specs = specs
+        self._expected = expected
+        self._observer = observer
+        self._clock = clock
+        self._decide = decide
+        self._tenants: dict[str, TenantAdmission] = {}
+        self._clusters: dict[str, ClusterFacts] = {}
+        self._plans: Mapping[str, Plan] = {}
+        self._news = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._started = False
+        self._begun: float | None = None
+
+    @property
+    def bind_seconds(self) -> float:
+        """Seconds after which a compute pod that its node has not taken is taken back."""
+        return self.settings.bind
+
+    def add(self, tenant: TenantAdmission) -> None:
+        """Arbitrate for a tenant from now on."""
+        self._tenants[tenant.name] = tenant
+        self.poke()
+
+    def remove(self, name: str) -> None:
+        """Do so no longer; what it has below counts as taken until it is gone."""
+        tenant = self._tenants.pop(name, None)
+        if tenant is not None:
+            for cluster in self._clusters.values():
+                for pod in cluster.link.pods_of(name):
+                    cluster.recount(pod)
+        self.poke()
+
+    def poke(self) -> None:
+        """Something changed: decide again soon."""
+        self._news.set()
+
+    def bounds(self, pool: PoolKey | None) -> Bounds:
+        """How those who are evicted from a pool are treated."""
+        settings = self.settings
+        if pool is not None:
+            for spec in self._specs().get(pool[0], ()):
+                if spec.name == pool[1]:
+                    notice, grace = spec.notice_seconds, spec.grace_seconds
+                    return Bounds(
+                        settings.notice if notice is None else float(notice),
+                        settings.grace_max if grace is None else float(grace),
+                    )
+        return Bounds(settings.notice, settings.grace_max)
+
+    def recount(self, pod: ComputePodView, cluster: str) -> None:
+        """Look again at whose burden a pod is below: it was read, or forgotten."""
+        if cluster in self._clusters:
+            self._clusters[cluster].recount(pod)
+
+    def avoid(self, cluster: str, node: str) -> None:
+        """Leave a node alone for a while: it did not take a pod that was placed on it."""
+        if cluster in self._clusters:
+            self._clusters[cluster].avoided[node] = self._clock() + 5 * self.settings.bind
+
+    async def run(self) -> None:
+        """Decide until cancelled."""
+        try:
+            while True:
+                await self._news.wait()
+                await asyncio.sleep(self.settings.gather)
+                self._news.clear()
+                if self._ready():
+                    await self._cycle()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            for cluster in self._clusters.values():
+                cluster.close()
+
+    def _ready(self) -> bool:
+        """Whether enough is known; at a start a gang that is half read must not be taken for half there."""
+        self._follow_links()
+        if self._started:
+            return True
+        now = self._clock()
+        self._begun = now if self._begun is None else self._begun
+        waited = now - self._begun >= _PATIENCE
+        expected = self._expected()
+        known = (
+            expected is not None
+            and all(cluster.known for cluster in self._clusters.values())
+            and all(name in self._tenants and self._tenants[name].known for name in expected)
+        )
+        if known or waited:
+            self._started = True
+            log.info("the arbiter begins", tenants=len(self._tenants), everything_known=known)
+        else:
+            self._look_again(0.25)
+        return self._started
+
+    def _follow_links(self) -> None:
+        links = self._links()
+        for name in [name for name, facts in self._clusters.items() if links.get(name) is not facts.link]:
+            self._clusters.pop(name).close()
+        for name, link in links.items():
+            if name not in self._clusters:
+                self._clusters[name] = ClusterFacts(link, is_member=self._is_member, poke=self.poke)
+
+    def _is_member(self, tenant: str, uid: str) -> bool:
+        known = self._tenants.get(tenant)
+        return known is not None and known.places(uid)
+
+    async def _cycle(self) -> None:
+        now = self._clock()
+        snapshot, unjudged = self._snapshot(now)
+        begun = time.perf_counter()
+        decisions = await asyncio.to_thread(self._decide, snapshot, now)
+        seconds = time.perf_counter() - begun
+        self._apply(snapshot, replace(decisions, holds=(*decisions.holds, *unjudged)), now)
+        if self._observer is not None:
+            self._observer.decided(snapshot, decisions, now=now, seconds=seconds)
+        self._set_timer(decisions, self._clock())
+        await asyncio.sleep(seconds * _REST)
+
+    def _snapshot(self, now: float) -> tuple[Snapshot, list[Hold]]:
+        specs = self._specs()
+        pools: list[Pool] = []
+        known = sorted(name for name, cluster in self._clusters.items() if cluster.known)
+        for name in known:
+            pools += self._clusters[name].pools(specs.get(name, ()), now=now)
+        gangs: list[Gang] = []
+        holds: list[Hold] = []
+        quotas: list[Quota] = []
+        for name in sorted(self._tenants):
+            tenant = self._tenants[name]
+            tenant.gangs.set_plans(self._plans)
+            tenant.expire(now)
+            found, held = tenant.gangs.gangs()
+            gangs += [*found, *tenant.left_behind()]
+            holds += held
+            quotas += [self._left(quota) for quota in tenant.quotas]
+        away = [gang for gang in gangs if gang.pools and all(pool[0] not in known for pool in gang.pools)]
+        holds += [_unreachable(gang) for gang in away if any(pod.state is PodState.WAITING for pod in gang.pods)]
+        gangs.sort(key=lambda gang: gang.id)
+        policy = self.settings.policy
+        return Snapshot(pools=tuple(pools), quotas=tuple(quotas), gangs=tuple(gangs), policy=policy), holds
+
+    def _left(self, quota: Quota) -> Quota:
+        """What is left of a tenant's limit beside its pods that the arbiter does not place."""
+        cluster = self._clusters.get(quota.pool[0])
+        taken = cluster.unread(quota.tenant, quota.pool[1]) if cluster is not None else {}
+        if not taken or taken.keys().isdisjoint(quota.limit):
+            return quota
+        return replace(quota, limit={name: amount - taken.get(name, 0) for name, amount in quota.limit.items()})
+
+    def _apply(self, snapshot: Snapshot, decisions: Decisions, now: float) -> None:
+        self._plans = decisions.plans
+        for admit in decisions.admits:
+            if (tenant := self._of(admit.gang)) is not None:
+                tenant.admit(admit, now=now)
+        for evict in decisions.evicts:
+            if (tenant := self._of(evict.gang)) is not None:
+                tenant.evict(evict)
+                log.info("evicting", gang=evict.gang, pods=len(evict.pods), makes_room_for=evict.makes_room_for)
+        for reprieve in decisions.reprieves:
+            if (tenant := self._of(reprieve.gang)) is not None:
+                tenant.reprieve(reprieve)
+        for promote in decisions.promotes:
+            if (tenant := self._of(promote.gang)) is not None:
+                tenant.promote(promote)
+        self._hold(snapshot, decisions)
+
+    def _hold(self, snapshot: Snapshot, decisions: Decisions) -> None:
+        holds: dict[str, list[Hold]] = {name: [] for name in self._tenants}
+        for hold in decisions.holds:
+            holds.setdefault(_tenant(hold.gang), []).append(hold)
+        pools = {gang.id: gang.pools[0] for gang in snapshot.gangs if gang.pools}
+        for name, tenant in self._tenants.items():
+            tenant.hold(holds[name], pools=pools)
+
+    def _of(self, gang: str) -> TenantAdmission | None:
+        """The tenant of a gang; None: it went while it was being decided."""
+        return self._tenants.get(_tenant(gang))
+
+    def _set_timer(self, decisions: Decisions, now: float) -> None:
+        times = [tenant.next_deadline() for tenant in self._tenants.values()]
+        due = min((time for time in times if time is not None), default=None)
+        wait = None if due is None else max(0.01, due - now + 0.01)
+        if decisions.holds:
+            wait = min(_REFRESH, _REFRESH if wait is None else wait)
+        if wait is not None:
+            self._look_again(wait)
+
+    def _look_again(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.poke)
+
+
+def _unreachable(gang: Gang) -> Hold:
+    return Hold(gang=gang.id, code=HoldCode.ROOM, message="the compute cluster cannot be reached now")
+
+
+def _tenant(gang: str) -> str:
+    """The tenant that a gang belongs to, by its id."""
+    return gang.partition("/")[0]

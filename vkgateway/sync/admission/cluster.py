@@ -1,0 +1,106 @@
+"""What the arbiter must know of one compute cluster: its pools, and who holds what there beside the arbiter's pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from vkgateway.arbiter.facts import Pool
+from vkgateway.model.api import Pool as PoolSpec
+from vkgateway.model.names import POOL_LABEL
+from vkgateway.model.requests import Milli
+from vkgateway.sync.admission.occupancy import Occupancy
+from vkgateway.sync.admission.pools import PoolFacts
+from vkgateway.sync.compute import ComputeLink, owned_by
+from vkgateway.sync.marks import REQUESTS
+from vkgateway.sync.pods.views import ComputePodView
+from vkgateway.sync.strangers import StrangerView
+
+_decode_requests: Final = msgspec.json.Decoder(Milli).decode
+
+IsMember = Callable[[str, str], bool]
+"""Tenant and tenant pod uid: whether the arbiter itself places that pod, so that it is no stranger's burden."""
+
+
+class ClusterFacts:
+    """One compute cluster; `poke` is called when something changed that the arbiter should look at."""
+
+    def __init__(self, link: ComputeLink, *, is_member: IsMember, poke: Callable[[], None]) -> None:
+        self.link = link
+        self._is_member = is_member
+        self._poke = poke
+        self._occupancy = Occupancy()
+        self._pools: dict[str, PoolFacts] = {}
+        self.avoided: dict[str, float] = {}
+        """Nodes that did not take a pod that was placed on them, and until when they are left alone."""
+        link.on_pod_changed.append(self._pod_changed)
+        link.on_stranger_changed.append(self._stranger_changed)
+        link.on_nodes_changed.append(poke)
+        for pod in link.pods.items.values():
+            self._count(pod)
+        for stranger in link.strangers.items.values():
+            self._stranger_changed(None, stranger)
+
+    def close(self) -> None:
+        """Hear no more of it."""
+        self.link.on_pod_changed.remove(self._pod_changed)
+        self.link.on_stranger_changed.remove(self._stranger_changed)
+        self.link.on_nodes_changed.remove(self._poke)
+
+    @property
+    def known(self) -> bool:
+        """Whether all that is there is known, and the cluster answers."""
+        return self.link.trusted and self.link.nodes.complete and self.link.strangers.complete
+
+    def pools(self, specs: Iterable[PoolSpec], *, now: float) -> list[Pool]:
+        """The pools that hold something the arbiter hands out; a node that two would have is the first one's."""
+        changed, self._occupancy.changed = self._occupancy.changed, set()
+        self.avoided = {node: until for node, until in self.avoided.items() if until > now}
+        avoided = frozenset(self.avoided)
+        found = []
+        for spec in specs:
+            facts = self._pools.setdefault(spec.name, PoolFacts((self.link.name, spec.name)))
+            members = self.link.pool_nodes(spec.node_selector)
+            found.append(facts.facts(spec, members, self._occupancy, changed=changed, avoided=avoided))
+        return [pool for pool in found if pool.governed]
+
+    def unread(self, tenant: str, pool: str) -> Milli:
+        """What a tenant's pods hold in a pool that the arbiter does not place."""
+        return self._occupancy.of_owner((tenant, pool))
+
+    def recount(self, pod: ComputePodView) -> None:
+        """Look again at whose burden a pod is: it was read, or forgotten."""
+        self._count(pod)
+
+    def _pod_changed(self, old: ComputePodView | None, new: ComputePodView | None) -> None:
+        if new is not None:
+            self._count(new)
+        elif old is not None:
+            self._occupancy.drop(old.metadata.uid)
+        self._poke()
+
+    def _count(self, pod: ComputePodView) -> None:
+        uid = pod.metadata.uid
+        if pod.ended or not owned_by(pod.tenant, pod.metadata) or self._is_member(pod.tenant, pod.tenant_uid):
+            self._occupancy.drop(uid)
+            return
+        owner = (pod.tenant, pod.metadata.labels.get(POOL_LABEL, ""))
+        self._occupancy.hold(uid, node=pod.spec.node_name, amounts=requests_of(pod) or {}, owner=owner)
+
+    def _stranger_changed(self, old: StrangerView | None, new: StrangerView | None) -> None:
+        if new is not None:
+            self._occupancy.hold(new.metadata.uid, node=new.node, amounts=new.requests)
+        elif old is not None:
+            self._occupancy.drop(old.metadata.uid)
+        self._poke()
+
+
+def requests_of(pod: ComputePodView) -> Milli | None:
+    """What a compute pod of ours was admitted with, in thousandths; None where it does not say."""
+    text = pod.metadata.annotations.get(REQUESTS)
+    try:
+        return _decode_requests(text) if text is not None else None
+    except msgspec.DecodeError:
+        return None

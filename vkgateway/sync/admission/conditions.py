@@ -1,0 +1,36 @@
+"""One condition of a tenant's pod is written, and the others are left to whoever writes them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from vkgateway.kube import errors, resources
+from vkgateway.kube.client import Client
+from vkgateway.sync.pods.views import TenantPodView
+from vkgateway.translate.up import condition_status
+
+
+async def set_condition(
+    client: Client, view: TenantPodView, kind: str, *, status: str, reason: str, message: str, now: datetime
+) -> None:
+    """Set a condition on a pod, if it does not stand so already; a pod that is gone or another needs none."""
+    standing = msgspec.json.decode(view.status)
+    patch = condition_status(standing, kind, status=status, reason=reason, message=message, now=now)
+    if patch is None:
+        return
+    metadata = view.metadata
+    changed = [entry for entry in patch["conditions"] if entry["type"] == kind]
+    try:
+        await client.patch(
+            resources.PODS,
+            metadata.name,
+            {"metadata": {"uid": metadata.uid}, "status": {"conditions": changed}},
+            namespace=metadata.namespace,
+            subresource="status",
+            kind="strategic",
+            metadata_only=True,
+        )
+    except (errors.NotFound, errors.Conflict):
+        return

@@ -1,0 +1,177 @@
+"""All that concerns admission of one tenant's pods, wired; what its watches and reconcilers speak to."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, Protocol
+
+from vkgateway.arbiter.facts import Quota
+from vkgateway.arbiter.limits import Admission
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.model import times
+from vkgateway.model.names import COMPUTE_NODE_ANNOTATION
+from vkgateway.model.objects import Object
+from vkgateway.sync.admission.beside import Beside
+from vkgateway.sync.admission.gates import Gates
+from vkgateway.sync.admission.notices import Notices
+from vkgateway.sync.admission.tenant import Service, TenantAdmission
+from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.events import EventRecorder
+from vkgateway.sync.pods.case import Binding, Case, above_of, below_of
+from vkgateway.sync.pods.views import TenantPodView
+from vkgateway.translate.gangs import Reference
+
+RETAKEN: Final = Admission("retaken")
+
+
+class ArbiterService(Service, Protocol):
+    """The arbitration, as one tenant's part sees it."""
+
+    @property
+    def bind_seconds(self) -> float:
+        """Seconds after which a compute pod that its node has not taken is taken back."""
+
+    def add(self, tenant: TenantAdmission) -> None:
+        """Arbitrate for a tenant from now on."""
+
+    def remove(self, name: str) -> None:
+        """Do so no longer."""
+
+    def avoid(self, cluster: str, node: str) -> None:
+        """Leave a node alone for a while."""
+
+
+class Desk:
+    """One tenant's. `look_at_gate(key, seconds)` and `look_at_pod(key, seconds)` ask for a look in a while."""
+
+    def __init__(
+        self,
+        name: str,
+        client: Client,
+        pods: Reflector[TenantPodView],
+        *,
+        links: Mapping[str, ComputeLink],
+        bindings: Mapping[str, Binding],
+        service: ArbiterService,
+        events: EventRecorder,
+        sent: Mapping[str, float],
+        whole: Callable[[TenantPodView], Awaitable[bytes]],
+        look_at_gate: Callable[[Key, float], None],
+        look_at_pod: Callable[[Key, float], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._name = name
+        self._pods = pods
+        self._service = service
+        self._look_at_gate = look_at_gate
+        self._look_at_pod = look_at_pod
+        self._clock = clock
+        self.beside = Beside(name, client, changed=self._beside_changed)
+        self.notices = Notices(client, events=events, clock=clock)
+        self.admission = TenantAdmission(
+            name,
+            pods,
+            links=links,
+            bindings=bindings,
+            service=service,
+            sent=sent,
+            look=self._look,
+            clock=clock,
+        )
+        self.gates = Gates(
+            self.admission,
+            client,
+            pods,
+            bindings=bindings,
+            beside=self.beside,
+            events=events,
+            whole=whole,
+            later=look_at_gate,
+            clock=clock,
+        )
+
+    async def run(self) -> None:
+        """Take part in the arbitration until cancelled."""
+        self._service.add(self.admission)
+        try:
+            await self.beside.run()
+        finally:
+            self._service.remove(self._name)
+
+    def rebound(self, quotas: Iterable[Quota]) -> None:
+        """The tenant's pools, or what it may use of them, changed: pods may reach others now."""
+        self.admission.rebound(quotas)
+        for member in self.admission.gangs:
+            self._look_at_gate(member.key, 0.0)
+
+    def listed(self) -> None:
+        """Everything that the tenant has is known: what was not read yet is read."""
+        for key, view in self._pods.items.items():
+            if self.gates.wants(view):
+                self._read(key)
+        self.admission.listed()
+
+    def pod_changed(self, old: TenantPodView | None, new: TenantPodView | None) -> None:
+        """A pod came, changed or went above."""
+        view = new or old
+        assert view is not None
+        key = view.metadata.key
+        if new is not None and self.gates.wants(new):
+            self._read(key)
+        self.below_changed(key)
+
+    def below_changed(self, key: Key) -> None:
+        """What stands for a pod below came, changed or went."""
+        for member in self.admission.changed(key):
+            self.gates.forget(member)
+
+    # What the pods' reconciler asks.
+
+    def note(self, pod: Object, view: TenantPodView, *, governed: bool) -> None:
+        """The whole of a pod that is bound was read."""
+        if governed and self.gates.wants_now(view):
+            self.gates.note(pod, view.fingerprint)
+
+    def ask(self, case: Case) -> Admission:
+        """What is said of a pod that is not below yet."""
+        above = above_of(case)
+        return self.admission.ask(above.metadata.uid, above.spec.node_name)
+
+    def ask_running(self, case: Case) -> Admission:
+        """What is said of one that is; where no node has taken it in time, that it is to be taken back."""
+        below = below_of(case)
+        node = below.metadata.annotations.get(COMPUTE_NODE_ANNOTATION, "")
+        uid = above_of(case).metadata.uid
+        if node and not below.spec.node_name and below.metadata.creation_timestamp is not None:
+            born = times.parse(below.metadata.creation_timestamp).timestamp()
+            left = born + self._service.bind_seconds - self._clock()
+            if left <= 0:
+                self._service.avoid(case.link.name, node)
+                self.admission.retake(uid, below.metadata.uid)
+                return RETAKEN
+            self._look_at_pod(case.key, left)
+        return self.admission.ask_running(uid)
+
+    async def tell_held(self, case: Case) -> None:
+        """Tell a pod that is held at the gateway why it waits."""
+        view = above_of(case)
+        member = self.admission.gangs.member(view.metadata.uid)
+        if member is not None:
+            await self.gates.tell(view, member)
+
+    def _read(self, key: Key) -> None:
+        self.admission.unread.add(key)
+        self._look_at_gate(key, 0.0)
+
+    def _look(self, key: Key) -> None:
+        """Something new is said of a pod: whoever has it in hands looks at it."""
+        view = self._pods.items.get(key)
+        if view is not None and view.spec.node_name:
+            self._look_at_pod(key, 0.0)
+        else:
+            self._look_at_gate(key, 0.0)
+
+    def _beside_changed(self, reference: Reference) -> None:
+        for key in self.gates.beside_changed(reference):
+            self._read(key)

@@ -1,0 +1,243 @@
+"""A tenant's gangs as facts for the arbiter: put together from members, made anew only where something changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from vkgateway.arbiter.decisions import Hold, HoldCode
+from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, PoolKey
+from vkgateway.sync.admission.member import Member
+from vkgateway.sync.compute import Key
+from vkgateway.translate.gangs import GangMarks, MarkError, agree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Where a member stands. It waits while it has no state, and counts as done if it has ended well."""
+
+    state: PodState | None = None
+    """None: it is not there any more, or has ended."""
+    done: bool = False
+    pool: PoolKey | None = None
+    node: str = ""
+    borrowed: bool = False
+    since: float = 0.0
+    deadline: float = 0.0
+    evicted_for: str = ""
+    behind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How those who are evicted from a pool are treated, in seconds."""
+
+    notice: float
+    grace_max: float
+
+
+@dataclass(slots=True)
+class _Group:
+    """One gang's members, and what was made of them last."""
+
+    members: dict[str, Member]
+    plan: Plan | None = None
+    gang: Gang | None = None
+    hold: Hold | None = None
+    fresh: bool = False
+
+
+class TenantGangs:
+    """All gangs of one tenant. `look` tells where a member stands now."""
+
+    def __init__(
+        self, tenant: str, *, look: Callable[[Member], Seen], bounds: Callable[[PoolKey | None], Bounds]
+    ) -> None:
+        self._tenant = tenant
+        self._look = look
+        self._bounds = bounds
+        self._members: dict[str, Member] = {}
+        self._uids: dict[Key, set[str]] = {}
+        self._groups: dict[str, _Group] = {}
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(list(self._members.values()))
+
+    def member(self, uid: str) -> Member | None:
+        """The member with this uid."""
+        return self._members.get(uid)
+
+    def under(self, key: Key) -> list[Member]:
+        """The members under a pod's name: one, and for a while its namesakes of before."""
+        return [self._members[uid] for uid in self._uids.get(key, ())]
+
+    def of_gang(self, gang: str) -> list[Member]:
+        """The members of a gang, by its id."""
+        group = self._groups.get(gang.removeprefix(f"{self._tenant}/"))
+        return list(group.members.values()) if group is not None else []
+
+    def put(self, member: Member) -> None:
+        """Take in a pod that was read, perhaps anew."""
+        if member.uid in self._members:
+            self.drop(member.uid)
+        self._members[member.uid] = member
+        self._uids.setdefault(member.key, set()).add(member.uid)
+        group = self._groups.setdefault(member.group, _Group({}))
+        group.members[member.uid] = member
+        group.fresh = False
+
+    def drop(self, uid: str) -> None:
+        """Forget a pod that is gone above and below."""
+        member = self._members.pop(uid, None)
+        if member is None:
+            return
+        uids = self._uids[member.key]
+        uids.discard(uid)
+        if not uids:
+            del self._uids[member.key]
+        group = self._groups[member.group]
+        del group.members[uid]
+        group.fresh = False
+        if not group.members:
+            del self._groups[member.group]
+
+    def touch(self, uid: str) -> None:
+        """Something about a member changed, above, below or in what was said of it."""
+        member = self._members.get(uid)
+        if member is not None:
+            self._groups[member.group].fresh = False
+
+    def touch_all(self) -> None:
+        """Make everything anew: pools or settings changed."""
+        for group in self._groups.values():
+            group.fresh = False
+
+    def set_plans(self, plans: Mapping[str, Plan]) -> None:
+        """Take over what the last cycle planned, by gang id."""
+        for name, group in self._groups.items():
+            plan = plans.get(self._id(name))
+            if plan != group.plan:
+                group.plan = plan
+                group.fresh = False
+
+    def gangs(self) -> tuple[list[Gang], list[Hold]]:
+        """All gangs that the arbiter can judge, and why the others wait."""
+        gangs, holds = [], []
+        for name, group in self._groups.items():
+            if not group.fresh:
+                group.gang, group.hold = self._build(name, group)
+                group.fresh = True
+            if group.gang is not None:
+                gangs.append(group.gang)
+            if group.hold is not None:
+                holds.append(group.hold)
+        return gangs, holds
+
+    def _id(self, group: str) -> str:
+        return f"{self._tenant}/{group}"
+
+    def _build(self, name: str, group: _Group) -> tuple[Gang | None, Hold | None]:
+        """The gang; where nothing of it may start, the hold says why, and what runs of it still counts."""
+        members = sorted(group.members.values(), key=lambda member: member.uid)
+        seen = {member.uid: self._look(member) for member in members}
+        there = [member for member in members if seen[member.uid].state is not None]
+        governed = [member for member in there if member.governed]
+        if not governed:
+            return None, None
+        marks, hold = self._agreed(name, members)
+        pods = [
+            self._pod(member, seen[member.uid])
+            for member in governed
+            if seen[member.uid].state is not PodState.WAITING or (hold is None and not member.waiting_gates)
+        ]
+        if not pods:
+            return None, hold or _gated(self._id(name), governed)
+        counted = [member for member in members if seen[member.uid].done or (member in there and not member.governed)]
+        return self._gang(name, governed, pods, marks=marks, counted=counted, plan=group.plan), hold
+
+    def _agreed(self, name: str, members: list[Member]) -> tuple[GangMarks, Hold | None]:
+        alone = GangMarks(group=name)
+        fault = next((member.fault for member in members if member.fault), "")
+        if not fault:
+            try:
+                marks = agree([member.marks for member in members if member.marks is not None])
+            except MarkError as error:
+                fault = str(error)
+            else:
+                return marks, self._waits_for(name, marks)
+        return alone, Hold(gang=self._id(name), code=HoldCode.INVALID, message=fault)
+
+    def _waits_for(self, name: str, marks: GangMarks) -> Hold | None:
+        if marks.waits_for is None:
+            return None
+        message = f"{marks.waits_for} is not there, which says how many pods the gang takes"
+        return Hold(gang=self._id(name), code=HoldCode.MEMBERS, message=message)
+
+    def _pod(self, member: Member, seen: Seen) -> Pod:
+        marks = member.marks
+        assert seen.state is not None
+        return Pod(
+            uid=member.uid,
+            shape=member.shape,
+            rank=marks.rank if marks is not None else 0,
+            role=marks.role if marks is not None else "",
+            state=seen.state,
+            pool=seen.pool,
+            node=seen.node,
+            borrowed=seen.borrowed,
+            since=seen.since,
+            deadline=seen.deadline,
+            evicted_for=seen.evicted_for,
+            behind=seen.behind,
+        )
+
+    def _gang(
+        self,
+        name: str,
+        governed: list[Member],
+        pods: list[Pod],
+        *,
+        marks: GangMarks,
+        counted: list[Member],
+        plan: Plan | None,
+    ) -> Gang:
+        """`counted` are members that need nothing of the arbiter, or have done their part."""
+        pools = _common(governed)
+        running = next((pod.pool for pod in pods if pod.pool is not None), None)
+        bounds = self._bounds(running or (pools[0] if pools else None))
+        roles = Counter(member.marks.role for member in counted if member.marks is not None)
+        needed = {role: number - roles[role] for role, number in marks.role_minimum.items()}
+        return Gang(
+            id=self._id(name),
+            tenant=self._tenant,
+            pods=tuple(pods),
+            pools=pools,
+            band=Band.LOW if any(member.band is Band.LOW for member in governed) else Band.GUARANTEED,
+            priority=max(member.priority for member in governed),
+            created=min(member.created for member in governed),
+            minimum=max(1, marks.minimum - len(counted)),
+            role_minimum={role: number for role, number in needed.items() if number > 0},
+            elastic=marks.elastic,
+            required_level=marks.required_level,
+            preferred_level=marks.preferred_level,
+            run_limit=marks.run_limit,
+            checkpoint=marks.checkpoint,
+            restart_cost=marks.restart_cost,
+            notice=bounds.notice,
+            grace=min(bounds.grace_max, max(member.grace for member in governed)),
+            plan=plan,
+        )
+
+
+def _common(members: list[Member]) -> tuple[PoolKey, ...]:
+    """The pools that all of them may use, in the first one's order."""
+    first, *rest = members
+    return tuple(pool for pool in first.pools if all(pool in other.pools for other in rest))
+
+
+def _gated(gang: str, members: list[Member]) -> Hold | None:
+    gates = sorted({gate for member in members for gate in member.waiting_gates})
+    if not gates:
+        return None
+    return Hold(gang=gang, code=HoldCode.MEMBERS, message=f"waits for other scheduling gates: {', '.join(gates)}")

@@ -1,0 +1,199 @@
+"""Reads pods for the arbiter, lets go those that it admitted, and tells the others why they wait."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+import structlog
+
+from vkgateway.arbiter.decisions import HoldCode
+from vkgateway.kube import errors, resources
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.model.names import ADMISSION_GATE, virtual_node_name
+from vkgateway.model.objects import Object
+from vkgateway.sync.admission.beside import Beside
+from vkgateway.sync.admission.conditions import set_condition
+from vkgateway.sync.admission.member import Member, may_be_member, read_member
+from vkgateway.sync.admission.tenant import TenantAdmission
+from vkgateway.sync.admission.verdicts import Said, Waits
+from vkgateway.sync.compute import Key
+from vkgateway.sync.events import EventRecorder
+from vkgateway.sync.pods.case import Binding, decode
+from vkgateway.sync.pods.views import TenantPodView
+from vkgateway.translate.conditions import ADMITTED_CONDITION
+from vkgateway.translate.gangs import Reference
+from vkgateway.translate.governed import ungate_patch
+from vkgateway.translate.holdtext import sentence
+
+log = structlog.get_logger(__name__)
+
+_PATIENCE: Final = 1.0
+"""Seconds that a pod waits before it is told why: most start sooner."""
+_QUIET: Final = 30.0
+"""Seconds between two writes about one waiting pod at least."""
+_SERIOUS: Final = frozenset({HoldCode.INFEASIBLE, HoldCode.INVALID})
+"""What will not pass by waiting."""
+
+
+@dataclass(slots=True)
+class _Told:
+    """What a waiting pod was told last; at the beginning nothing."""
+
+    since: float
+    at: float = 0.0
+    code: str = ""
+    text: str = ""
+
+
+class Gates:
+    """The gates of one tenant's pods. `later(key, seconds)` asks for another look at a pod."""
+
+    def __init__(
+        self,
+        admission: TenantAdmission,
+        client: Client,
+        pods: Reflector[TenantPodView],
+        *,
+        bindings: Mapping[str, Binding],
+        beside: Beside,
+        events: EventRecorder,
+        whole: Callable[[TenantPodView], Awaitable[bytes]],
+        later: Callable[[Key, float], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._admission = admission
+        self._client = client
+        self._pods = pods
+        self._bindings = bindings
+        self._beside = beside
+        self._events = events
+        self._whole = whole
+        self._later = later
+        self._clock = clock
+        self._told: dict[str, _Told] = {}
+        self._users: dict[Reference, set[Key]] = {}
+        """Pods by the objects beside them that say more about their gang."""
+        self._outdated: set[str] = set()
+        """Pods, by uid, beside which such an object changed since they were read."""
+
+    def beside_changed(self, reference: Reference) -> list[Key]:
+        """An object beside pods came, changed or went; returns the pods that must be read again."""
+        keys = self._users.get(reference, set())
+        for key in keys:
+            self._outdated.update(member.uid for member in self._admission.gangs.under(key))
+        return sorted(keys)
+
+    def wants(self, view: TenantPodView) -> bool:
+        """Whether a pod must be read (again): it may be governed, or of a gang, and it changed."""
+        known = self._admission.gangs.member(view.metadata.uid)
+        if known is not None:
+            return known.mark != view.fingerprint or known.uid in self._outdated
+        return not view.terminal and (is_gated(view) or may_be_member(view.metadata))
+
+    def wants_now(self, view: TenantPodView) -> bool:
+        """Whether a pod that is known to be governed must be read (again)."""
+        return self._admission.gangs.member(view.metadata.uid) is None or self.wants(view)
+
+    def note(self, pod: Object, mark: str) -> None:
+        """Take in a pod whose whole object is at hand."""
+        member = read_member(pod, mark=mark, bindings=self._bindings, look=self._beside.look)
+        if member is None:
+            return
+        self._outdated.discard(member.uid)
+        for reference in member.beside:
+            self._users.setdefault(reference, set()).add(member.key)
+            self._beside.want(reference)
+        self._admission.put(member)
+
+    def forget(self, member: Member) -> None:
+        """Drop what is remembered of a pod that is gone."""
+        self._told.pop(member.uid, None)
+        self._outdated.discard(member.uid)
+        for reference in member.beside:
+            users = self._users.get(reference, set())
+            users.discard(member.key)
+            if not users:
+                self._users.pop(reference, None)
+
+    async def reconcile(self, key: Key) -> None:
+        """Look at one pod that does not run below yet."""
+        view = self._pods.items.get(key)
+        if view is None:
+            self._admission.unread.discard(key)
+            return
+        if self.wants(view):
+            await self._read(view)
+        self._admission.unread.discard(key)
+        member = self._admission.gangs.member(view.metadata.uid)
+        if member is None or not member.governed or view.terminal or view.metadata.deletion_timestamp is not None:
+            return
+        verdict = self._admission.book.verdicts.get(member.uid)
+        if verdict is None:
+            await self.tell(view, member)
+        elif verdict.said is Said.ADMITTED and is_gated(view) and not member.waiting_gates:
+            await self._let_go(view, virtual_node_name(verdict.pool[1], verdict.pool[0]))
+
+    async def _read(self, view: TenantPodView) -> None:
+        mark = view.fingerprint
+        try:
+            whole = decode(await self._whole(view))
+        except (errors.NotFound, errors.Conflict):
+            return
+        self.note(whole, mark)
+
+    async def _let_go(self, view: TenantPodView, node: str) -> None:
+        """Lift the gate, and narrow the pod to the virtual node that was chosen."""
+        metadata = view.metadata
+        told = self._told.pop(metadata.uid, None)
+        try:
+            if told is not None and told.at:
+                await self._set_condition(view, status="True", reason="Admitted", message="it may start")
+            await self._client.patch(
+                resources.PODS,
+                metadata.name,
+                ungate_patch(metadata.uid, node),
+                namespace=metadata.namespace,
+                kind="strategic",
+                metadata_only=True,
+            )
+        except (errors.NotFound, errors.Conflict):
+            return
+
+    async def tell(self, view: TenantPodView, member: Member) -> None:
+        """Tell a pod why it waits: a condition that is refreshed now and then, and an event for each new reason."""
+        waits, now = self._admission.waits(member), self._clock()
+        if waits is None:
+            return
+        told = self._told.setdefault(member.uid, _Told(since=now))
+        text = _text(waits, now)
+        if (told.code, told.text) == (waits.hold.code, text):
+            return
+        due = max(told.since + _PATIENCE, told.at + _QUIET if told.at else 0.0)
+        if due > now:
+            self._later(view.metadata.key, due - now)
+            return
+        news = told.code != waits.hold.code
+        told.at, told.code, told.text = now, waits.hold.code, text
+        if news:
+            kind: Literal["Normal", "Warning"] = "Warning" if waits.hold.code in _SERIOUS else "Normal"
+            await self._events.emit(view.metadata, reason=waits.hold.code, message=waits.hold.message, kind=kind)
+        await self._set_condition(view, status="False", reason=waits.hold.code, message=text)
+
+    async def _set_condition(self, view: TenantPodView, *, status: str, reason: str, message: str) -> None:
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        await set_condition(
+            self._client, view, ADMITTED_CONDITION, status=status, reason=reason, message=message, now=now
+        )
+
+
+def is_gated(view: TenantPodView) -> bool:
+    """Whether our scheduling gate is on a pod."""
+    return any(gate.name == ADMISSION_GATE for gate in view.spec.scheduling_gates)
+
+
+def _text(waits: Waits, now: float) -> str:
+    return sentence(waits.hold, pool=waits.pool[1] if waits.pool is not None else "", now=now)

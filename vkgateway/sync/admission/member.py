@@ -1,0 +1,121 @@
+"""A tenant's pod as the arbiter must know it, read once from the whole object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from vkgateway.arbiter.facts import Band, PoolKey, Shape
+from vkgateway.model import times
+from vkgateway.model.names import RESERVED_PREFIX
+from vkgateway.model.objects import Meta, Object
+from vkgateway.sync.admission.shapes import shape_of
+from vkgateway.sync.compute import Key
+from vkgateway.sync.pods.case import Binding
+from vkgateway.translate.gangs import Found, GangMarks, MarkError, Reference, read_marks, references
+from vkgateway.translate.governed import band_of, governed_amounts, other_gates, reachable
+
+_GANG_HINTS = (
+    f"{RESERVED_PREFIX}gang",
+    "training.kubeflow.org/",
+    "ray.io/",
+    "spark-",
+    "sparkoperator.k8s.io/",
+    "scheduling.k8s.io/",
+    "scheduling.x-k8s.io/",
+    "pod-group.scheduling.sigs.k8s.io",
+    "scheduling.volcano.sh/",
+    "volcano.sh/",
+    "kueue.x-k8s.io/",
+)
+"""How labels and annotations begin that make a pod one of a gang."""
+
+_DEFAULT_GRACE = 30.0
+"""Seconds that a pod may take to end where it does not say (core/v1 PodSpec.terminationGracePeriodSeconds)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A pod of a gang; one that stands alone is a gang of one."""
+
+    uid: str
+    key: Key
+    mark: str
+    """Fingerprint of what it was read from."""
+    governed: bool
+    """It asks for what the arbiter hands out; the others start when they like, and only count as members."""
+    marks: GangMarks | None
+    """None: they make no sense, see `fault`."""
+    fault: str
+    shape: Shape
+    pools: tuple[PoolKey, ...]
+    """Where it may run, best liked first."""
+    bound: bool
+    """Its virtual node is settled."""
+    band: Band
+    priority: int
+    created: float
+    """Seconds since the epoch."""
+    grace: float
+    """Seconds that it may take to end."""
+    waiting_gates: tuple[str, ...]
+    """Gates of others; it is not ready to be scheduled while it has any."""
+    beside: tuple[Reference, ...]
+    """Objects that say more about its gang."""
+
+    @property
+    def group(self) -> str:
+        """Its gang within the tenant; a pod whose marks make no sense stands alone."""
+        return self.marks.group if self.marks is not None else f"{self.key[0]}/pod/{self.uid}"
+
+
+def may_be_member(metadata: Meta) -> bool:
+    """Whether a pod that asks for nothing governed may be one of a gang all the same, by what it is labelled with."""
+    return any(name.startswith(_GANG_HINTS) for marks in (metadata.labels, metadata.annotations) for name in marks)
+
+
+def read_member(
+    pod: Object, *, mark: str, bindings: Mapping[str, Binding], look: Callable[[Reference], Object | None]
+) -> Member | None:
+    """Read a tenant's pod; None: it neither asks for anything governed nor belongs to a gang.
+
+    `look` finds objects beside it; None: there is none, or it is not known yet.
+    """
+    metadata, spec = pod["metadata"], pod["spec"]
+    beside = references(pod)
+    found = {reference: known for reference in beside if (known := look(reference)) is not None}
+    marks, fault = _marks(pod, found)
+    governed = bool(governed_amounts(pod))
+    if not governed and marks is not None and not marks.way:
+        return None
+    contexts = {name: binding.pool for name, binding in bindings.items()}
+    labels = {name: context.virtual_labels() for name, context in contexts.items()}
+    reach = reachable(pod, {name: (carries, ()) for name, carries in labels.items()})
+    pools = tuple((contexts[name].compute_cluster, contexts[name].name) for name in reach)
+    carried = frozenset().union(*(context.carried for context in contexts.values()))
+    grace = spec.get("terminationGracePeriodSeconds")
+    created = metadata.get("creationTimestamp")
+    return Member(
+        uid=metadata["uid"],
+        key=(metadata["namespace"], metadata["name"]),
+        mark=mark,
+        governed=governed,
+        marks=marks,
+        fault=fault,
+        shape=shape_of(pod, carried=carried, nodes=labels),
+        pools=pools,
+        bound=bool(spec.get("nodeName")),
+        band=Band(band_of(spec)),
+        priority=spec.get("priority") or 0,
+        created=times.parse(created).timestamp() if created else 0.0,
+        grace=_DEFAULT_GRACE if grace is None else float(grace),
+        waiting_gates=other_gates(pod),
+        beside=beside,
+    )
+
+
+def _marks(pod: Object, found: Found) -> tuple[GangMarks | None, str]:
+    try:
+        return read_marks(pod, found), ""
+    except MarkError as error:
+        return None, str(error)

@@ -1,0 +1,74 @@
+"""Tells pods that run that they are to go, and when; and that they may stay after all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from vkgateway.kube import errors, resources
+from vkgateway.kube.client import Client
+from vkgateway.model import times
+from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
+from vkgateway.model.objects import Meta, Object
+from vkgateway.sync.admission.conditions import set_condition
+from vkgateway.sync.events import EventRecorder
+from vkgateway.sync.marks import EVICTED_FOR
+from vkgateway.sync.pods.case import Case, above_of, below_of
+
+_DISRUPTED: Final = "DisruptionTarget"
+"""Kubernetes' own condition on pods that are about to be ended by a disruption."""
+
+
+class Notices:
+    """Notices on one tenant's pods: the compute pod is told first, since its containers read the deadline there."""
+
+    def __init__(self, client: Client, *, events: EventRecorder, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._events = events
+        self._clock = clock
+
+    async def give(self, case: Case) -> None:
+        """Write the deadline below and above, once."""
+        admission, above, below = case.admission, above_of(case).metadata, below_of(case).metadata
+        assert admission is not None
+        deadline = times.render(datetime.fromtimestamp(admission.deadline or 0.0, UTC))
+        if below.annotations.get(EVICTION_DEADLINE_ANNOTATION) != deadline:
+            marks = {EVICTION_DEADLINE_ANNOTATION: deadline, EVICTED_FOR: admission.evicted_for}
+            await self._annotate(case.link.client, below, marks)
+        if above.annotations.get(EVICTION_DEADLINE_ANNOTATION) == deadline:
+            return
+        message = f"{admission.message}; it is deleted at {deadline}"
+        await self._events.emit(above, reason=admission.code, message=message)
+        await self._set_condition(case, status="True", reason=admission.code, message=message)
+        await self._annotate(self._client, above, {EVICTION_DEADLINE_ANNOTATION: deadline})
+
+    async def withdraw(self, case: Case) -> None:
+        """Take a notice that does not hold any more off, above and below."""
+        above, below = above_of(case).metadata, below_of(case).metadata
+        if EVICTION_DEADLINE_ANNOTATION in above.annotations:
+            message = "the pod may stay: its room is not needed any more"
+            await self._events.emit(above, reason="EvictionWithdrawn", message=message, kind="Normal")
+            await self._set_condition(case, status="False", reason="EvictionWithdrawn", message=message)
+            await self._annotate(self._client, above, {EVICTION_DEADLINE_ANNOTATION: None})
+        if EVICTION_DEADLINE_ANNOTATION in below.annotations:
+            marks: Object = {EVICTION_DEADLINE_ANNOTATION: None, EVICTED_FOR: None}
+            await self._annotate(case.link.client, below, marks)
+
+    async def _annotate(self, client: Client, metadata: Meta, annotations: Object) -> None:
+        try:
+            await client.patch(
+                resources.PODS,
+                metadata.name,
+                {"metadata": {"uid": metadata.uid, "annotations": annotations}},
+                namespace=metadata.namespace,
+                metadata_only=True,
+            )
+        except (errors.NotFound, errors.Conflict):
+            return
+
+    async def _set_condition(self, case: Case, *, status: str, reason: str, message: str) -> None:
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        await set_condition(
+            self._client, above_of(case), _DISRUPTED, status=status, reason=reason, message=message, now=now
+        )

@@ -1,0 +1,115 @@
+"""A pool's compute nodes as the arbiter sees them; what did not change stays the very same object."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vkgateway.arbiter.facts import Node, Pool, PoolKey, Toleration
+from vkgateway.arbiter.fitting import tolerates
+from vkgateway.model.api import Pool as PoolSpec
+from vkgateway.model.objects import NodeView
+from vkgateway.model.requests import milli
+from vkgateway.sync.admission.occupancy import Occupancy
+from vkgateway.translate.governed import is_extended
+from vkgateway.translate.poolnodes import PoolNodes
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the facts were made from."""
+
+    spec: PoolSpec
+    members: PoolNodes
+    avoided: frozenset[str]
+
+
+def governed_resources(nodes: Sequence[NodeView]) -> tuple[str, ...]:
+    """The extended resources that usable nodes offer, that of most nodes first."""
+    offers = Counter(
+        name
+        for node in nodes
+        if node.usable
+        for name, amount in milli(node.status.allocatable).items()
+        if amount > 0 and is_extended(name)
+    )
+    return tuple(sorted(offers, key=lambda name: (-offers[name], name)))
+
+
+class PoolFacts:
+    """Makes and keeps the facts of one pool."""
+
+    def __init__(self, key: PoolKey) -> None:
+        self._key = key
+        self._seen: _Seen | None = None
+        self._facts: Pool | None = None
+        self._bare: dict[str, Node] = {}
+        """Nodes by name, as if nothing ran on them."""
+
+    def facts(
+        self,
+        spec: PoolSpec,
+        members: PoolNodes,
+        occupancy: Occupancy,
+        *,
+        changed: Collection[str],
+        avoided: frozenset[str],
+    ) -> Pool:
+        """The pool now. `changed` are nodes whose occupancy changed since the last time, `avoided` those that are not
+        to be used for a while."""
+        seen = self._seen
+        if self._facts is None or seen is None or seen.members is not members or seen.spec != spec:
+            return self._anew(spec, members, occupancy, avoided)
+        changed = {*changed, *(avoided ^ seen.avoided)} & self._bare.keys()
+        seen.avoided = avoided
+        if changed:
+            nodes = tuple(
+                self._node(node.name, occupancy, avoided) if node.name in changed else node
+                for node in self._facts.nodes
+            )
+            self._facts = replace(self._facts, nodes=nodes)
+        return self._facts
+
+    def _anew(self, spec: PoolSpec, members: PoolNodes, occupancy: Occupancy, avoided: frozenset[str]) -> Pool:
+        taken = tuple(_toleration(entry) for entry in spec.tolerations)
+        old = {node.name: node for node in self._facts.nodes} if self._facts is not None else {}
+        self._seen = _Seen(spec, members, avoided)
+        self._bare = {node.metadata.name: _bare(node, taken) for node in members.nodes}
+        nodes = []
+        for name in sorted(self._bare):
+            node = self._node(name, occupancy, avoided)
+            known = old.get(name)
+            nodes.append(known if known == node else node)
+        self._facts = Pool(
+            key=self._key,
+            nodes=tuple(nodes),
+            governed=governed_resources(members.nodes) or (self._facts.governed if self._facts is not None else ()),
+            levels=tuple(spec.levels),
+        )
+        return self._facts
+
+    def _node(self, name: str, occupancy: Occupancy, avoided: frozenset[str]) -> Node:
+        bare = self._bare[name]
+        return replace(bare, used=occupancy.on_node(name), usable=bare.usable and name not in avoided)
+
+
+def _bare(view: NodeView, taken: Sequence[Toleration]) -> Node:
+    """A node without the taints that every pod of the pool tolerates."""
+    return Node(
+        name=view.metadata.name,
+        allocatable=milli(view.status.allocatable),
+        labels=view.metadata.labels,
+        taints=tuple(taint for taint in view.spec.taints if not tolerates(taken, taint)),
+        usable=view.usable,
+    )
+
+
+def _toleration(entry: dict[str, Any]) -> Toleration:
+    return Toleration(
+        key=entry.get("key") or "",
+        operator=entry.get("operator") or "Equal",
+        value=entry.get("value") or "",
+        effect=entry.get("effect") or "",
+    )

@@ -1,0 +1,270 @@
+"""One tenant's governed pods: what the arbiter must know of them, and what it said of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final, Protocol
+
+from vkgateway.arbiter.decisions import Admit, Evict, Hold, Promote, Reprieve
+from vkgateway.arbiter.facts import Gang, PodState, PoolKey, Quota
+from vkgateway.arbiter.limits import Admission
+from vkgateway.kube.reflector import Reflector
+from vkgateway.sync.admission.gangs import Bounds, TenantGangs
+from vkgateway.sync.admission.member import Member
+from vkgateway.sync.admission.sight import Sight, ending_gang, is_placed, recovered
+from vkgateway.sync.admission.verdicts import Book, Said, Verdict, Waits
+from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.pods.case import Binding
+from vkgateway.sync.pods.views import ComputePodView, TenantPodView
+
+PREEMPTED: Final = "PreemptionByVkgateway"
+"""Reason that a pod which was evicted by the arbiter ends with."""
+
+_PENDING: Final = Admission("pending")
+
+
+class Service(Protocol):
+    """The part of the arbitration that a tenant's part speaks to."""
+
+    def poke(self) -> None:
+        """Something changed: decide again soon."""
+
+    def recount(self, pod: ComputePodView, cluster: str) -> None:
+        """A pod was read, or forgotten: look again at whose burden it is."""
+
+    def bounds(self, pool: PoolKey | None) -> Bounds:
+        """How those who are evicted from a pool are treated."""
+
+
+class TenantAdmission:
+    """What is known and said of one tenant's governed pods. `look(key)` asks for a look at a pod, as a whole."""
+
+    def __init__(
+        self,
+        name: str,
+        pods: Reflector[TenantPodView],
+        *,
+        links: Mapping[str, ComputeLink],
+        bindings: Mapping[str, Binding],
+        service: Service,
+        sent: Mapping[str, float],
+        look: Callable[[Key], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.name = name
+        self.quotas: tuple[Quota, ...] = ()
+        self.book = Book()
+        self._sight = Sight(name, pods, links, book=self.book, sent=sent, clock=clock)
+        self.gangs = TenantGangs(name, look=self._sight.seen, bounds=service.bounds)
+        self.unread: set[Key] = set()
+        """Pods that are still to be read."""
+        self.complete = False
+        """Everything that the tenant has was listed."""
+        self._links = links
+        self._bindings = bindings
+        self._service = service
+        self._look = look
+        self._clock = clock
+        self._left_behind: dict[str, Gang] = {}
+        """By the uid of the tenant pod that is gone."""
+        self._at: dict[tuple[str, Key], str] = {}
+        """The uids of those, by cluster and name."""
+
+    @property
+    def known(self) -> bool:
+        """Whether every governed pod was read, those included that run below."""
+        below = self._sight.placed_below()
+        return self.complete and not self.unread and all(self.places(pod.tenant_uid) for pod in below)
+
+    def places(self, uid: str) -> bool:
+        """Whether a pod is the arbiter's to place, or was until its end."""
+        member = self.gangs.member(uid)
+        return uid in self._left_behind if member is None else member.governed
+
+    def left_behind(self) -> list[Gang]:
+        """What is ending below of pods that are gone above: their room is on its way back."""
+        return list(self._left_behind.values())
+
+    def listed(self) -> None:
+        """Everything that the tenant has is known: absence is a fact from now on."""
+        self.complete = True
+        for link in self._links.values():
+            for key in link.pod_keys(self.name):
+                self._look_behind(key, link)
+
+    def put(self, member: Member) -> None:
+        """Take in a pod that was read."""
+        self.gangs.put(member)
+        self._recount(member)
+        self._service.poke()
+
+    def changed(self, key: Key) -> list[Member]:
+        """A pod changed, above or below; returns the members that are gone now."""
+        gone = []
+        for member in self.gangs.under(key):
+            if self._sight.is_gone(member):
+                gone.append(member)
+                self._drop(member)
+            else:
+                self.gangs.touch(member.uid)
+            self._service.poke()
+        for link in self._links.values():
+            self._look_behind(key, link)
+        return gone
+
+    def _look_behind(self, key: Key, link: ComputeLink) -> None:
+        """Note what still ends below under a name whose pod is gone above; nobody has read that one."""
+        pod, place = link.pod(self.name, key), (link.name, key)
+        self._left_behind.pop(self._at.pop(place, ""), None)
+        if pod is None or pod.ended or not self.complete or not is_placed(pod):
+            return
+        if not self._sight.has_owner(pod) and self.gangs.member(pod.tenant_uid) is None:
+            self._at[place] = pod.tenant_uid
+            self._left_behind[pod.tenant_uid] = ending_gang(self.name, pod, link.name, now=self._clock())
+            self._service.recount(pod, link.name)
+
+    def _drop(self, member: Member) -> None:
+        self.gangs.drop(member.uid)
+        self.book.forget(member.uid)
+        retaken = self._sight.retaken
+        for below in [below for below, uid in retaken.items() if uid == member.uid]:
+            del retaken[below]
+        self._recount(member)
+
+    def rebound(self, quotas: Iterable[Quota]) -> None:
+        """The tenant's pools, or what it may use of them, changed."""
+        self.quotas = tuple(quotas)
+        self.gangs.touch_all()
+        self._service.poke()
+
+    # What the arbiter decided.
+
+    def admit(self, admit: Admit, *, now: float) -> None:
+        """These pods may start, each on its node."""
+        for uid, node in admit.nodes.items():
+            member = self.gangs.member(uid)
+            if member is None or self._sight.seen(member).state is not PodState.WAITING:
+                continue
+            self.book.verdicts[uid] = Verdict(
+                said=Said.ADMITTED,
+                pool=admit.pool,
+                node=node,
+                borrowed=admit.borrowed,
+                since=now,
+                behind=admit.behind,
+            )
+            self._told(member)
+
+    def evict(self, evict: Evict) -> None:
+        """These pods go at the deadline."""
+        for uid in evict.pods:
+            self._change(uid, said=Said.EVICTING, deadline=evict.deadline, evicted_for=evict.makes_room_for)
+
+    def reprieve(self, reprieve: Reprieve) -> None:
+        """These may stay after all."""
+        for uid in reprieve.pods:
+            self._change(uid, said=Said.ADMITTED, deadline=0.0, evicted_for="", withdrawn=True)
+
+    def promote(self, promote: Promote) -> None:
+        """These run inside the tenant's guarantee from now on."""
+        for uid in promote.pods:
+            self._change(uid, borrowed=False)
+
+    def hold(self, holds: Iterable[Hold], *, pools: Mapping[str, PoolKey]) -> None:
+        """Why gangs wait, in the place of all that was said before; those of which that changed are looked at."""
+        old, self.book.holds = self.book.holds, {hold.gang: Waits(hold, pools.get(hold.gang)) for hold in holds}
+        for gang, waits in self.book.holds.items():
+            if old.get(gang) != waits:
+                for member in self.gangs.of_gang(gang):
+                    if member.governed and member.uid not in self.book.verdicts:
+                        self._look(member.key)
+
+    def expire(self, now: float) -> None:
+        """Pods that were told to go before they were sent down need not be deleted: they just wait again."""
+        for uid, verdict in list(self.book.verdicts.items()):
+            if verdict.said is Said.EVICTING and verdict.deadline <= now:
+                member = self.gangs.member(uid)
+                if member is not None and self._sight.below(member) is None:
+                    self.take_back(uid)
+
+    def take_back(self, uid: str) -> None:
+        """What was said of a pod does not hold any more: it waits again."""
+        self.book.forget(uid)
+        self.gangs.touch(uid)
+        self._service.poke()
+
+    def retake(self, uid: str, compute_uid: str) -> None:
+        """A compute pod is removed because no node took it: it stands for nobody any more."""
+        if compute_uid not in self._sight.retaken:
+            self._sight.retaken[compute_uid] = uid
+            self.take_back(uid)
+
+    def next_deadline(self) -> float | None:
+        """When the next of those who were told to go is due."""
+        now = self._clock()
+        times = (verdict.deadline for verdict in self.book.verdicts.values() if verdict.said is Said.EVICTING)
+        return min((time for time in times if time > now), default=None)
+
+    # What the pods' reconcilers ask.
+
+    def ask(self, uid: str, node: str) -> Admission:
+        """What is said of a pod that is bound to this virtual node."""
+        verdict, member = self.book.verdicts.get(uid), self.gangs.member(uid)
+        if member is None:
+            return _PENDING
+        if verdict is None:
+            waits = self.waits(member)
+            return _PENDING if waits is None else Admission("held", waits.hold.code, waits.hold.message)
+        binding = self._bindings.get(node)
+        if binding is None or (binding.link.name, binding.pool.name) != verdict.pool:
+            self.take_back(uid)
+            return _PENDING
+        if verdict.said is Said.EVICTING:
+            return self._evicting(verdict)
+        return Admission("admitted", node=verdict.node, borrowed=verdict.borrowed)
+
+    def ask_running(self, uid: str) -> Admission:
+        """What is said of a pod that runs below."""
+        verdict = self.book.verdicts.get(uid)
+        if verdict is not None and verdict.said is Said.EVICTING:
+            return self._evicting(verdict)
+        return Admission("admitted")
+
+    def waits(self, member: Member) -> Waits | None:
+        """Why a member waits."""
+        return self.book.holds.get(f"{self.name}/{member.group}")
+
+    def _evicting(self, verdict: Verdict) -> Admission:
+        mine = verdict.evicted_for.startswith(f"{self.name}/")
+        reason = verdict.evicted_for.removeprefix(f"{self.name}/") if mine else "another tenant's guaranteed work"
+        return Admission(
+            "evicting",
+            code=PREEMPTED,
+            message=f"makes room for {reason}",
+            deadline=verdict.deadline,
+            evicted_for=verdict.evicted_for,
+            grace=self._service.bounds(verdict.pool).grace_max,
+        )
+
+    def _change(self, uid: str, **fields: object) -> None:
+        member = self.gangs.member(uid)
+        if member is None:
+            return
+        verdict = self.book.verdicts.get(uid)
+        if verdict is None:
+            below = self._sight.below(member)
+            if below is None:
+                return
+            verdict = recovered(below[0], below[1].name)
+        self.book.verdicts[uid] = replace(verdict, **fields)  # type: ignore[arg-type]
+        self._told(member)
+
+    def _told(self, member: Member) -> None:
+        self.gangs.touch(member.uid)
+        self._look(member.key)
+
+    def _recount(self, member: Member) -> None:
+        for pod, link in self._sight.under(member.key):
+            if pod.tenant_uid == member.uid:
+                self._service.recount(pod, link.name)

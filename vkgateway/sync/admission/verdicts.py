@@ -1,0 +1,56 @@
+"""What the arbiter last said of each governed pod, by the tenant pod's uid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from vkgateway.arbiter.decisions import Hold
+from vkgateway.arbiter.facts import PoolKey
+
+
+class Said(StrEnum):
+    """Which of its answers holds for a pod now."""
+
+    ADMITTED = "admitted"
+    EVICTING = "evicting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A pod that was given a node, and perhaps told to leave it. Times are seconds since the epoch."""
+
+    said: Said
+    pool: PoolKey
+    node: str
+    borrowed: bool
+    since: float
+    deadline: float = 0.0
+    """Evicting: when it is deleted."""
+    evicted_for: str = ""
+    """Evicting: the gang that its going makes room for."""
+    behind: str = ""
+    """The gang in whose reserved place it was started."""
+    withdrawn: bool = False
+    """Admitted: it was told to go before, and may stay after all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Why a pod's gang does not start now, and in whose line it stands."""
+
+    hold: Hold
+    pool: PoolKey | None
+
+
+class Book:
+    """The verdicts on one tenant's pods, and the holds of its gangs."""
+
+    def __init__(self) -> None:
+        self.verdicts: dict[str, Verdict] = {}
+        self.holds: dict[str, Waits] = {}
+        """By gang."""
+
+    def forget(self, uid: str) -> None:
+        """Drop what was said of a pod that is gone."""
+        self.verdicts.pop(uid, None)
