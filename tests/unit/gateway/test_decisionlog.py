@@ -1,0 +1,174 @@
+"""Tests of the log of decisions: what is read back is what was written, to the last bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.arbiter.sim import GPU, KEY, LOW, Cluster, gang, node, quota
+from vkgateway.arbiter.cycle import decide
+from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.facts import (
+    Band,
+    Gang,
+    Node,
+    Plan,
+    Pod,
+    PodState,
+    Policy,
+    Pool,
+    Quota,
+    Requirement,
+    Shape,
+    Snapshot,
+    Toleration,
+)
+from vkgateway.gateway.decisionlog import DecisionLog, Entry, Unreadable, read
+from vkgateway.model.objects import Taint
+
+names = st.sampled_from(["", "a", "b.c/d-e", "nächste\n", '"\\\x00'])
+seconds = st.floats(allow_nan=False, allow_infinity=False)
+amounts = st.dictionaries(names, st.integers(-(2**62), 2**62), max_size=3)
+keys = st.tuples(names, names)
+tuples = st.lists(names, max_size=2).map(tuple)
+shapes = st.builds(
+    Shape,
+    requests=st.lists(st.tuples(names, st.integers(0, 2**62)), max_size=2).map(tuple),
+    terms=st.lists(
+        st.lists(st.builds(Requirement, key=names, operator=names, values=tuples), max_size=2).map(tuple), max_size=2
+    ).map(tuple),
+    tolerations=st.lists(st.builds(Toleration, key=names, value=names), max_size=2).map(tuple),
+    images=st.frozensets(names, max_size=2),
+)
+nodes = st.builds(
+    Node,
+    name=names,
+    allocatable=amounts,
+    used=amounts,
+    labels=st.dictionaries(names, names, max_size=2),
+    taints=st.lists(st.builds(Taint, key=names, effect=names), max_size=2).map(tuple),
+    images=st.frozensets(names, max_size=2),
+    usable=st.booleans(),
+)
+pods = st.builds(
+    Pod,
+    uid=names,
+    shape=shapes,
+    state=st.sampled_from(list(PodState)),
+    pool=st.none() | keys,
+    since=seconds,
+    borrowed=st.booleans(),
+)
+plans = st.builds(Plan, pool=keys, nodes=st.dictionaries(names, names, max_size=2), borrowed=st.booleans())
+gangs = st.builds(
+    Gang,
+    id=names,
+    tenant=names,
+    pods=st.lists(pods, max_size=2).map(tuple),
+    pools=st.lists(keys, max_size=2).map(tuple),
+    band=st.sampled_from(list(Band)),
+    role_minimum=st.dictionaries(names, st.integers(), max_size=2),
+    run_limit=st.none() | seconds,
+    created=seconds,
+    plan=st.none()
+    | st.builds(Plan, pool=keys, nodes=st.dictionaries(names, names, max_size=2), borrowed=st.booleans()),
+)
+snapshots = st.builds(
+    Snapshot,
+    pools=st.lists(
+        st.builds(Pool, key=keys, nodes=st.lists(nodes, max_size=2).map(tuple), governed=tuples, levels=tuples),
+        max_size=2,
+    ).map(tuple),
+    quotas=st.lists(
+        st.builds(Quota, tenant=names, pool=keys, guarantee=amounts, weight=seconds, granted=seconds), max_size=2
+    ).map(tuple),
+    gangs=st.lists(gangs, max_size=2).map(tuple),
+    policy=st.builds(Policy, age_cap=seconds),
+)
+
+
+def story() -> Cluster:
+    """Low work fills the pool, a guaranteed gang comes, another waits behind it."""
+    nodes = [node(f"n{at}") for at in range(3)]
+    there = Cluster(nodes, [quota("a", 16), quota("b", limit=24)])
+    there.add(gang("b/ns/gang/low", "b", [4, 4, 4, 4], band=LOW, minimum=2, elastic=True))
+    return there
+
+
+def test_every_cycle_of_a_story_is_decided_the_same_again(tmp_path: Path) -> None:
+    file = tmp_path / "decisions.jsonl"
+    log, there = DecisionLog(file), story()
+    written = []
+    for second in range(40):
+        if second == 5:
+            there.add(gang("a/ns/gang/in", "a", [8, 8], run_limit=12.5))
+            there.add(gang("b/ns/gang/wide", "b", [8, 8, 8]), gang("b/ns/gang/never", "b", [9]))
+        snapshot = there.snapshot()
+        decisions = decide(snapshot, there.now)
+        if log.write(snapshot, decisions, there.now):
+            written.append(Entry(time=there.now, snapshot=snapshot, decisions=decisions))
+        there.cycle()
+        there.advance(1.1)
+
+    entries = list(read(file))
+
+    assert entries == written
+    assert len(entries) < 20
+    assert any(found.decisions.evicts for found in written)
+    assert any("a/ns/gang/in" in found.decisions.plans for found in written)
+    assert any(admit.gang == "a/ns/gang/in" for found in written for admit in found.decisions.admits)
+    for entry in entries:
+        assert isinstance(entry, Entry)
+        assert decide(entry.snapshot, entry.time) == entry.decisions
+
+
+@given(snapshots, seconds)
+@settings(max_examples=40, deadline=None)
+def test_any_snapshot_comes_back_as_it_was(tmp_path_factory: object, snapshot: Snapshot, now: float) -> None:
+    file = tmp_path_factory.mktemp("log") / "decisions.jsonl"  # type: ignore[attr-defined]
+    log = DecisionLog(file)
+    decisions = Decisions(plans={"x": Plan(pool=KEY, nodes={"u": "n"}, borrowed=True)})
+    assert log.write(snapshot, decisions, now)
+    assert list(read(file)) == [Entry(time=now, snapshot=snapshot, decisions=decisions)]
+
+
+def test_mappings_keep_their_order(tmp_path: Path) -> None:
+    file = tmp_path / "decisions.jsonl"
+    first = replace(story().snapshot(), gangs=())
+    allocatable = {"z": 1, GPU: 2, "a": 3}
+    pool = replace(first.pools[0], nodes=(Node(name="n", allocatable=allocatable),))
+    plans = {"x": Plan(pool=KEY, nodes={}, borrowed=False)}
+    DecisionLog(file).write(replace(first, pools=(pool,)), Decisions(plans=plans), 1.0)
+    (entry,) = read(file)
+    assert isinstance(entry, Entry)
+    assert list(entry.snapshot.pools[0].nodes[0].allocatable) == list(allocatable)
+
+
+def test_cycles_in_which_nothing_is_new_are_left_out(tmp_path: Path) -> None:
+    log, there = DecisionLog(tmp_path / "decisions.jsonl"), story()
+    there.settle(10)
+    there.add(gang("b/ns/gang/never", "b", [9]))
+
+    def cycle() -> bool:
+        snapshot = there.snapshot()
+        return log.write(snapshot, decide(snapshot, there.now), there.now)
+
+    assert [cycle(), cycle(), cycle()] == [True, False, False]
+    there.add(gang("b/ns/gang/more", "b", [9]))
+    assert [cycle(), cycle()] == [True, False]
+
+
+def test_lines_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "decisions.jsonl"
+    log, there = DecisionLog(file), story()
+    log.write(there.snapshot(), decide(there.snapshot(), there.now), there.now)
+    with file.open("ab") as more:
+        more.write(b'{"time": 1.0}\n\n{"time": 2')
+    first, second = read(file)
+    assert isinstance(first, Entry)
+    assert isinstance(second, Unreadable)
+    assert second.line == 2
+    assert "snapshot" in second.why

@@ -1,0 +1,101 @@
+"""A log of JSON lines in a file: appended to, put aside when it is large, read also where a line was torn."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+KEPT = 4
+"""So many files that were put aside are kept: NAME.1, the newest, to NAME.4."""
+MODE = 0o600
+
+
+class JsonLines:
+    """Appends lines to `path`; once it has `most` bytes it is put aside, and a new file begun."""
+
+    def __init__(self, path: Path, *, most: int) -> None:
+        self._path = path
+        self._most = most
+        self._failed = False
+        self._looked = False
+        """Whether the last line, perhaps of a process that was stopped in the middle of it, was looked at."""
+
+    def append(self, *lines: bytes) -> None:
+        """Write lines, each without its end.
+
+        A log that cannot be written to is no reason to stop: that is said once, and again when it works again.
+        """
+        if not lines:
+            return
+        try:
+            self._append(b"".join(line + b"\n" for line in lines))
+        except OSError as error:
+            if not self._failed:
+                log.warning("log file is not written", file=str(self._path), error=error.strerror or str(error))
+            self._failed = True
+            return
+        if self._failed:
+            log.info("log file is written again", file=str(self._path))
+        self._failed = False
+
+    def _append(self, data: bytes) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self._path, "ab", opener=_private) as file:
+            size = file.seek(0, 2)
+            if size and not self._looked and not _ends_line(self._path):
+                data = b"\n" + data
+            self._looked = True
+            file.write(data)
+        if size + len(data) >= self._most:
+            self._put_aside()
+
+    def _put_aside(self) -> None:
+        for number in range(KEPT, 1, -1):
+            with contextlib.suppress(FileNotFoundError):
+                aside(self._path, number - 1).replace(aside(self._path, number))
+        self._path.replace(aside(self._path, 1))
+
+
+def aside(path: Path, number: int) -> Path:
+    """Where the file is put when it is large; 1 is the newest."""
+    return path.with_name(f"{path.name}.{number}")
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """All lines of one file; empty ones, and a last one without its end, are left out.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as lines:
+        for line in lines:
+            # The last line has no end where its writer was stopped in the middle of it.
+            if line.endswith(b"\n") and line.strip():
+                yield line
+
+
+def read_all(path: Path) -> Iterator[bytes]:
+    """The lines of the file and of those that were put aside, the oldest first; files that are not there have none.
+
+    Raises:
+        OSError: a file that is there cannot be read.
+    """
+    for file in (*(aside(path, number) for number in range(KEPT, 0, -1)), path):
+        with contextlib.suppress(FileNotFoundError):
+            yield from read_lines(file)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, MODE)
+
+
+def _ends_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, 2)
+        return file.read(1) == b"\n"
