@@ -196,4 +196,6 @@ def is_gated(view: TenantPodView) -> bool:
 
 
 def _text(waits: Waits, now: float) -> str:
-    return sentence(waits.hold, pool=waits.pool[1] if waits.pool is not None else "", now=now)
+    return sentence(
+        waits.hold, pool=virtual_node_name(waits.pool[1], waits.pool[0]) if waits.pool is not None else "", now=now
+    )
