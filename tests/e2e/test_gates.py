@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 from vkgateway.model.names import ADMISSION_GATE
 
 POLICY = "vkgateway-admission"
-TEMPLATE = Templates().load("default")
 FACTS = TenantFacts(
     name="gates",
     template="default",
@@ -30,19 +28,16 @@ MORE_THAN_THERE_IS = 999
 
 @pytest.fixture(scope="module")
 def gated(platform: Platform) -> Iterator[Cluster]:
-    """A tenant's cluster with the policy, by the tenant's template or, where that leaves it out, by hand."""
+    """The cluster of a tenant that was born with the policy."""
     platform.vkgateway("tenant", "create", "gates", "--pool", "a100")
     cluster = platform.tenant("gates")
-    if not TEMPLATE.values["admissionGate"]:
-        cluster.apply(*gate_objects())
     eventually(lambda: gates_of_new(cluster, asking(limits={"nvidia.com/gpu": "1"})), what="the policy at work")
     yield cluster
     platform.vkgateway("tenant", "delete", "gates", "--yes")
 
 
 def gate_objects() -> list[Document]:
-    on = replace(TEMPLATE, values={**TEMPLATE.values, "admissionGate": True})
-    return [found for found in on.objects(FACTS) if found["metadata"]["name"] == POLICY]
+    return [found for found in Templates().load("default").objects(FACTS) if found["metadata"]["name"] == POLICY]
 
 
 def asking(**resources: dict[str, str]) -> dict[str, Any]:
@@ -166,8 +161,6 @@ def test_a_policy_that_was_deleted_or_changed_comes_back(platform: Platform, gat
     gated.kubectl("patch", "mutatingadmissionpolicy", POLICY, "--type=merge", "-p", json.dumps(never))
     eventually(lambda: gates_of_new(gated, asking(limits=GPU)) == [], what="pods without a gate")
 
-    if not TEMPLATE.values["admissionGate"]:
-        pytest.skip("the template leaves the policy out")
     names = {"spec": {"apiServer": {"subjectAltNames": ["gates.example.org"]}}}  # has the control plane gone through
     platform.compute.kubectl("patch", "tenant", "gates", "--type=merge", "-p", json.dumps(names))
 
