@@ -1,0 +1,285 @@
+"""Who runs, who waits and who is evicted: two tenants in one pool of 32 GPUs, seen with kubectl."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod
+from vkgateway.model.names import ADMISSION_GATE, EVICTION_DEADLINE_ANNOTATION
+from vkgateway.sync.admission.tenant import PREEMPTED
+from vkgateway.translate.conditions import ADMITTED_CONDITION
+
+GANG = "vkgateway.io/gang"
+RUN_SECONDS = "kwok.vkgateway.io/run-seconds"
+LOW = {"priorityClassName": "vkgateway-low"}
+
+
+@pytest.fixture(scope="module")
+def tenants(platform: Platform) -> Iterator[tuple[Cluster, Cluster]]:
+    """One that is guaranteed half of the pool, and one that borrows."""
+    platform.vkgateway("tenant", "create", "owner", "--pool", "a100:guarantee=nvidia.com/gpu=16")
+    platform.vkgateway("tenant", "create", "guest", "--pool", "a100")
+    yield platform.tenant("owner"), platform.tenant("guest")
+    for name in ("owner", "guest"):
+        platform.vkgateway("tenant", "delete", name, "--yes")
+
+
+@pytest.fixture
+def owner(tenants: tuple[Cluster, Cluster]) -> Iterator[Cluster]:
+    """The tenant with the guarantee."""
+    yield tenants[0]
+    clear(tenants[0])
+
+
+@pytest.fixture
+def guest(tenants: tuple[Cluster, Cluster]) -> Iterator[Cluster]:
+    """The tenant without."""
+    yield tenants[1]
+    clear(tenants[1])
+
+
+def clear(cluster: Cluster) -> None:
+    cluster.kubectl("delete", "jobs,pods", "--all", "--grace-period=1", "--wait=false")
+    eventually(lambda: not pods(cluster), what="all pods gone")
+
+
+def gpus(name: str, amount: int, *, marks: dict[str, str] | None = None, **spec: Any) -> Document:
+    """A pod that asks for GPUs."""
+    made = pod(name, container={"resources": {"limits": {"nvidia.com/gpu": str(amount)}}}, **spec)
+    made["metadata"]["annotations"] = marks or {}
+    return made
+
+
+def job(name: str, amount: int, *, parallelism: int, marks: dict[str, str] | None = None, **spec: Any) -> Document:
+    """A Job whose pods ask for GPUs each, and are replaced when they fail."""
+    template = gpus(name, amount, marks=marks, restartPolicy="Never", **spec)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "parallelism": parallelism,
+            "completions": parallelism,
+            "backoffLimit": 1000,
+            "podFailurePolicy": {
+                "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+            },
+            "template": {"metadata": {"annotations": marks or {}}, "spec": template["spec"]},
+        },
+    }
+
+
+def pods(cluster: Cluster, start: str = "") -> list[Document]:
+    found = cluster.get("pods")["items"]
+    return [each for each in found if each["metadata"]["name"].startswith(start)]
+
+
+def count(cluster: Cluster, phase: str, start: str = "") -> int:
+    return sum(each["status"]["phase"] == phase for each in pods(cluster, start))
+
+
+def is_gated(document: Document) -> bool:
+    return any(gate["name"] == ADMISSION_GATE for gate in document["spec"].get("schedulingGates", ()))
+
+
+def condition(document: Document, kind: str) -> Document:
+    found = (entry for entry in document["status"].get("conditions", ()) if entry["type"] == kind)
+    return next(found, {})
+
+
+def why(cluster: Cluster, name: str) -> str:
+    """The reason for which a pod waits."""
+    return str(condition(cluster.get("pod", name), ADMITTED_CONDITION).get("reason", ""))
+
+
+def waits(cluster: Cluster, name: str, reason: str) -> None:
+    eventually(lambda: why(cluster, name) == reason, seconds=20, what=f"{name} waits: {reason}")
+
+
+def steady(look: Callable[[], bool], *, seconds: float = 3.0) -> None:
+    """It stays so."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        assert look()
+        time.sleep(0.3)
+
+
+def training(name: str) -> list[Document]:
+    """A job of 2 parameter servers and 4 workers, which can do nothing without each other."""
+    marks = {GANG: name, "vkgateway.io/gang-min": "6", RUN_SECONDS: "6"}
+    roles = ["ps-0", "ps-1", "worker-0", "worker-1", "worker-2", "worker-3"]
+    return [gpus(f"{name}-{role}", 2, marks=marks, restartPolicy="Never") for role in roles]
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 5])
+def test_gangs_start_together_or_not_at_all_and_all_complete(guest: Cluster, jobs: int) -> None:
+    """Room is for two of them, and for a part of a third."""
+    names = [f"train{number}" for number in range(jobs)]
+    guest.apply(*(each for name in names for each in training(name)))
+    started = min(jobs, 2)
+    eventually(lambda: count(guest, "Running") == 6 * started, seconds=30, what="as many gangs as there is room for")
+    by_gang = {name: {is_gated(each) for each in pods(guest, f"{name}-")} for name in names}
+    assert sorted(map(sorted, by_gang.values())) == [[False]] * started + [[True]] * (jobs - started)
+    eventually(lambda: count(guest, "Succeeded") == 6 * jobs, seconds=90, what="all of them done")
+
+
+def test_a_guarantee_is_called_in_with_notice_and_whole_gangs_go(owner: Cluster, guest: Cluster) -> None:
+    guest.apply(*(job(f"low{n}", 4, parallelism=2, marks={GANG: "job"}, **LOW) for n in range(4)))
+    eventually(lambda: count(guest, "Running") == 8, seconds=30, what="the pool is full of low work")
+
+    owner.apply(job("train", 8, parallelism=2, marks={GANG: "job"}))
+    noticed = eventually(lambda: [each for each in pods(guest) if told(each)], seconds=10, what="a notice")
+    disrupted = condition(noticed[0], "DisruptionTarget")
+    assert (disrupted["status"], disrupted["reason"]) == ("True", PREEMPTED)
+    assert "owner" not in disrupted["message"]
+    eventually(lambda: count(owner, "Running") == 2, seconds=30, what="the guaranteed gang runs")
+
+    failed = [each for each in pods(guest) if each["status"]["phase"] == "Failed"]
+    assert len(failed) == 4
+    assert {each["status"]["reason"] for each in failed} == {PREEMPTED}
+    jobs = {each["metadata"]["labels"]["job-name"] for each in failed}
+    assert len(jobs) == 2, "two gangs of two make room, and none goes by halves"
+    eventually(lambda: sum(map(is_gated, pods(guest))) == 4, seconds=30, what="their jobs' new pods wait")
+
+
+def told(document: Document) -> bool:
+    return EVICTION_DEADLINE_ANNOTATION in document["metadata"].get("annotations", {})
+
+
+def test_the_pod_itself_can_read_its_deadline(owner: Cluster, guest: Cluster, platform: Platform) -> None:
+    guest.apply(*(gpus(f"low{n}", 8, **LOW) for n in range(4)))
+    eventually(lambda: count(guest, "Running") == 4, seconds=30, what="the pool is full of low work")
+    owner.apply(gpus("one", 8))
+    eventually(lambda: any(map(told, pods(guest))), seconds=10, what="a notice")
+    victim = next(each for each in pods(guest) if told(each))
+    below = platform.compute.get("pod", victim["metadata"]["name"], "-n", "guest--default")
+    deadline = below["metadata"]["annotations"][EVICTION_DEADLINE_ANNOTATION]
+    assert victim["metadata"]["annotations"][EVICTION_DEADLINE_ANNOTATION] == deadline
+    owner.wait_pod("one", seconds=30)
+    assert [each["status"]["phase"] for each in pods(guest)].count("Failed") == 1, "one is enough"
+
+
+def test_who_is_not_needed_any_more_is_reprieved(owner: Cluster, guest: Cluster) -> None:
+    guest.apply(*(gpus(f"low{n}", 8, **LOW) for n in range(4)))
+    eventually(lambda: count(guest, "Running") == 4, seconds=30, what="the pool is full of low work")
+    owner.apply(gpus("one", 8))
+    eventually(lambda: any(map(told, pods(guest))), seconds=10, what="a notice")
+    owner.kubectl("delete", "pod", "one", "--grace-period=1")
+    eventually(lambda: not any(map(told, pods(guest))), seconds=10, what="the notice is withdrawn")
+    steady(lambda: count(guest, "Running") == 4, seconds=6)
+
+
+def test_an_elastic_gang_shrinks_before_anyone_is_evicted_and_grows_again(owner: Cluster, guest: Cluster) -> None:
+    elastic = {GANG: "job", "vkgateway.io/gang-min": "2", "vkgateway.io/gang-elastic-max": "6"}
+    guest.apply(job("rigid", 4, parallelism=2, marks={GANG: "job"}, **LOW))
+    guest.apply(job("elastic", 4, parallelism=6, marks=elastic, **LOW))
+    eventually(lambda: count(guest, "Running") == 8, seconds=30, what="the pool is full of low work")
+
+    owner.apply(gpus("one", 8))
+    owner.wait_pod("one", seconds=30)
+    assert count(guest, "Running", "rigid") == 2
+    eventually(lambda: count(guest, "Running", "elastic") == 4, seconds=15, what="two of its surplus have gone")
+
+    owner.kubectl("delete", "pod", "one", "--grace-period=1")
+    eventually(lambda: count(guest, "Running", "elastic") == 6, seconds=60, what="it grows again")
+
+
+def test_a_large_gang_is_not_starved_by_small_ones(guest: Cluster) -> None:
+    guest.apply(
+        *(
+            gpus(f"first{n}", 8, marks={"vkgateway.io/gang-run-limit": "12s", RUN_SECONDS: "8"}, restartPolicy="Never")
+            for n in range(2)
+        )
+    )
+    eventually(lambda: count(guest, "Running") == 2, seconds=20, what="half of the pool is in use")
+    guest.apply(*(gpus(f"big-{n}", 8, marks={GANG: "big", "vkgateway.io/gang-min": "4"}) for n in range(4)))
+    waits(guest, "big-0", "WaitingForRoom")
+    guest.apply(gpus("long", 8))
+    waits(guest, "long", "BehindReservation")
+    guest.apply(gpus("short", 8, marks={"vkgateway.io/gang-run-limit": "2s", RUN_SECONDS: "1"}, restartPolicy="Never"))
+    eventually(lambda: guest.phase("short") == "Succeeded", seconds=20, what="what ends in time runs before")
+    eventually(lambda: count(guest, "Running", "big-") == 4, seconds=40, what="the large gang")
+    assert is_gated(guest.get("pod", "long"))
+
+
+@pytest.fixture
+def full(owner: Cluster, guest: Cluster) -> None:
+    """All GPUs are in use: half by the guarantee's owner, who may not be disturbed, the rest lent."""
+    owner.apply(*(gpus(f"mine{n}", 8) for n in range(2)))
+    eventually(lambda: count(owner, "Running") == 2, seconds=30, what="the guarantee is in use")
+    guest.apply(*(gpus(f"theirs{n}", 8) for n in range(2)))
+    eventually(lambda: count(guest, "Running") == 2, seconds=30, what="the rest is lent")
+
+
+@pytest.mark.usefixtures("full")
+def test_tampering_gains_nothing(guest: Cluster, platform: Platform) -> None:
+    guest.apply(gpus("gate", 8))
+    eventually(lambda: guest.find("pod", "gate"), what="a pod")
+    guest.kubectl("patch", "pod", "gate", "--type=json", "-p", '[{"op": "remove", "path": "/spec/schedulingGates"}]')
+    guest.apply(gpus("node", 8, nodeName="a100.local"))
+    for name in ("gate", "node"):
+        waits(guest, name, "WaitingForRoom")
+        assert platform.compute.find("pod", name, "-n", "guest--default") is None
+    steady(lambda: count(guest, "Running") == 2)
+    guest.kubectl("delete", "pod", "theirs0", "--grace-period=1")
+    eventually(lambda: count(guest, "Running") == 2, seconds=30, what="one of them takes the place, by the rules")
+
+
+@pytest.mark.usefixtures("full")
+def test_a_held_pod_costs_nothing_below_and_says_what_it_waits_for(guest: Cluster, platform: Platform) -> None:
+    guest.apply(gpus("next", 8))
+    waits(guest, "next", "WaitingForRoom")
+    message = condition(guest.get("pod", "next"), ADMITTED_CONDITION)["message"]
+    assert "place 1 in a100.local" in message
+    assert "expected start" in message
+    assert "owner" not in message
+    assert platform.compute.find("pod", "next", "-n", "guest--default") is None
+    assert ("WaitingForRoom", message.partition("; place")[0]) in guest.events("next")
+
+
+def test_what_can_never_run_is_told_at_once(guest: Cluster) -> None:
+    guest.apply(*(gpus(f"huge-{n}", 8, marks={GANG: "huge", "vkgateway.io/gang-min": "5"}) for n in range(5)))
+    guest.apply(gpus("wrong", 1, marks={GANG: "wrong", "vkgateway.io/gang-min": "3", "vkgateway.io/gang-size": "2"}))
+    guest.apply(gpus("lonely", 1, marks={GANG: "lonely", "vkgateway.io/gang-min": "2"}))
+    waits(guest, "huge-0", "Infeasible")
+    assert "4 of 5" in condition(guest.get("pod", "huge-0"), ADMITTED_CONDITION)["message"]
+    waits(guest, "wrong", "Invalid")
+    assert "vkgateway.io/gang-min" in condition(guest.get("pod", "wrong"), ADMITTED_CONDITION)["message"]
+    waits(guest, "lonely", "WaitingForMembers")
+    assert "1 of 2 pods created" in condition(guest.get("pod", "lonely"), ADMITTED_CONDITION)["message"]
+
+
+def kill(platform: Platform) -> None:
+    """End the gateway at once; the supervisor starts another."""
+    os.kill(platform.processes()["gateway"]["pid"], signal.SIGKILL)
+
+
+def test_a_gateway_that_dies_between_notice_and_deletion_brings_it_to_its_end(
+    owner: Cluster, guest: Cluster, platform: Platform
+) -> None:
+    guest.apply(*(job(f"low{n}", 8, parallelism=2, marks={GANG: "job"}, **LOW) for n in range(2)))
+    eventually(lambda: count(guest, "Running") == 4, seconds=30, what="the pool is full of low work")
+    owner.apply(job("train", 8, parallelism=2, marks={GANG: "job"}))
+    eventually(lambda: any(map(told, pods(guest))), seconds=10, what="a notice")
+    kill(platform)
+    eventually(lambda: count(owner, "Running") == 2, seconds=60, what="the guaranteed gang runs")
+    assert count(guest, "Failed") == 2
+    assert count(guest, "Running") == 2
+
+
+def test_a_gateway_that_dies_while_gangs_start_leaves_none_by_halves(guest: Cluster, platform: Platform) -> None:
+    names = ["a", "b", "c"]
+    marks = {"vkgateway.io/gang-min": "6"}
+    guest.apply(*(gpus(f"{name}-{n}", 2, marks={GANG: name} | marks) for name in names for n in range(6)))
+    eventually(lambda: not all(map(is_gated, pods(guest))), seconds=20, what="the first gate is lifted")
+    kill(platform)
+    eventually(lambda: count(guest, "Running") == 12, seconds=60, what="two gangs run, whole")
+    states = {name: {each["status"]["phase"] for each in pods(guest, f"{name}-")} for name in names}
+    assert sorted(map(sorted, states.values())) == [["Pending"], ["Running"], ["Running"]]
+    steady(lambda: count(guest, "Running") == 12)
