@@ -1,0 +1,150 @@
+"""Members, views of pods and a compute cluster without a server, for the tests of admission."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from vkgateway.arbiter.decisions import Hold, HoldCode
+from vkgateway.arbiter.facts import Band, PoolKey, Shape
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.kube.resources import PODS
+from vkgateway.model.names import (
+    COMPUTE_NODE_ANNOTATION,
+    NAME_ANNOTATION,
+    NAMESPACE_ANNOTATION,
+    POOL_LABEL,
+    TENANT_LABEL,
+    UID_ANNOTATION,
+    compute_namespace,
+)
+from vkgateway.sync.admission.member import Member
+from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.marks import REQUESTS
+from vkgateway.sync.pods.case import Binding
+from vkgateway.sync.pods.views import ComputePodView, TenantPodView, decode_compute_pod, decode_tenant_pod
+from vkgateway.translate.context import PoolContext
+from vkgateway.translate.gangs import GangMarks, Reference
+
+TENANT = "alpha"
+POOL: PoolKey = ("local", "a100")
+OTHER_POOL: PoolKey = ("local", "h100")
+GPU = "nvidia.com/gpu"
+BORN = "2026-03-01T12:00:00Z"
+BORN_AT = 1772366400.0
+"""The same in seconds since the epoch."""
+NOBODY = Client("http://127.0.0.1:1", name="nobody")
+"""A client that is never asked."""
+
+
+def marks(group: str = "default/gang/train", **said: Any) -> GangMarks:
+    return GangMarks(group=group, way="vkgateway.io/gang", **said)
+
+
+def member(uid: str = "u1", **other: Any) -> Member:
+    """A member that asks for one GPU in one pool, and stands alone unless it gets marks."""
+    made: dict[str, Any] = {
+        "uid": uid,
+        "key": ("default", f"pod-{uid}"),
+        "mark": "0",
+        "governed": True,
+        "marks": GangMarks(group=f"default/pod/{uid}"),
+        "fault": "",
+        "shape": Shape.of({GPU: 1000}),
+        "pools": (POOL,),
+        "bound": False,
+        "band": Band.GUARANTEED,
+        "priority": 0,
+        "created": 100.0,
+        "grace": 30.0,
+        "waiting_gates": (),
+        "beside": (),
+    }
+    return Member(**made | other)
+
+
+def hold(uid: str = "u1", code: HoldCode = HoldCode.ROOM, message: str = "no room", **other: Any) -> Hold:
+    """A hold of the gang of a member that stands alone."""
+    return Hold(gang=f"{TENANT}/default/pod/{uid}", code=code, message=message, **other)
+
+
+def reference(name: str = "train") -> Reference:
+    return Reference("scheduling.volcano.sh", "PodGroup", "podgroups", "default", name)
+
+
+def above(
+    uid: str = "u1", *, meta: Mapping[str, Any] | None = None, phase: str = "Pending", **spec: Any
+) -> TenantPodView:
+    """A tenant's pod as the watch shows it, under the name of `member(uid)`."""
+    metadata = {"name": f"pod-{uid}", "namespace": "default", "uid": uid, "creationTimestamp": BORN, **(meta or {})}
+    document = {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
+    return decode_tenant_pod(json.dumps(document).encode())
+
+
+def below(
+    uid: str = "u1",
+    *,
+    node: str = "host-1",
+    marks: Mapping[str, str] | None = None,
+    phase: str = "Running",
+    name: str = "",
+    **meta: Any,
+) -> ComputePodView:
+    """The compute pod of `above(uid)`, placed on `host-1` by the arbiter; `node` is where it is bound."""
+    annotations = {
+        NAMESPACE_ANNOTATION: "default",
+        NAME_ANNOTATION: name or f"pod-{uid}",
+        UID_ANNOTATION: uid,
+        COMPUTE_NODE_ANNOTATION: "host-1",
+        REQUESTS: json.dumps({GPU: 1000}),
+        **(marks or {}),
+    }
+    metadata = {
+        "name": name or f"pod-{uid}",
+        "namespace": compute_namespace(TENANT, "default"),
+        "uid": f"below-{uid}",
+        "creationTimestamp": BORN,
+        "labels": {TENANT_LABEL: TENANT, POOL_LABEL: POOL[1]},
+        "annotations": {key: value for key, value in annotations.items() if value},
+        **meta,
+    }
+    spec = {"nodeName": node, "terminationGracePeriodSeconds": 40}
+    document = {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
+    return decode_compute_pod(json.dumps(document).encode())
+
+
+class Pods:
+    """What stands above and below, without servers."""
+
+    def __init__(self) -> None:
+        self.above: Reflector[TenantPodView] = Reflector(
+            NOBODY, PODS, decode=decode_tenant_pod, on_change=lambda _old, _new: None
+        )
+        self.link = ComputeLink("local", NOBODY)
+        self.links = {"local": self.link}
+
+    def put_above(self, view: TenantPodView) -> None:
+        self.above.items[view.metadata.key] = view
+
+    def drop_above(self, uid: str = "u1") -> None:
+        del self.above.items["default", f"pod-{uid}"]
+
+    def put_below(self, view: ComputePodView) -> None:
+        old = self.link.pods.items.get(view.metadata.key)
+        self.link.pods.items[view.metadata.key] = view
+        self.link._pod_changed(old, view)
+
+    def drop_below(self, uid: str = "u1") -> None:
+        key = (compute_namespace(TENANT, "default"), f"pod-{uid}")
+        self.link._pod_changed(self.link.pods.items.pop(key), None)
+
+    def binding(self, pool: PoolKey = POOL) -> Binding:
+        name = f"{pool[1]}.{pool[0]}"
+        context = PoolContext(name=pool[1], compute_cluster=pool[0], node_name=name)
+        return Binding(pool=context, link=self.link, node_ip="10.213.0.1")
+
+    def bindings(self, *pools: PoolKey) -> dict[str, Binding]:
+        """What the virtual nodes of pools stand for; with none named, those of both."""
+        return {f"{pool[1]}.{pool[0]}": self.binding(pool) for pool in pools or (POOL, OTHER_POOL)}

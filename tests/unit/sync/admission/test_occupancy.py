@@ -1,0 +1,123 @@
+"""Sums of what is held on nodes and by owners, kept as pods come and go."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vkgateway.model.requests import Milli
+from vkgateway.sync.admission.occupancy import Occupancy, Owner
+
+GPU, CPU = "nvidia.com/gpu", "cpu"
+OWNER = ("alpha", "a100")
+
+
+def test_pods_of_one_node_are_summed_and_others_are_not() -> None:
+    held = Occupancy()
+    held.hold("a", node="n1", amounts={GPU: 1000, CPU: 500}, owner=OWNER)
+    held.hold("b", node="n1", amounts={GPU: 2000})
+    held.hold("c", node="n2", amounts={GPU: 4000}, owner=OWNER)
+
+    assert held.on_node("n1") == {GPU: 3000, CPU: 500}
+    assert held.on_node("n2") == {GPU: 4000}
+    assert held.on_node("n3") == {}
+    assert held.of_owner(OWNER) == {GPU: 5000, CPU: 500}
+    assert held.of_owner(("beta", "a100")) == {}
+
+
+def test_a_pod_that_no_scheduler_bound_counts_for_its_owner_only() -> None:
+    held = Occupancy()
+    held.hold("a", node="", amounts={GPU: 1000}, owner=OWNER)
+
+    assert held.of_owner(OWNER) == {GPU: 1000}
+    assert held.changed == set()
+
+    held.hold("a", node="n1", amounts={GPU: 1000}, owner=OWNER)
+
+    assert held.of_owner(OWNER) == {GPU: 1000}
+    assert held.on_node("n1") == {GPU: 1000}
+    assert held.changed == {"n1"}
+
+
+def test_nodes_are_told_whose_sum_changed_and_no_others() -> None:
+    held = Occupancy()
+    held.hold("a", node="n1", amounts={GPU: 1000})
+    held.hold("b", node="n2", amounts={GPU: 1000})
+    held.changed.clear()
+
+    held.hold("a", node="n1", amounts={GPU: 1000})
+    held.drop("nobody")
+    assert held.changed == set()
+
+    held.hold("a", node="n3", amounts={GPU: 1000})
+    assert held.changed == {"n1", "n3"}
+
+
+def test_nothing_is_left_of_what_is_gone() -> None:
+    held = Occupancy()
+    held.hold("a", node="n1", amounts={GPU: 1000, CPU: 0}, owner=OWNER)
+    held.drop("a")
+    held.drop("a")
+
+    assert held.on_node("n1") == {}
+    assert held.of_owner(OWNER) == {}
+    assert not held._nodes
+    assert not held._owners
+    assert not held._holdings
+
+
+def test_what_is_handed_out_is_not_the_sum_itself() -> None:
+    held = Occupancy()
+    held.hold("a", node="n1", amounts={GPU: 1000})
+    held.on_node("n1")[GPU] = 7
+
+    assert held.on_node("n1") == {GPU: 1000}
+
+
+_AMOUNTS = st.dictionaries(st.sampled_from([GPU, CPU]), st.integers(0, 8000))
+_HOLDINGS = st.tuples(
+    st.sampled_from("abcd"),
+    st.none()
+    | st.tuples(
+        st.sampled_from(["", "n1", "n2"]),
+        _AMOUNTS,
+        st.sampled_from([None, OWNER, ("beta", "a100")]),
+    ),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(_HOLDINGS, max_size=30))
+def test_sums_are_those_of_what_is_held_now(
+    steps: list[tuple[str, tuple[str, Milli, Owner | None] | None]],
+) -> None:
+    held = Occupancy()
+    now: dict[str, tuple[str, Milli, Owner | None]] = {}
+    for uid, holding in steps:
+        before = _by_node(now)
+        held.changed.clear()
+        if holding is None:
+            now.pop(uid, None)
+            held.drop(uid)
+        else:
+            node, amounts, owner = now[uid] = holding
+            held.hold(uid, node=node, amounts=amounts, owner=owner)
+        after = _by_node(now)
+        assert {node for node in ("n1", "n2") if before[node] != after[node]} <= held.changed
+        assert {node: held.on_node(node) for node in ("n1", "n2")} == after
+        for owner in (OWNER, ("beta", "a100")):
+            assert held.of_owner(owner) == _sum(amounts for _, amounts, whose in now.values() if whose == owner)
+        assert all(held._nodes.values())
+
+
+def _by_node(now: dict[str, tuple[str, Milli, Owner | None]]) -> dict[str, Milli]:
+    return {name: _sum(amounts for node, amounts, _ in now.values() if node == name) for name in ("n1", "n2")}
+
+
+def _sum(lists: object) -> Milli:
+    total: Counter[str] = Counter()
+    for amounts in lists:  # type: ignore[attr-defined]
+        total.update(amounts)
+    return {name: value for name, value in total.items() if value}

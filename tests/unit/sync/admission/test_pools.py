@@ -1,0 +1,139 @@
+"""A pool's facts: the same objects where nothing changed, governed resources, tolerated taints, avoided nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from tests.unit.sync.admission.samples import GPU, POOL
+from vkgateway.arbiter.facts import Pool
+from vkgateway.model.api import Pool as PoolSpec
+from vkgateway.model.objects import Condition, Meta, NodeSpecView, NodeStatusView, NodeView, Taint
+from vkgateway.sync.admission.occupancy import Occupancy
+from vkgateway.sync.admission.pools import PoolFacts, governed_resources
+from vkgateway.translate.poolnodes import PoolNodes
+
+SPEC = PoolSpec(name="a100", node_selector={"gpu": "a100"})
+
+
+def node(name: str, *, ready: bool = True, taints: tuple[Taint, ...] = (), **offered: str) -> NodeView:
+    return NodeView(
+        metadata=Meta(name=name, labels={"rack": "r1"}),
+        spec=NodeSpecView(taints=taints),
+        status=NodeStatusView(
+            allocatable={GPU: "8", "cpu": "64", **offered},
+            conditions=(Condition(type="Ready", status=str(ready)),),
+        ),
+    )
+
+
+class Made:
+    """One pool's facts, asked for again and again."""
+
+    def __init__(self, *nodes: NodeView, spec: PoolSpec = SPEC) -> None:
+        self.spec = spec
+        self.members = PoolNodes(nodes)
+        self.occupancy = Occupancy()
+        self._facts = PoolFacts(POOL)
+
+    def facts(self, *, changed: Collection[str] = (), avoided: Collection[str] = ()) -> Pool:
+        return self._facts.facts(self.spec, self.members, self.occupancy, changed=changed, avoided=frozenset(avoided))
+
+
+def test_a_pool_tells_what_its_nodes_offer_and_what_is_held_there() -> None:
+    made = Made(node("host-2"), node("host-1"), spec=PoolSpec(name="a100", levels=["zone", "rack"]))
+    made.occupancy.hold("s", node="host-1", amounts={GPU: 3000})
+    pool = made.facts()
+
+    assert pool.key == POOL
+    assert [found.name for found in pool.nodes] == ["host-1", "host-2"]
+    assert pool.nodes[0].used == {GPU: 3000}
+    assert pool.nodes[1].used == {}
+    assert pool.nodes[1].allocatable == {GPU: 8000, "cpu": 64_000}
+    assert pool.nodes[1].labels == {"rack": "r1"}
+    assert pool.governed == (GPU,)
+    assert pool.levels == ("zone", "rack")
+
+
+def test_what_did_not_change_is_the_very_same_object() -> None:
+    made = Made(node("host-1"), node("host-2"))
+    first = made.facts()
+    assert made.facts() is first
+    assert made.facts(changed={"a node of another pool"}) is first
+
+    made.occupancy.hold("s", node="host-1", amounts={GPU: 1000})
+    second = made.facts(changed={"host-1"})
+    assert second is not first
+    assert second.nodes[0].used == {GPU: 1000}
+    assert second.nodes[1] is first.nodes[1]
+
+
+def test_nodes_that_changed_leave_the_others_as_they_were() -> None:
+    one, two = node("host-1"), node("host-2")
+    made = Made(one, two)
+    first = made.facts()
+
+    made.members = PoolNodes((one, node("host-2", ready=False)))
+    second = made.facts()
+    assert second.nodes[0] is first.nodes[0]
+    assert [found.usable for found in second.nodes] == [True, False]
+
+    made.members = PoolNodes((one,))
+    assert made.facts().nodes == first.nodes[:1]
+
+
+def test_what_came_to_be_held_while_the_nodes_changed_counts() -> None:
+    made = Made(node("host-1"))
+    made.facts()
+    made.occupancy.hold("s", node="host-1", amounts={GPU: 1000})
+    made.members = PoolNodes((node("host-1"), node("host-2")))
+
+    assert made.facts(changed={"host-1"}).nodes[0].used == {GPU: 1000}
+
+
+def test_a_taint_that_the_pool_tolerates_is_taken_off() -> None:
+    pool_taint = Taint(key="gpu", value="a100", effect="NoSchedule")
+    other = Taint(key="broken", effect="NoSchedule")
+    tolerations: list[dict[str, Any]] = [{"key": "gpu", "operator": "Exists"}]
+    made = Made(node("host-1", taints=(pool_taint, other)), spec=PoolSpec(name="a100", tolerations=tolerations))
+    assert made.facts().nodes[0].taints == (other,)
+
+    made.spec = PoolSpec(name="a100", tolerations=[{"key": "gpu", "value": "h100"}])
+    assert made.facts().nodes[0].taints == (pool_taint, other)
+
+    made.spec = PoolSpec(name="a100", tolerations=[{"key": "gpu", "value": "a100", "effect": "NoExecute"}])
+    assert made.facts().nodes[0].taints == (pool_taint, other)
+
+    made.spec = PoolSpec(name="a100", tolerations=[{"key": "gpu", "value": "a100", "effect": "NoSchedule"}])
+    assert made.facts().nodes[0].taints == (other,)
+
+
+def test_the_resource_of_most_usable_nodes_comes_first_and_native_ones_never() -> None:
+    nodes = [
+        node("host-1", **{"example.com/nic": "4", "hugepages-2Mi": "1Gi"}),
+        node("host-2"),
+        node("host-3", ready=False, **{"example.com/fpga": "1"}),
+        node("host-4", **{"example.com/zero": "0"}),
+    ]
+    assert governed_resources(nodes) == (GPU, "example.com/nic")
+    assert governed_resources([node("host-1", **{"example.com/nic": "4"})]) == ("example.com/nic", GPU)
+
+
+def test_a_pool_whose_nodes_are_all_away_governs_what_it_did() -> None:
+    made = Made(node("host-1"))
+    made.facts()
+    made.members = PoolNodes((node("host-1", ready=False),))
+
+    assert made.facts().governed == (GPU,)
+
+
+def test_avoided_nodes_are_not_usable_until_they_are_avoided_no_longer() -> None:
+    made = Made(node("host-1"), node("host-2"), node("host-3", ready=False))
+    first = made.facts()
+
+    avoiding = made.facts(avoided={"host-1", "host-3", "a node of another pool"})
+    assert [found.usable for found in avoiding.nodes] == [False, True, False]
+    assert avoiding.nodes[1] is first.nodes[1]
+    assert made.facts(avoided={"host-1", "host-3", "a node of another pool"}) is avoiding
+
+    assert [found.usable for found in made.facts().nodes] == [True, True, False]
