@@ -92,7 +92,7 @@ class Gates:
         known = self._admission.gangs.member(view.metadata.uid)
         if known is not None:
             return known.mark != view.fingerprint or known.uid in self._outdated
-        return not view.terminal and (is_gated(view) or may_be_member(view.metadata))
+        return not view.terminal and (is_gated(view) or may_be_member(view))
 
     def wants_now(self, view: TenantPodView) -> bool:
         """Whether a pod that is known to be governed must be read (again)."""

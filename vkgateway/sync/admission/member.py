@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from vkgateway.arbiter.facts import Band, PoolKey, Shape
 from vkgateway.model import times
 from vkgateway.model.names import RESERVED_PREFIX
-from vkgateway.model.objects import Meta, Object
+from vkgateway.model.objects import Object
 from vkgateway.sync.admission.shapes import shape_of
 from vkgateway.sync.compute import Key
 from vkgateway.sync.pods.case import Binding
+from vkgateway.sync.pods.views import TenantPodView
 from vkgateway.translate.gangs import Found, GangMarks, MarkError, Reference, read_marks, references
 from vkgateway.translate.governed import band_of, governed_amounts, other_gates, reachable
 
@@ -69,9 +70,10 @@ class Member:
         return self.marks.group if self.marks is not None else f"{self.key[0]}/pod/{self.uid}"
 
 
-def may_be_member(metadata: Meta) -> bool:
-    """Whether a pod that asks for nothing governed may be one of a gang all the same, by what it is labelled with."""
-    return any(name.startswith(_GANG_HINTS) for marks in (metadata.labels, metadata.annotations) for name in marks)
+def may_be_member(view: TenantPodView) -> bool:
+    """Whether a pod that asks for nothing governed may be one of a gang all the same, by what is seen of it."""
+    marks = (*view.metadata.labels, *view.metadata.annotations)
+    return view.names_group or any(name.startswith(_GANG_HINTS) for name in marks)
 
 
 def read_member(

@@ -25,11 +25,21 @@ class _Gate(msgspec.Struct, gc=False):
     name: str = ""
 
 
+class _SchedulingGroup(msgspec.Struct, rename="camel", gc=False):
+    pod_group_name: str | None = None
+
+
+class _WorkloadReference(msgspec.Struct, gc=False):
+    name: str | None = None
+
+
 class PodSpecFields(msgspec.Struct, rename="camel", gc=False):
-    """The part of a pod's spec that the table looks at."""
+    """The part of a pod's spec that the table and admission look at."""
 
     node_name: str = ""
     scheduling_gates: tuple[_Gate, ...] = ()
+    scheduling_group: _SchedulingGroup | None = None
+    workload_ref: _WorkloadReference | None = None
     termination_grace_period_seconds: int | None = None
 
 
@@ -69,6 +79,12 @@ class TenantPodView(msgspec.Struct, gc=False):
     def terminal(self) -> bool:
         """Whether the pod's phase is final."""
         return self.phase in TERMINAL_PHASES
+
+    @property
+    def names_group(self) -> bool:
+        """Whether its spec itself names the gang that it is of."""
+        group, workload = self.spec.scheduling_group, self.spec.workload_ref
+        return bool((group is not None and group.pod_group_name) or (workload is not None and workload.name))
 
 
 class ComputePodView(msgspec.Struct, gc=False):

@@ -16,12 +16,14 @@ from vkgateway.translate.poolnodes import PoolNodes
 SPEC = PoolSpec(name="a100", node_selector={"gpu": "a100"})
 
 
-def node(name: str, *, ready: bool = True, taints: tuple[Taint, ...] = (), **offered: str) -> NodeView:
+def node(
+    name: str, offered: dict[str, str] | None = None, *, ready: bool = True, taints: tuple[Taint, ...] = ()
+) -> NodeView:
     return NodeView(
         metadata=Meta(name=name, labels={"rack": "r1"}),
         spec=NodeSpecView(taints=taints),
         status=NodeStatusView(
-            allocatable={GPU: "8", "cpu": "64", **offered},
+            allocatable={GPU: "8", "cpu": "64", **(offered or {})},
             conditions=(Condition(type="Ready", status=str(ready)),),
         ),
     )
@@ -41,7 +43,7 @@ class Made:
 
 
 def test_a_pool_tells_what_its_nodes_offer_and_what_is_held_there() -> None:
-    made = Made(node("host-2"), node("host-1"), spec=PoolSpec(name="a100", levels=["zone", "rack"]))
+    made = Made(node("host-2"), node("host-1"), spec=PoolSpec(name="a100", levels=("zone", "rack")))
     made.occupancy.hold("s", node="host-1", amounts={GPU: 3000})
     pool = made.facts()
 
@@ -94,29 +96,29 @@ def test_what_came_to_be_held_while_the_nodes_changed_counts() -> None:
 def test_a_taint_that_the_pool_tolerates_is_taken_off() -> None:
     pool_taint = Taint(key="gpu", value="a100", effect="NoSchedule")
     other = Taint(key="broken", effect="NoSchedule")
-    tolerations: list[dict[str, Any]] = [{"key": "gpu", "operator": "Exists"}]
+    tolerations: tuple[dict[str, Any], ...] = ({"key": "gpu", "operator": "Exists"},)
     made = Made(node("host-1", taints=(pool_taint, other)), spec=PoolSpec(name="a100", tolerations=tolerations))
     assert made.facts().nodes[0].taints == (other,)
 
-    made.spec = PoolSpec(name="a100", tolerations=[{"key": "gpu", "value": "h100"}])
+    made.spec = PoolSpec(name="a100", tolerations=({"key": "gpu", "value": "h100"},))
     assert made.facts().nodes[0].taints == (pool_taint, other)
 
-    made.spec = PoolSpec(name="a100", tolerations=[{"key": "gpu", "value": "a100", "effect": "NoExecute"}])
+    made.spec = PoolSpec(name="a100", tolerations=({"key": "gpu", "value": "a100", "effect": "NoExecute"},))
     assert made.facts().nodes[0].taints == (pool_taint, other)
 
-    made.spec = PoolSpec(name="a100", tolerations=[{"key": "gpu", "value": "a100", "effect": "NoSchedule"}])
+    made.spec = PoolSpec(name="a100", tolerations=({"key": "gpu", "value": "a100", "effect": "NoSchedule"},))
     assert made.facts().nodes[0].taints == (other,)
 
 
 def test_the_resource_of_most_usable_nodes_comes_first_and_native_ones_never() -> None:
     nodes = [
-        node("host-1", **{"example.com/nic": "4", "hugepages-2Mi": "1Gi"}),
+        node("host-1", {"example.com/nic": "4", "hugepages-2Mi": "1Gi"}),
         node("host-2"),
-        node("host-3", ready=False, **{"example.com/fpga": "1"}),
-        node("host-4", **{"example.com/zero": "0"}),
+        node("host-3", {"example.com/fpga": "1"}, ready=False),
+        node("host-4", {"example.com/zero": "0"}),
     ]
     assert governed_resources(nodes) == (GPU, "example.com/nic")
-    assert governed_resources([node("host-1", **{"example.com/nic": "4"})]) == ("example.com/nic", GPU)
+    assert governed_resources([node("host-1", {"example.com/nic": "4"})]) == ("example.com/nic", GPU)
 
 
 def test_a_pool_whose_nodes_are_all_away_governs_what_it_did() -> None:

@@ -1,0 +1,361 @@
+"""Gangs out of members: counts, bands, holds, plans, and nothing made anew where nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.sync.admission.samples import GPU, OTHER_POOL, POOL, TENANT, marks, member, reference
+from vkgateway.arbiter.decisions import Hold, HoldCode
+from vkgateway.arbiter.facts import Band, Gang, Plan, PodState, PoolKey, Shape
+from vkgateway.sync.admission.gangs import Bounds, Seen, TenantGangs
+from vkgateway.sync.admission.member import Member
+
+GROUP = "default/gang/train"
+GANG = f"{TENANT}/{GROUP}"
+WAITING = Seen(state=PodState.WAITING)
+PLACED = Seen(state=PodState.PLACED, pool=POOL, node="host-1", borrowed=True, since=50.0, behind="alpha/x")
+ENDING = replace(PLACED, state=PodState.ENDING, deadline=70.0)
+SUCCEEDED, GONE = Seen(done=True), Seen()
+
+
+class Made:
+    """One tenant's gangs; `seen` says where members stand, by uid: they wait unless it says otherwise."""
+
+    def __init__(self, *members: Member) -> None:
+        self.seen: dict[str, Seen] = {}
+        self.looked: list[str] = []
+        self.bounds: Callable[[PoolKey | None], Bounds] = lambda _pool: Bounds(20.0, 60.0)
+        self.gangs = TenantGangs(TENANT, look=self._look, bounds=self._bounds)
+        for one in members:
+            self.gangs.put(one)
+
+    def _bounds(self, pool: PoolKey | None) -> Bounds:
+        return self.bounds(pool)
+
+    def _look(self, one: Member) -> Seen:
+        self.looked.append(one.uid)
+        return self.seen.get(one.uid, WAITING)
+
+    def one(self) -> Gang:
+        gangs, holds = self.gangs.gangs()
+        assert holds == []
+        assert len(gangs) == 1
+        return gangs[0]
+
+    def held(self) -> Hold:
+        gangs, holds = self.gangs.gangs()
+        assert gangs == []
+        assert len(holds) == 1
+        return holds[0]
+
+
+def workers(number: int, *, minimum: int | None = None, **other: object) -> list[Member]:
+    said = [marks(minimum=number if minimum is None else minimum, rank=rank) for rank in range(number)]
+    return [member(f"u{rank}", marks=said[rank], **other) for rank in range(number)]
+
+
+# -- what a gang says --------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_alone_is_a_gang_of_one() -> None:
+    made = Made(member("u1", priority=5, created=77.0, grace=12.0, band=Band.GUARANTEED))
+    gang = made.one()
+
+    assert gang.id == f"{TENANT}/default/pod/u1"
+    assert gang.tenant == TENANT
+    assert [(pod.uid, pod.state, pod.shape) for pod in gang.pods] == [("u1", PodState.WAITING, Shape.of({GPU: 1000}))]
+    assert (gang.minimum, gang.priority, gang.created, gang.band) == (1, 5, 77.0, Band.GUARANTEED)
+    assert gang.pools == (POOL,)
+    assert (gang.notice, gang.grace) == (20.0, 12.0)
+
+
+def test_members_of_one_group_are_one_gang_with_what_all_said() -> None:
+    said = marks(
+        minimum=2,
+        elastic=True,
+        required_level="rack",
+        preferred_level="zone",
+        run_limit=600.0,
+        checkpoint=9.0,
+        restart_cost=3.0,
+    )
+    made = Made(
+        member("u1", marks=replace(said, rank=1, role="worker"), created=30.0, priority=-1, grace=10.0),
+        member("u0", marks=replace(said, rank=0, role="launcher"), created=20.0, priority=4, grace=100.0),
+    )
+    gang = made.one()
+
+    assert gang.id == GANG
+    assert [(pod.uid, pod.rank, pod.role) for pod in gang.pods] == [("u0", 0, "launcher"), ("u1", 1, "worker")]
+    assert (gang.minimum, gang.elastic) == (2, True)
+    assert (gang.required_level, gang.preferred_level) == ("rack", "zone")
+    assert (gang.run_limit, gang.checkpoint, gang.restart_cost) == (600.0, 9.0, 3.0)
+    assert (gang.priority, gang.created) == (4, 20.0)
+    assert gang.grace == 60.0, "capped by policy"
+
+
+def test_members_tell_where_they_stand() -> None:
+    made = Made(*workers(3))
+    made.seen = {"u0": PLACED, "u1": ENDING, "u2": WAITING}
+    gang = made.one()
+
+    assert [pod.state for pod in gang.pods] == [PodState.PLACED, PodState.ENDING, PodState.WAITING]
+    first = gang.pods[0]
+    assert (first.pool, first.node, first.borrowed, first.since, first.behind) == (
+        POOL,
+        "host-1",
+        True,
+        50.0,
+        "alpha/x",
+    )
+    assert gang.pods[1].deadline == 70.0
+
+
+def test_what_a_notice_says_is_told_on() -> None:
+    made = Made(member())
+    made.seen["u1"] = replace(PLACED, state=PodState.NOTIFIED, deadline=70.0, evicted_for="beta/x")
+
+    assert (made.one().pods[0].deadline, made.one().pods[0].evicted_for) == (70.0, "beta/x")
+
+
+@pytest.mark.parametrize("done", [SUCCEEDED, None], ids=["succeeded", "ungoverned"])
+def test_the_minimum_is_less_by_those_who_need_nothing_more(done: Seen | None) -> None:
+    made = Made(*workers(2, minimum=3), member("cpu", marks=marks(minimum=3, rank=2), governed=done is not None))
+    if done is not None:
+        made.seen["cpu"] = done
+    gang = made.one()
+
+    assert [pod.uid for pod in gang.pods] == ["u0", "u1"]
+    assert gang.minimum == 2
+
+
+def test_ungoverned_members_that_are_gone_do_not_count() -> None:
+    made = Made(*workers(2, minimum=3), member("cpu", marks=marks(minimum=3), governed=False))
+    made.seen["cpu"] = GONE
+
+    assert made.one().minimum == 3
+
+
+def test_a_governed_member_that_failed_counts_for_nothing() -> None:
+    made = Made(*workers(3))
+    made.seen["u2"] = GONE
+
+    assert made.one().minimum == 3
+    assert len(made.one().pods) == 2
+
+
+def test_the_minimum_is_never_below_one() -> None:
+    made = Made(*workers(3, minimum=2))
+    made.seen = {"u0": SUCCEEDED, "u1": SUCCEEDED}
+
+    assert made.one().minimum == 1
+
+
+def test_the_minimum_of_each_role_is_less_by_those_of_the_role() -> None:
+    roles = {"launcher": 1, "worker": 3}
+    made = Made(
+        member("l", marks=marks(minimum=4, role="launcher", role_minimum=roles), governed=False),
+        member("w0", marks=marks(minimum=4, role="worker", role_minimum=roles)),
+        member("w1", marks=marks(minimum=4, role="worker", role_minimum=roles)),
+    )
+    made.seen["w0"] = SUCCEEDED
+    gang = made.one()
+
+    assert gang.role_minimum == {"worker": 2}
+    assert gang.minimum == 2
+
+
+def test_a_gang_is_low_if_any_of_it_is() -> None:
+    made = Made(member("u0", marks=marks(minimum=2)), member("u1", marks=marks(minimum=2), band=Band.LOW))
+    assert made.one().band is Band.LOW
+
+    made = Made(*workers(2), member("cpu", marks=marks(minimum=2), governed=False, band=Band.LOW))
+    assert made.one().band is Band.GUARANTEED, "what asks for nothing governed says nothing of the band"
+
+
+def test_a_gang_runs_where_all_its_governed_members_may_in_the_first_ones_order() -> None:
+    third = ("far", "a100")
+    made = Made(
+        member("u0", marks=marks(minimum=2), pools=(third, OTHER_POOL, POOL)),
+        member("u1", marks=marks(minimum=2), pools=(POOL, third)),
+        member("cpu", marks=marks(minimum=2), pools=(), governed=False),
+    )
+    assert made.one().pools == (third, POOL)
+
+
+def test_those_who_are_evicted_are_treated_as_the_pool_says_in_which_they_run() -> None:
+    made = Made(member(pools=(OTHER_POOL, POOL), grace=90.0))
+    bounds = {POOL: Bounds(5.0, 6.0), OTHER_POOL: Bounds(7.0, 8.0), None: Bounds(1.0, 2.0)}
+    made.bounds = bounds.__getitem__
+    assert (made.one().notice, made.one().grace) == (7.0, 8.0)
+
+    made.seen["u1"] = PLACED
+    made.gangs.touch("u1")
+    assert (made.one().notice, made.one().grace) == (5.0, 6.0)
+
+    made = Made(member(pools=()))
+    made.bounds = bounds.__getitem__
+    assert made.one().notice == 1.0
+
+
+# -- why a gang is not judged ------------------------------------------------------------------------------------------
+
+
+def test_members_with_other_gates_are_not_there_for_the_arbiter_yet() -> None:
+    made = Made(*workers(2), member("u2", marks=marks(minimum=2), waiting_gates=("example.com/quota",)))
+    assert [pod.uid for pod in made.one().pods] == ["u0", "u1"]
+
+
+def test_a_gang_of_which_all_have_other_gates_waits_for_these() -> None:
+    made = Made(
+        member("u0", marks=marks(), waiting_gates=("b.example.com/x", "a.example.com/y")),
+        member("u1", marks=marks(), waiting_gates=("b.example.com/x",)),
+    )
+    hold = made.held()
+
+    assert (hold.gang, hold.code) == (GANG, HoldCode.MEMBERS)
+    assert hold.message == "waits for other scheduling gates: a.example.com/y, b.example.com/x"
+
+
+def test_a_member_that_runs_counts_whatever_gates_it_had() -> None:
+    made = Made(member("u0", waiting_gates=("example.com/x",)))
+    made.seen["u0"] = PLACED
+
+    assert made.one().pods[0].state is PodState.PLACED
+
+
+def test_members_that_contradict_each_other_hold_the_gang() -> None:
+    made = Made(member("u0", marks=marks(minimum=2)), member("u1", marks=marks(minimum=3)))
+    hold = made.held()
+
+    assert (hold.gang, hold.code) == (GANG, HoldCode.INVALID)
+    assert "minimum" in hold.message
+    assert TENANT not in hold.message
+
+
+def test_what_runs_of_an_invalid_gang_still_counts_and_nothing_more_starts() -> None:
+    made = Made(member("u0", marks=marks(minimum=2)), member("u1", marks=marks(minimum=3)))
+    made.seen["u0"] = PLACED
+    gangs, holds = made.gangs.gangs()
+
+    assert [pod.uid for gang in gangs for pod in gang.pods] == ["u0"]
+    assert [hold.code for hold in holds] == [HoldCode.INVALID]
+
+
+def test_a_pod_whose_marks_make_no_sense_waits_alone_and_is_told_why() -> None:
+    made = Made(member("u0", marks=None, fault="gang-min is 'x', which is no number"))
+    hold = made.held()
+
+    assert (hold.gang, hold.code) == (f"{TENANT}/default/pod/u0", HoldCode.INVALID)
+    assert hold.message == "gang-min is 'x', which is no number"
+
+
+def test_a_gang_whose_size_is_not_known_yet_waits_for_the_object_that_says_it() -> None:
+    made = Made(member("u0", marks=marks(waits_for=reference())), member("u1", marks=marks(waits_for=reference())))
+    hold = made.held()
+
+    assert (hold.gang, hold.code) == (GANG, HoldCode.MEMBERS)
+    assert hold.message.startswith("PodGroup train (podgroups.scheduling.volcano.sh) is not there")
+
+
+def test_members_that_ask_for_nothing_governed_make_no_gang() -> None:
+    made = Made(member("cpu", governed=False))
+    assert made.gangs.gangs() == ([], [])
+
+    made = Made(*workers(2))
+    made.seen = {"u0": SUCCEEDED, "u1": GONE}
+    assert made.gangs.gangs() == ([], [])
+
+
+# -- what is kept ------------------------------------------------------------------------------------------------------
+
+
+def test_what_did_not_change_is_the_very_same_object() -> None:
+    made = Made(*workers(2), member("alone"))
+    first, _ = made.gangs.gangs()
+    made.looked.clear()
+    second, _ = made.gangs.gangs()
+
+    assert [one is other for one, other in zip(first, second, strict=True)] == [True, True]
+    assert made.looked == []
+
+
+def test_only_the_gang_of_what_changed_is_made_anew() -> None:
+    made = Made(*workers(2), member("alone"))
+    first, _ = made.gangs.gangs()
+    made.seen["u1"] = PLACED
+    made.gangs.touch("u1")
+    made.gangs.touch("nobody")
+    made.looked.clear()
+    second, _ = made.gangs.gangs()
+
+    assert sorted(made.looked) == ["u0", "u1"]
+    assert second[1] is first[1]
+    assert second[0].pods[1].state is PodState.PLACED
+
+
+def test_all_are_made_anew_where_settings_changed() -> None:
+    made = Made(member())
+    made.one()
+    made.bounds = lambda _pool: Bounds(99.0, 99.0)
+    assert made.one().notice == 20.0
+    made.gangs.touch_all()
+
+    assert made.one().notice == 99.0
+
+
+def test_a_member_that_is_read_anew_takes_the_place_of_what_it_was() -> None:
+    made = Made(*workers(2))
+    made.one()
+    made.gangs.put(member("u1", marks=marks("default/gang/other", minimum=1)))
+    gangs, _ = made.gangs.gangs()
+
+    assert {gang.id: [pod.uid for pod in gang.pods] for gang in gangs} == {
+        GANG: ["u0"],
+        f"{TENANT}/default/gang/other": ["u1"],
+    }
+    assert [one.uid for one in made.gangs.of_gang(GANG)] == ["u0"]
+
+
+def test_nothing_is_left_of_members_that_are_gone() -> None:
+    made = Made(*workers(2))
+    made.one()
+    made.gangs.drop("u0")
+    made.gangs.drop("u0")
+    assert [pod.uid for pod in made.one().pods] == ["u1"]
+    made.gangs.drop("u1")
+
+    assert made.gangs.gangs() == ([], [])
+    assert made.gangs.member("u1") is None
+    assert made.gangs.of_gang(GANG) == []
+    assert not made.gangs._uids
+    assert not made.gangs._groups
+
+
+def test_namesakes_are_told_apart() -> None:
+    made = Made(member("old", key=("default", "web")), member("new", key=("default", "web")))
+    assert {one.uid for one in made.gangs.under(("default", "web"))} == {"old", "new"}
+    made.gangs.drop("old")
+
+    assert [one.uid for one in made.gangs.under(("default", "web"))] == ["new"]
+    assert made.gangs.under(("default", "other")) == []
+    assert [one.uid for one in made.gangs] == ["new"]
+
+
+def test_plans_are_kept_and_told_again() -> None:
+    plan = Plan(pool=POOL, nodes={"u0": "host-1", "u1": "host-1"}, borrowed=False)
+    made = Made(*workers(2), member("alone"))
+    made.gangs.gangs()
+    made.gangs.set_plans({GANG: plan, "beta/default/gang/train": plan})
+    first, _ = made.gangs.gangs()
+    assert [gang.plan for gang in first] == [plan, None]
+
+    made.gangs.set_plans({GANG: replace(plan)})
+    second, _ = made.gangs.gangs()
+    assert second[0] is first[0], "an equal plan is no news"
+
+    made.gangs.set_plans({})
+    assert made.gangs.gangs()[0][0].plan is None
