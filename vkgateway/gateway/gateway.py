@@ -9,6 +9,7 @@ from typing import Protocol
 
 from vkgateway.arbiter.facts import Policy
 from vkgateway.gateway import metrics
+from vkgateway.gateway.arbiter_watch import ArbiterWatch
 from vkgateway.gateway.compute import ComputeController
 from vkgateway.gateway.config import Arbiter as ArbiterSection
 from vkgateway.gateway.config import Config
@@ -54,11 +55,13 @@ class Gateway:
         self.computes = ComputeController(
             management, recorder=recorder, connect=self._connect, on_change=self._compute_changed
         )
+        self._watch = ArbiterWatch(settings.arbiter)
         self.arbiter = Arbitration(
             _arbiter_settings(settings.arbiter),
             links=lambda: self.computes.links,
             specs=self._pools,
             expected=self._expected,
+            observer=self._watch,
         )
         self.kubelet = KubeletServer(
             address=address,
@@ -99,6 +102,7 @@ class Gateway:
                 "compute-clusters": partial(_known, self.computes.clusters),
             },
             refresh=self._measure,
+            state=self._watch.state,
         )
         async with self.kubelet, health:
             try:
@@ -158,6 +162,7 @@ class Gateway:
     def _measure(self) -> None:
         metrics.count_tenants(self.tenants.phases())
         metrics.count_compute_clusters(link.reachable for link in self.computes.links.values())
+        self._watch.measure()
         metrics.measure_queue(self.engine.queue, tenants=self.tenants.names())
 
 

@@ -15,7 +15,9 @@ from vkgateway.arbiter.facts import Gang, Plan, PodState, Policy, Pool, PoolKey,
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.sync.admission.cluster import ClusterFacts
 from vkgateway.sync.admission.gangs import Bounds
+from vkgateway.sync.admission.startmeter import StartMeter
 from vkgateway.sync.admission.tenant import TenantAdmission
+from vkgateway.sync.admission.verdicts import Ran
 from vkgateway.sync.compute import ComputeLink
 from vkgateway.sync.pods.views import ComputePodView
 
@@ -42,10 +44,16 @@ class Settings:
 
 
 class Observer(Protocol):
-    """Hears of each cycle."""
+    """Hears of each cycle, and of pods that have ended."""
+
+    def log(self, snapshot: Snapshot, decisions: Decisions, now: float) -> None:
+        """Write a cycle down; called in a thread of its own, before it is carried out."""
 
     def decided(self, snapshot: Snapshot, decisions: Decisions, *, now: float, seconds: float) -> None:
         """A cycle is done; `seconds` is what deciding took."""
+
+    def ended(self, tenant: str, ran: Ran) -> None:
+        """A pod that ran has ended."""
 
 
 Decide = Callable[[Snapshot, float], Decisions]
@@ -84,6 +92,7 @@ class Arbitration:
         self._observer = observer
         self._clock = clock
         self._decide = decide
+        self.meter = StartMeter()
         self._tenants: dict[str, TenantAdmission] = {}
         self._clusters: dict[str, ClusterFacts] = {}
         self._plans: Mapping[str, Plan] = {}
@@ -132,6 +141,11 @@ class Arbitration:
         """Look again at whose burden a pod is below: it was read, or forgotten."""
         if cluster in self._clusters:
             self._clusters[cluster].recount(pod)
+
+    def ended(self, tenant: str, ran: Ran) -> None:
+        """A pod that ran has ended."""
+        if self._observer is not None:
+            self._observer.ended(tenant, ran)
 
     def avoid(self, cluster: str, node: str) -> None:
         """Leave a node alone for a while: it did not take a pod that was placed on it."""
@@ -190,13 +204,21 @@ class Arbitration:
         now = self._clock()
         snapshot, unjudged = self._snapshot(now)
         begun = time.perf_counter()
-        decisions = await asyncio.to_thread(self._decide, snapshot, now)
+        decisions = await asyncio.to_thread(self._judge, snapshot, now)
         seconds = time.perf_counter() - begun
-        self._apply(snapshot, replace(decisions, holds=(*decisions.holds, *unjudged)), now)
+        told = replace(decisions, holds=(*decisions.holds, *unjudged))
+        self._apply(snapshot, told, now)
+        self.meter.decided({gang.id: gang for gang in snapshot.gangs}, decisions, now=self._clock())
         if self._observer is not None:
-            self._observer.decided(snapshot, decisions, now=now, seconds=seconds)
+            self._observer.decided(snapshot, told, now=now, seconds=seconds)
         self._set_timer(decisions, self._clock())
         await asyncio.sleep(seconds * _REST)
+
+    def _judge(self, snapshot: Snapshot, now: float) -> Decisions:
+        decisions = self._decide(snapshot, now)
+        if self._observer is not None:
+            self._observer.log(snapshot, decisions, now)
+        return decisions
 
     def _snapshot(self, now: float) -> tuple[Snapshot, list[Hold]]:
         specs = self._specs()

@@ -10,10 +10,11 @@ from vkgateway.arbiter.decisions import Admit, Evict, Hold, Promote, Reprieve
 from vkgateway.arbiter.facts import Gang, PodState, PoolKey, Quota
 from vkgateway.arbiter.limits import Admission
 from vkgateway.kube.reflector import Reflector
-from vkgateway.sync.admission.gangs import Bounds, TenantGangs
+from vkgateway.sync.admission.gangs import Bounds, Seen, TenantGangs
 from vkgateway.sync.admission.member import Member
 from vkgateway.sync.admission.sight import Sight, ending_gang, is_placed, recovered
-from vkgateway.sync.admission.verdicts import Book, Said, Verdict, Waits
+from vkgateway.sync.admission.startmeter import StartMeter
+from vkgateway.sync.admission.verdicts import Book, Ran, Said, Verdict, Waits
 from vkgateway.sync.compute import ComputeLink, Key
 from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
@@ -35,6 +36,13 @@ class Service(Protocol):
 
     def bounds(self, pool: PoolKey | None) -> Bounds:
         """How those who are evicted from a pool are treated."""
+
+    def ended(self, tenant: str, ran: Ran) -> None:
+        """A pod that ran has ended."""
+
+    @property
+    def meter(self) -> StartMeter:
+        """Measures the way to guaranteed starts."""
 
 
 class TenantAdmission:
@@ -70,6 +78,10 @@ class TenantAdmission:
         """By the uid of the tenant pod that is gone."""
         self._at: dict[tuple[str, Key], str] = {}
         """The uids of those, by cluster and name."""
+        self._known: dict[str, Seen] = {}
+        """Where each member stood when it was last looked at."""
+        self._running: dict[str, float] = {}
+        """Since when (seconds since the epoch) a member holds what it was given below."""
 
     @property
     def known(self) -> bool:
@@ -95,7 +107,10 @@ class TenantAdmission:
 
     def put(self, member: Member) -> None:
         """Take in a pod that was read."""
+        if self.gangs.member(member.uid) is None and member.governed and not member.bound:
+            self._service.meter.arrived(self._gang(member), created=member.created, now=self._clock())
         self.gangs.put(member)
+        self._known[member.uid] = self._sight.seen(member)
         self._recount(member)
         self._service.poke()
 
@@ -103,11 +118,17 @@ class TenantAdmission:
         """A pod changed, above or below; returns the members that are gone now."""
         gone = []
         for member in self.gangs.under(key):
+            seen = self._sight.seen(member)
+            if member.governed:
+                self._account(member, seen)
             if self._sight.is_gone(member):
                 gone.append(member)
                 self._drop(member)
-            else:
+            elif seen != self._known.get(member.uid):
                 self.gangs.touch(member.uid)
+            else:
+                continue
+            self._known[member.uid] = seen
             self._service.poke()
         for link in self._links.values():
             self._look_behind(key, link)
@@ -124,7 +145,42 @@ class TenantAdmission:
             self._left_behind[pod.tenant_uid] = ending_gang(self.name, pod, link.name, now=self._clock())
             self._service.recount(pod, link.name)
 
+    def _account(self, member: Member, seen: Seen) -> None:
+        """Note when a member begins to hold something below, and tell once it holds it no more."""
+        below = self._sight.below(member)
+        if seen.state is not None:
+            if below is not None and member.uid not in self._running:
+                self._running[member.uid] = seen.since
+            if below is not None and below[0].spec.node_name:
+                self._service.meter.bound(member.uid, now=self._clock())
+            return
+        verdict = self.book.verdicts.get(member.uid)
+        start = self._running.pop(member.uid, None)
+        self._service.meter.gone(self._gang(member), member.uid)
+        if start is None or verdict is None:
+            return
+        evicted = verdict.said is Said.EVICTING
+        marks = member.marks
+        ran = Ran(
+            namespace=member.key[0],
+            name=member.key[1],
+            gang=self._gang(member),
+            band=member.band,
+            verdict=verdict,
+            shape=member.shape,
+            start=start,
+            end=self._clock(),
+            saved=marks.checkpoint if marks is not None else 0.0,
+            why=PREEMPTED if evicted else "Succeeded" if seen.done else "Ended",
+        )
+        self._service.ended(self.name, ran)
+
+    def _gang(self, member: Member) -> str:
+        return f"{self.name}/{member.group}"
+
     def _drop(self, member: Member) -> None:
+        self._known.pop(member.uid, None)
+        self._running.pop(member.uid, None)
         self.gangs.drop(member.uid)
         self.book.forget(member.uid)
         retaken = self._sight.retaken
@@ -233,7 +289,7 @@ class TenantAdmission:
 
     def waits(self, member: Member) -> Waits | None:
         """Why a member waits."""
-        return self.book.holds.get(f"{self.name}/{member.group}")
+        return self.book.holds.get(self._gang(member))
 
     def _evicting(self, verdict: Verdict) -> Admission:
         mine = verdict.evicted_for.startswith(f"{self.name}/")
@@ -261,6 +317,7 @@ class TenantAdmission:
         self._told(member)
 
     def _told(self, member: Member) -> None:
+        self._known[member.uid] = self._sight.seen(member)
         self.gangs.touch(member.uid)
         self._look(member.key)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from vkgateway.arbiter.decisions import Hold
-from vkgateway.arbiter.facts import PoolKey
+from vkgateway.arbiter.facts import PoolKey, Shape
 
 
 class Said(StrEnum):
@@ -33,6 +33,24 @@ class Verdict:
     """The gang in whose reserved place it was started."""
     withdrawn: bool = False
     """Admitted: it was told to go before, and may stay after all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A pod that held something below, from `start` to `end` (seconds since the epoch)."""
+
+    namespace: str
+    name: str
+    gang: str
+    band: str
+    verdict: Verdict
+    shape: Shape
+    start: float
+    end: float
+    saved: float
+    """When its work was last saved; 0: never."""
+    why: str
+    """The phase that it ended in, or why it was taken away."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,75 @@
+"""Hears of each cycle of the arbiter: figures, logs, and the state that is shown over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.facts import Snapshot
+from vkgateway.arbiter.report import report
+from vkgateway.gateway import metrics
+from vkgateway.gateway.config import Arbiter
+from vkgateway.gateway.decisionlog import DecisionLog
+from vkgateway.gateway.usagelog import Usage, UsageLog
+from vkgateway.sync.admission.tenant import PREEMPTED
+from vkgateway.sync.admission.verdicts import Ran
+from vkgateway.translate.governed import is_extended
+
+
+class ArbiterWatch:
+    """What is kept of the arbiter's work; logs are written where the settings name files."""
+
+    def __init__(self, settings: Arbiter) -> None:
+        self._decisions = DecisionLog(Path(settings.decision_log)) if settings.decision_log else None
+        self._usage = UsageLog(Path(settings.usage_log)) if settings.usage_log else None
+        self._last: tuple[Snapshot, Decisions, float] | None = None
+
+    def log(self, snapshot: Snapshot, decisions: Decisions, now: float) -> None:
+        """Write a cycle down; called in a thread of its own."""
+        if self._decisions is not None:
+            self._decisions.write(snapshot, decisions, now)
+
+    def decided(self, snapshot: Snapshot, decisions: Decisions, *, now: float, seconds: float) -> None:
+        """Count a cycle, and keep it to be shown."""
+        self._last = snapshot, decisions, now
+        metrics.observe_cycle(seconds)
+        metrics.count_decisions(decisions)
+
+    def ended(self, tenant: str, ran: Ran) -> None:
+        """Write down what a pod used."""
+        if self._usage is None:
+            return
+        lost = ran.end - max(ran.start, ran.saved) if ran.why == PREEMPTED else 0.0
+        cluster, pool = ran.verdict.pool
+        for resource, amount in ran.shape.requests:
+            if is_extended(resource):
+                self._usage.record(
+                    Usage(
+                        tenant=tenant,
+                        namespace=ran.namespace,
+                        pod=ran.name,
+                        gang=ran.gang,
+                        band=ran.band,
+                        borrowed=ran.verdict.borrowed,
+                        pool=pool,
+                        compute_cluster=cluster,
+                        resource=resource,
+                        units=amount / 1000,
+                        start=ran.start,
+                        end=ran.end,
+                        lost=max(0.0, lost),
+                        why=ran.why,
+                    )
+                )
+
+    def measure(self) -> None:
+        """Set the figures of pools, as they are after the last cycle."""
+        if self._last is not None:
+            metrics.observe_state(report(*self._last))
+
+    def state(self) -> bytes:
+        """How pools, tenants and gangs stand after the last cycle, as JSON."""
+        empty = Snapshot(pools=(), quotas=(), gangs=()), Decisions(), 0.0
+        return msgspec.json.encode(report(*(self._last or empty)))
