@@ -1,0 +1,134 @@
+"""A gateway that says how things stand, and the command line that asks it, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from vkgateway.arbiter.state import GangState, PoolState, State, TenantState
+from vkgateway.cli import main
+from vkgateway.gateway.health import HealthServer
+from vkgateway.kube import kubeconfig
+
+GPU = "nvidia.com/gpu"
+NOON = 1_795_262_400.0
+"""2026-11-21T12:00:00Z."""
+
+
+def pool(name: str = "a100", **fields: Any) -> PoolState:
+    given = {
+        "pool": name,
+        "computeCluster": "local",
+        "node": f"{name}.local",
+        "resource": GPU,
+        "nodes": 4,
+        "usableNodes": 3,
+        "allocatable": 24,
+        "others": 1,
+        "guaranteed": 20,
+        "used": 8,
+        "borrowed": 6,
+        "lent": 3,
+        "free": 9.5,
+        "waiting": 16,
+        "largest": 8,
+        "wholeNodes": 1,
+        "fragmentation": 0.16,
+        "gangsWaiting": 2,
+        "gangsRunning": 5,
+        **fields,
+    }
+    return msgspec.convert(given, PoolState)
+
+
+def tenant(name: str, **fields: Any) -> TenantState:
+    given = {
+        "tenant": name,
+        "pool": "a100",
+        "computeCluster": "local",
+        "resource": GPU,
+        "guarantee": 8,
+        "limit": None,
+        "weight": 1.0,
+        "used": 8,
+        "borrowed": 0,
+        "waiting": 16,
+        "gangsWaiting": 1,
+        "gangsRunning": 2,
+        **fields,
+    }
+    return msgspec.convert(given, TenantState)
+
+
+def gang(id_: str, **fields: Any) -> GangState:
+    owner, namespace, way, name = id_.split("/", 3)
+    given = {
+        "id": id_,
+        "tenant": owner,
+        "namespace": namespace,
+        "name": name,
+        "way": way,
+        "band": "guaranteed",
+        "priority": 0,
+        "pools": ["a100.local"],
+        "pool": "a100.local",
+        "state": "waiting",
+        "pods": 2,
+        "placed": 0,
+        "minimum": 2,
+        "units": 16,
+        "borrowed": False,
+        "since": NOON - 300,
+        "code": "WaitingForRoom",
+        "message": "needs 2 pods of nvidia.com/gpu 8; 0 of 2 would fit now",
+        "place": 1,
+        "earliest": NOON + 1800,
+        "likely": NOON + 3600,
+        **fields,
+    }
+    return msgspec.convert(given, GangState)
+
+
+class Cli:
+    """Runs command lines for a platform in a folder."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self.capsys = capsys
+        self.out = self.err = ""
+
+    async def __call__(self, *line: str) -> int:
+        self.capsys.readouterr()
+        code = await asyncio.to_thread(main.run, ["--data-dir", str(self.folder), *line])
+        self.out, self.err = self.capsys.readouterr()
+        return code
+
+    def configure(self, **settings: Any) -> None:
+        """Write the gateway's settings."""
+        (self.folder / "gateway.yaml").write_text(yaml.safe_dump(settings))
+
+    @asynccontextmanager
+    async def gateway(self, state: State) -> AsyncIterator[None]:
+        """A gateway that tells this."""
+        health = HealthServer(address="127.0.0.1", port=0, checks={}, state=lambda: msgspec.json.encode(state))
+        async with health:
+            self.configure(observability={"port": health.port})
+            yield
+
+    def kubeconfig(self, server: str, name: str = "tenant.kubeconfig") -> Path:
+        """A kubeconfig of an API server that knows everybody."""
+        document = {
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "users": [],
+            "contexts": [{"name": "c", "context": {"cluster": "c"}}],
+            "current-context": "c",
+        }
+        kubeconfig.write(self.folder / name, document)
+        return self.folder / name

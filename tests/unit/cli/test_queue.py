@@ -1,0 +1,243 @@
+"""Tests of `vkgateway queue` and `explain`: by the gateway's word, and by a tenant's pods alone."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.cli.gateway import GPU, NOON, Cli, gang, pool
+from vkgateway.arbiter.decisions import HoldCode
+from vkgateway.arbiter.state import State
+from vkgateway.cli.explanation import HELP
+from vkgateway.kube.resources import PODS, SECRETS, TENANTS
+from vkgateway.model.names import tenant_secret_name
+
+ROOM = "needs 2 pods of nvidia.com/gpu 8; 0 of 2 would fit now"
+STANDING = f"{ROOM}; place 2 in a100.local; expected start between 13:00 and 13:40 UTC"
+STATE = State(
+    time=NOON,
+    pools=(pool(),),
+    gangs=(
+        gang("beta/ns/gang/second", place=2, behind="alpha/ns/gang/first", code="BehindReservation"),
+        gang("alpha/ns/gang/first", likely=NOON + 1800),
+        gang("alpha/ns/gang/never", place=0, code="Infeasible", earliest=None, likely=None),
+        gang("alpha/ns/gang/runs", state="running", code="", message="", place=0),
+        gang("alpha/other/gang/v", pool="v100.local", pools=["v100.local"]),
+    ),
+)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(tmp_path, capsys)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeApiServer]:
+    async with FakeApiServer() as found:
+        yield found
+
+
+def pod(name: str, *, gpus: int = 8, gang_name: str = "", **fields: Any) -> dict[str, Any]:
+    annotations = {"vkgateway.io/gang": gang_name, "vkgateway.io/gang-min": "2"} if gang_name else {}
+    found: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "ns", "annotations": annotations},
+        "spec": {
+            "schedulingGates": [{"name": "vkgateway.io/admission"}],
+            "containers": [{"name": "c", "resources": {"limits": {GPU: str(gpus)}}}] if gpus else [],
+        },
+        "status": {"phase": "Pending"},
+    }
+    for part, values in fields.items():
+        found[part] = {**found[part], **values}
+    return found
+
+
+def put(server: FakeApiServer, made: dict[str, Any]) -> None:
+    server.store.create(PODS, made)
+    name = made["metadata"]["name"]
+    found = server.store.get(PODS, name, namespace="ns")
+    server.store.update(PODS, found | {"status": made["status"]}, name=name, namespace="ns", status=True)
+
+
+def waits(reason: str = "WaitingForRoom", message: str = STANDING) -> dict[str, Any]:
+    admitted = {"type": "vkgateway.io/Admitted", "status": "False", "reason": reason, "message": message}
+    return {"phase": "Pending", "conditions": [admitted]}
+
+
+# By the gateway's word
+
+
+async def test_the_queue_is_listed_in_its_order(cli: Cli) -> None:
+    async with cli.gateway(STATE):
+        assert await cli("queue", "-o", "name") == 0, cli.err
+        assert cli.out.split() == ["ns/first", "ns/second", "ns/never", "other/v"]
+        assert await cli("queue") == 0
+        titles, first, *_ = cli.out.splitlines()
+        assert titles.split()[:3] == ["POOL", "PLACE", "TENANT"]
+        assert first.split()[:5] == ["a100.local", "1", "alpha", "ns", "first"]
+        assert "at about 12:30 UTC" in first
+        assert ROOM in first
+        assert await cli("queue", "--tenant", "beta", "-o", "json") == 0
+        (told,) = json.loads(cli.out)
+        assert (told["behind"], told["asks"], told["pods"]) == ("alpha/ns/gang/first", f"{GPU} 16", 2)
+        assert told["since"] == "2026-11-21T11:55:00Z"
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        (("--pool", "a100"), ["ns/first", "ns/second", "ns/never"]),
+        (("--pool", "v100.local"), ["other/v"]),
+        (("-n", "other"), ["other/v"]),
+        (("--tenant", "gamma"), []),
+    ],
+)
+async def test_the_queue_can_be_narrowed(cli: Cli, line: tuple[str, ...], names: list[str]) -> None:
+    async with cli.gateway(STATE):
+        assert await cli("queue", *line, "-o", "name") == 0
+    assert cli.out.split() == names
+
+
+async def test_nothing_that_waits_is_said(cli: Cli) -> None:
+    async with cli.gateway(State(time=NOON)):
+        assert await cli("queue") == 0
+    assert (cli.out, cli.err) == ("", "Nothing waits.\n")
+
+
+# By a tenant's pods
+
+
+async def test_a_tenant_sees_its_own_queue(cli: Cli, server: FakeApiServer) -> None:
+    put(server, pod("train-0", gang_name="x", status=waits()))
+    put(server, pod("train-1", gang_name="x", status=waits()))
+    put(server, pod("alone", gpus=1, status=waits("Infeasible", "needs more")))
+    put(server, pod("silent", gpus=1))
+    put(server, pod("runs", gpus=1, status={"phase": "Running"}))
+    file = str(cli.kubeconfig(server.url))
+
+    assert await cli("queue", "--kubeconfig", file, "-o", "json") == 0, cli.err
+
+    first, second = json.loads(cli.out)
+    assert (first["namespace"], first["name"], first["pods"], first["asks"]) == ("ns", "x", 2, f"{GPU} 16")
+    assert (first["place"], first["pool"], first["expected"]) == (2, "a100.local", "between 13:00 and 13:40 UTC")
+    assert (first["message"], first["code"], first["band"]) == (ROOM, "WaitingForRoom", "guaranteed")
+    assert (second["name"], second["place"], second["pool"], second["expected"]) == ("alone", 0, "", "")
+    assert await cli("queue", "--kubeconfig", file) == 0
+    assert "TENANT" not in cli.out
+    assert await cli("queue", "--kubeconfig", file, "--pool", "v100") == 0
+    assert "Nothing waits" in cli.err
+    assert all(request.startswith("GET ") for request in server.requests)
+
+
+async def test_a_kubeconfig_says_whose_tenant_it_is(cli: Cli, server: FakeApiServer) -> None:
+    assert await cli("queue", "--kubeconfig", str(cli.kubeconfig(server.url)), "--tenant", "alpha") == 2
+
+
+async def test_a_tenant_that_does_not_answer_is_said(cli: Cli) -> None:
+    assert await cli("queue", "--kubeconfig", str(cli.kubeconfig("http://127.0.0.1:1"))) == 5
+    assert "does not answer" in cli.err
+    assert await cli("queue", "--kubeconfig", str(cli.folder / "none")) == 2
+
+
+async def test_who_may_not_read_pods_is_told_so(cli: Cli, server: FakeApiServer) -> None:
+    server.fail("GET", "/pods", status=403, times=9)
+    assert await cli("queue", "--kubeconfig", str(cli.kubeconfig(server.url))) == 5
+    assert "-n NAMESPACE" in cli.err
+
+
+# Explain
+
+
+async def test_a_pod_that_waits_is_explained(cli: Cli, server: FakeApiServer) -> None:
+    put(server, pod("train-0", gang_name="x", status=waits()))
+    put(server, pod("train-1", gang_name="x", status={"phase": "Running"}))
+    file = str(cli.kubeconfig(server.url))
+
+    assert await cli("explain", "train-0", "-n", "ns", "--kubeconfig", file) == 0, cli.err
+
+    told = dict(line.split(":", 1) for line in cli.out.splitlines() if ":" in line)
+    assert told["State"].strip() == "waiting"
+    assert told["Asks for"].strip() == f"{GPU} 8"
+    assert told["Reason"].strip() == "WaitingForRoom"
+    assert told["Message"].strip() == ROOM
+    assert told["Place in line"].strip() == "2 in a100.local"
+    assert told["Expected start"].strip() == "between 13:00 and 13:40 UTC"
+    assert "at least 2 start together; 2 there, 1 waiting, 1 running" in told["Gang"]
+    assert told["What helps"].strip() == HELP[HoldCode.ROOM]
+    assert "Pool" not in told
+
+
+@pytest.mark.parametrize(
+    ("made", "state", "words"),
+    [
+        (pod("p"), "waiting", "said nothing of it yet"),
+        (pod("p", gpus=0, spec={}), "ungoverned", "as in any cluster"),
+        (pod("p", spec={"schedulingGates": []}), "starting", "admitted"),
+        (pod("p", spec={"schedulingGates": []}, status={"phase": "Running"}), "running", "It runs."),
+        (pod("p", status={"phase": "Succeeded"}), "ended", "Succeeded"),
+    ],
+)
+async def test_every_state_is_told(
+    cli: Cli, server: FakeApiServer, made: dict[str, Any], state: str, words: str
+) -> None:
+    put(server, made)
+    file = str(cli.kubeconfig(server.url))
+    assert await cli("explain", "p", "-n", "ns", "--kubeconfig", file, "-o", "json") == 0, cli.err
+    told = json.loads(cli.out)
+    assert told["state"] == state
+    assert words in told["summary"]
+
+
+async def test_an_eviction_is_told_with_its_deadline_and_afterwards(cli: Cli, server: FakeApiServer) -> None:
+    disrupted = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByVkgateway", "message": "room"}
+    marks = {"annotations": {"vkgateway.io/eviction-deadline": "2026-11-21T12:00:30Z"}}
+    put(server, pod("going", metadata=marks, status={"phase": "Running", "conditions": [disrupted]}))
+    put(server, pod("gone", status={"phase": "Failed", "conditions": [disrupted]}))
+    file = str(cli.kubeconfig(server.url))
+    assert await cli("explain", "going", "-n", "ns", "--kubeconfig", file) == 0
+    assert "told to go" in cli.out
+    assert "Deleted at:     2026-11-21T12:00:30Z" in cli.out
+    assert await cli("explain", "gone", "-n", "ns", "--kubeconfig", file) == 0
+    assert "It was evicted" in cli.out
+
+
+async def test_marks_that_make_no_sense_are_no_obstacle(cli: Cli, server: FakeApiServer) -> None:
+    bad = {"annotations": {"vkgateway.io/gang-min": "many"}}
+    put(server, pod("p", metadata=bad, status=waits("Invalid", "gang-min is 'many'")))
+    file = str(cli.kubeconfig(server.url))
+    assert await cli("explain", "p", "-n", "ns", "--kubeconfig", file) == 0, cli.err
+    assert HELP[HoldCode.INVALID] in cli.out
+
+
+async def test_ops_are_told_more(cli: Cli, server: FakeApiServer) -> None:
+    put(server, pod("p", gang_name="second", status=waits()))
+    document = cli.kubeconfig(server.url).read_bytes()
+    cli.kubeconfig(server.url, "compute.kubeconfig")
+    server.store.create(TENANTS, {"metadata": {"name": "beta"}, "spec": {}})
+    data = {"kubeconfig": base64.b64encode(document).decode()}
+    secret = {"metadata": {"name": tenant_secret_name("beta"), "namespace": "vkgateway-system"}, "data": data}
+    server.store.create(SECRETS, secret)
+    async with cli.gateway(STATE):
+        assert await cli("explain", "p", "-n", "ns", "--tenant", "beta") == 0, cli.err
+    assert "alpha/ns/gang/first" in cli.out
+    assert "of 24 nvidia.com/gpu 8 used inside guarantees, 6 borrowed, 9.5 free" in cli.out
+    cli.configure(observability={"port": 1})
+    assert await cli("explain", "p", "-n", "ns", "--tenant", "beta") == 0
+    assert "Without the gateway's word" in cli.err
+    assert "alpha" not in cli.out
+    assert await cli("explain", "p", "--tenant", "beta") == 3
+    assert await cli("explain", "p", "--tenant", "gamma") == 3
+    assert await cli("explain", "p") == 2
+
+
+def test_every_reason_has_help() -> None:
+    assert HELP.keys() == set(HoldCode)

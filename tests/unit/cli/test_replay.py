@@ -1,0 +1,74 @@
+"""Tests of `vkgateway replay` over logs of decisions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.arbiter.sim import LOW, Cluster, gang, node, quota
+from tests.unit.cli.gateway import Cli
+from vkgateway.arbiter.cycle import decide
+from vkgateway.arbiter.decisions import Decisions
+from vkgateway.gateway.decisionlog import DecisionLog
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    found = Cli(tmp_path, capsys)
+    found.configure(arbiter={"decisionLog": str(tmp_path / "decisions.jsonl")})
+    return found
+
+
+def logged(file: Path) -> int:
+    """Logs a reclaim; returns the number of cycles in it."""
+    there = Cluster([node("n0")], [quota("a", 8), quota("b")])
+    there.add(gang("b/ns/gang/low", "b", [8], band=LOW))
+    log, count = DecisionLog(file), 0
+    for second in range(30):
+        if second == 3:
+            there.add(gang("a/ns/gang/in", "a", [8]))
+        snapshot = there.snapshot()
+        count += log.write(snapshot, decide(snapshot, there.now), there.now)
+        there.cycle()
+        there.advance(1)
+    return count
+
+
+async def test_what_is_decided_again_comes_out_the_same(cli: Cli) -> None:
+    count = logged(cli.folder / "decisions.jsonl")
+    assert await cli("replay") == 0, cli.err
+    assert len(cli.out.splitlines()) == count + 1
+    assert f"All {count} cycles came out the same" in cli.err
+    assert await cli("replay", "-o", "json") == 0
+    told = json.loads(cli.out)
+    assert sum(one["evicts"] for one in told) == 1
+    assert all(one["same"] for one in told)
+
+
+async def test_a_cycle_that_comes_out_otherwise_is_told(cli: Cli) -> None:
+    there = Cluster([node("n0")], [quota("a", 8)], [gang("a/ns/gang/in", "a", [8])])
+    right = decide(there.snapshot(), there.now)
+    log = DecisionLog(cli.folder / "other.jsonl")
+    log.write(there.snapshot(), replace(right, admits=(replace(right.admits[0], borrowed=True),)), there.now)
+    log.write(there.snapshot(), right, there.now)
+    with (cli.folder / "other.jsonl").open("ab") as file:
+        file.write(b"nonsense\n")
+    assert await cli("replay", str(cli.folder / "other.jsonl")) == 1
+    assert "2 of 3 cycles came out otherwise" in cli.err
+    assert "admits: a/ns/gang/in" in cli.out
+    assert "line 3 cannot be read" in cli.out
+
+
+async def test_no_log_is_said(cli: Cli) -> None:
+    assert await cli("replay") == 5
+    assert "decisions.jsonl does not exist" in cli.err
+    cli.configure(arbiter={"decisionLog": ""})
+    assert await cli("replay") == 5
+    assert "name a FILE" in cli.err
+    DecisionLog(cli.folder / "empty.jsonl").write(Cluster([], []).snapshot(), Decisions(), 1.0)
+    (cli.folder / "empty.jsonl").touch()
+    assert await cli("replay", str(cli.folder / "empty.jsonl")) == 0
+    assert "holds no decisions" in cli.err

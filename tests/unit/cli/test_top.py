@@ -1,0 +1,93 @@
+"""Tests of `vkgateway top` against a gateway that says how things stand."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from tests.unit.cli.gateway import NOON, Cli, gang, pool, tenant
+from vkgateway.arbiter.state import State
+from vkgateway.cli import top
+
+STATE = State(
+    time=NOON,
+    pools=(pool(), pool("v100", fragmentation=0.0)),
+    tenants=(tenant("alpha"), tenant("beta", limit=16.5, borrowed=6)),
+    gangs=(gang("alpha/ns/gang/x"),),
+)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(tmp_path, capsys)
+
+
+async def test_pools_and_tenants_are_shown(cli: Cli) -> None:
+    async with cli.gateway(STATE):
+        assert await cli("top") == 0, cli.err
+    pools, tenants = cli.out.split("\n\n")
+    titles, first, _ = (line.split() for line in pools.splitlines())
+    assert titles[:6] == ["POOL", "NODES", "RESOURCE", "UNITS", "GUARANTEED", "USED"]
+    shown = "a100.local 3/4 nvidia.com/gpu 24 20 8 6 3 1 9.5 8 16% 16 5+2"
+    assert first == shown.split()
+    rows = [line.split() for line in tenants.splitlines()]
+    assert rows[1] == ["alpha", "a100.local", "8", "-", "8", "0", "16", "2+1"]
+    assert rows[2] == ["beta", "a100.local", "8", "16.5", "8", "6", "16", "2+1"]
+
+
+async def test_programs_get_all_but_the_gangs(cli: Cli) -> None:
+    async with cli.gateway(STATE):
+        assert await cli("top", "-o", "json") == 0
+    told = json.loads(cli.out)
+    assert told.keys() == {"time", "pools", "tenants"}
+    assert told["pools"][0]["usableNodes"] == 3
+
+
+async def test_it_may_be_told_again_and_again(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+
+    async def passes(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(top, "asyncio", SimpleNamespace(sleep=passes))
+    async with cli.gateway(STATE):
+        assert await cli("top", "--watch", "--interval", "0.5") == 130
+    assert looks == [0.5] * 3
+    assert cli.out.count("v100.local") == 3
+
+
+def test_it_is_drawn_for_a_terminal() -> None:
+    page = io.StringIO()
+    Console(file=page, width=200).print(top._drawing(STATE))
+    text = page.getvalue()
+    assert "12:00:00 UTC" in text
+    assert "FRAGMENTED" in text
+    assert "v100.local" in text
+
+
+async def test_no_platform_is_said(cli: Cli) -> None:
+    assert await cli("top") == 5
+    assert "gateway.yaml does not exist" in cli.err
+
+
+async def test_a_gateway_that_does_not_answer_is_said(cli: Cli) -> None:
+    cli.configure(observability={"port": 1})
+    assert await cli("top") == 5
+    assert "http://127.0.0.1:1/arbiter/state" in cli.err
+
+
+async def test_the_gateway_may_be_named(cli: Cli) -> None:
+    async with cli.gateway(STATE):
+        port = int((cli.folder / "gateway.yaml").read_text().split("port: ")[1])
+        cli.configure(observability={"port": 0})
+        assert await cli("top") == 5
+        assert "leaves the port" in cli.err
+        assert await cli("top", "--gateway", f"http://127.0.0.1:{port}/", "-o", "yaml") == 0
+        assert await cli("top", "--gateway", "127.0.0.1") == 2

@@ -1,0 +1,109 @@
+"""Tests of `vkgateway usage` over logs of what was used."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.unit.cli.gateway import Cli
+from vkgateway.cli import usage
+from vkgateway.gateway.usagelog import Usage, UsageLog
+from vkgateway.model.errors import InputError
+
+HOUR = 3600.0
+
+
+def used(pod: str, *, hours_ago: float, hours: float = 1.0, units: float = 8.0, **fields: object) -> Usage:
+    now = datetime.now(UTC).timestamp()
+    start = now - hours_ago * HOUR
+    given: dict[str, object] = {
+        "tenant": "alpha",
+        "namespace": "ns",
+        "pod": pod,
+        "gang": "alpha/ns/gang/x",
+        "band": "guaranteed",
+        "borrowed": False,
+        "pool": "a100",
+        "computeCluster": "local",
+        "resource": "nvidia.com/gpu",
+        "units": units,
+        "start": start,
+        "end": start + hours * HOUR,
+        **fields,
+    }
+    return msgspec.convert(given, Usage)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    found = Cli(tmp_path, capsys)
+    log = tmp_path / "usage.jsonl"
+    found.configure(arbiter={"usageLog": str(log)})
+    UsageLog(log).record(
+        used("p", hours_ago=5, hours=2),
+        used("q", hours_ago=3, band="low", borrowed=True, lost=900.0),
+        used("r", hours_ago=100, hours=50, tenant="beta"),
+        used("s", hours_ago=2, units=1, resource="example.org/nic", tenant="beta"),
+    )
+    return found
+
+
+async def test_hours_are_summed_for_people(cli: Cli) -> None:
+    assert await cli("usage", "--since", "24h") == 0, cli.err
+    rows = [line.split() for line in cli.out.splitlines()]
+    assert rows[0] == ["TENANT", "BAND", "POOL", "RESOURCE", "HOURS", "BORROWED", "LOST", "PODS"]
+    assert rows[1:] == [
+        ["alpha", "guaranteed", "a100", "nvidia.com/gpu", "16.0", "0.0", "0.0", "1"],
+        ["alpha", "low", "a100", "nvidia.com/gpu", "8.0", "8.0", "2.0", "1"],
+        ["beta", "guaranteed", "a100", "example.org/nic", "1.0", "0.0", "0.0", "1"],
+    ]
+
+
+async def test_programs_get_csv_and_json(cli: Cli) -> None:
+    assert await cli("usage", "--since", "5d", "--by", "tenant,resource", "-o", "csv") == 0
+    rows = list(csv.DictReader(io.StringIO(cli.out)))
+    assert [(row["tenant"], row["resource"]) for row in rows] == [
+        ("alpha", "nvidia.com/gpu"),
+        ("beta", "example.org/nic"),
+        ("beta", "nvidia.com/gpu"),
+    ]
+    assert [float(row["hours"]) for row in rows] == pytest.approx([24, 1, 400])
+    assert await cli("usage", "--by", "band", "-o", "json") == 0
+    told = json.loads(cli.out)
+    assert [one["by"]["band"] for one in told] == ["guaranteed", "guaranteed", "low"]
+    assert told[2]["lostHours"] == pytest.approx(2)
+    assert told[2]["borrowedHours"] == pytest.approx(8)
+
+
+async def test_another_log_may_be_named_and_an_empty_one_is_said(cli: Cli, tmp_path: Path) -> None:
+    assert await cli("usage", "--log", str(tmp_path / "none.jsonl")) == 0
+    assert (cli.out, "Nothing was used" in cli.err) == ("", True)
+    assert await cli("usage", "--log", str(tmp_path / "none.jsonl"), "-o", "json") == 0
+    assert json.loads(cli.out) == []
+
+
+async def test_a_gateway_without_a_log_is_said(cli: Cli) -> None:
+    cli.configure(arbiter={"usageLog": ""})
+    assert await cli("usage") == 5
+    assert "--log" in cli.err
+
+
+@pytest.mark.parametrize(
+    "line", [("--since", "yesterday"), ("--since", "1h", "--until", "2h"), ("--by", "colour"), ("--until", "24hours")]
+)
+async def test_what_makes_no_sense_is_refused(cli: Cli, line: tuple[str, ...]) -> None:
+    assert await cli("usage", *line) == 2
+    assert line[1] in cli.err
+
+
+def test_times_are_ago_or_given() -> None:
+    assert usage.moment("90m", what="--since", now=10_000.0) == 10_000 - 5400
+    assert usage.moment("1970-01-01T01:00:00Z", what="--since", now=0.0) == HOUR
+    with pytest.raises(InputError, match="--since '1y'"):
+        usage.moment("1y", what="--since", now=0.0)

@@ -1,0 +1,204 @@
+"""What can be said of one pod: whether it waits, for what, with whom, and what would help. Without any I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from vkgateway.arbiter.decisions import HoldCode
+from vkgateway.arbiter.state import State
+from vkgateway.cli.waiting import LONE, asked, group_of, held, told
+from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
+from vkgateway.model.objects import Object
+from vkgateway.translate.conditions import FORWARDED_CONDITION, POOL_SCHEDULED_CONDITION
+from vkgateway.translate.gangs import MarkError, read_marks
+from vkgateway.translate.governed import band_of, has_gate, is_governed, other_gates
+
+HELP: Final[Mapping[str, str]] = {
+    HoldCode.QUOTA: "The tenant's limit is reached. It starts when other pods of the tenant end; whoever made the "
+    "tenant may raise the limit.",
+    HoldCode.ROOM: "Nodes must come free. Pods that ask for less find room sooner; a declared run limit (annotation "
+    "vkgateway.io/gang-run-limit) lets it run in gaps.",
+    HoldCode.MEMBERS: "Pods of the gang are missing. Look at what creates them: a Job, an operator, a quota.",
+    HoldCode.EVICTION: "Room is being made: those who borrowed it were told to go. Nothing is to be done.",
+    HoldCode.RESERVATION: "A larger gang that is ahead keeps room. What declares by the annotation "
+    "vkgateway.io/gang-run-limit that it ends before may run in it.",
+    HoldCode.INFEASIBLE: "It can never start as it is. Ask for less in each pod, for fewer pods, or for another pool.",
+    HoldCode.INVALID: "The marks of the gang contradict each other. Put them right, where they come from a template "
+    "there, and create the pods anew.",
+}
+"""What a tenant can do, by the reason for which a pod waits."""
+
+_DISRUPTED: Final = "DisruptionTarget"
+_PREEMPTED: Final = "PreemptionByVkgateway"
+
+
+class GangFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The gang that a pod is of, as far as its pods tell."""
+
+    name: str
+    way: str
+    """How it was said."""
+    minimum: int | None
+    """None: an object beside the pods says it, which was not asked."""
+    pods: int
+    waiting: int
+    running: int
+
+
+class Explained(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All that is said of one pod."""
+
+    namespace: str
+    name: str
+    state: str
+    """waiting, starting, running, leaving, ended or ungoverned."""
+    phase: str
+    summary: str
+    asks: str
+    band: str
+    node: str
+    gang: GangFacts | None
+    code: str = ""
+    message: str = ""
+    place: int = 0
+    pool: str = ""
+    expected: str = ""
+    deadline: str = ""
+    help: str = ""
+    behind: str = ""
+    """For ops: the gang ahead for which room is kept."""
+    room: str = ""
+    """For ops: how the pool stands."""
+
+
+def explain(pod: Object, siblings: Iterable[Object], *, state: State | None = None, tenant: str = "") -> Explained:
+    """What can be said of a pod, with the other pods of its namespace, and for ops with the gateway's word."""
+    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    said = told(pod)
+    code = (held(pod) or {}).get("reason") or ""
+    condition, summary, message = _state(pod)
+    found = _in_state(pod, state, tenant)
+    return Explained(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        state=condition,
+        phase=status.get("phase") or "",
+        summary=summary,
+        asks=asked([pod]),
+        band=band_of(spec) if is_governed(pod) else "",
+        node=spec.get("nodeName") or "",
+        gang=_gang(pod, siblings),
+        code=code if condition == "waiting" else "",
+        message=said.sentence if condition == "waiting" else message,
+        place=said.place,
+        pool=said.pool,
+        expected=said.expected,
+        deadline=(metadata.get("annotations") or {}).get(EVICTION_DEADLINE_ANNOTATION) or "",
+        help=HELP.get(code, "") if condition == "waiting" else "",
+        behind=found[0],
+        room=found[1],
+    )
+
+
+_Said = tuple[str, str, str]
+"""State, what it means, and a message that stands on the pod."""
+
+
+def _state(pod: Object) -> _Said:
+    phase = (pod.get("status") or {}).get("phase") or ""
+    found = _ended(pod, phase) or _leaving(pod) or _waiting(pod)
+    if found is not None:
+        return found
+    return ("running", "It runs.", "") if phase == "Running" else _starting(pod)
+
+
+def _ended(pod: Object, phase: str) -> _Said | None:
+    if phase not in ("Succeeded", "Failed"):
+        return None
+    disrupted = _condition(pod, _DISRUPTED)
+    if disrupted is not None and disrupted.get("reason") == _PREEMPTED:
+        return "ended", "It was evicted: its room was called in by those it is guaranteed to.", _message(disrupted)
+    return "ended", f"It has ended: {phase}.", pod["status"].get("message") or ""
+
+
+def _leaving(pod: Object) -> _Said | None:
+    if pod["metadata"].get("deletionTimestamp"):
+        return "leaving", "It is being deleted.", ""
+    disrupted = _condition(pod, _DISRUPTED)
+    if disrupted is None or disrupted["status"] != "True":
+        return None
+    return "leaving", "It was told to go: its room is called in by those it is guaranteed to.", _message(disrupted)
+
+
+def _waiting(pod: Object) -> _Said | None:
+    if held(pod) is not None:
+        return "waiting", "It waits for the arbiter.", ""
+    if not (is_governed(pod) and has_gate(pod)):
+        return None
+    gates = other_gates(pod)
+    others = f" It also carries gates of others: {', '.join(gates)}." if gates else ""
+    return "waiting", f"It waits for the arbiter, which has said nothing of it yet.{others}", ""
+
+
+def _starting(pod: Object) -> _Said:
+    for kind in (FORWARDED_CONDITION, POOL_SCHEDULED_CONDITION):
+        trouble = _condition(pod, kind)
+        if trouble is not None and trouble["status"] == "False":
+            return "starting", "It may start, and cannot yet.", _message(trouble)
+    if not is_governed(pod):
+        return "ungoverned", "It asks for nothing that the arbiter hands out: it starts as in any cluster.", ""
+    bound = (pod.get("spec") or {}).get("nodeName")
+    return "starting", "It was admitted, and is being started." if bound else "It was admitted.", ""
+
+
+def _condition(pod: Object, kind: str) -> dict[str, Any] | None:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return next((entry for entry in conditions if entry["type"] == kind), None)
+
+
+def _message(condition: Mapping[str, Any]) -> str:
+    return condition.get("message") or condition.get("reason") or ""
+
+
+def _gang(pod: Object, siblings: Iterable[Object]) -> GangFacts | None:
+    group = group_of(pod)
+    _, way, name = group.split("/", 2)
+    if way == LONE:
+        return None
+    try:
+        marks = read_marks(pod, {})
+    except MarkError:
+        return None
+    phases = [
+        ((one.get("status") or {}).get("phase") or "", held(one) is not None)
+        for one in siblings
+        if group_of(one) == group
+    ]
+    return GangFacts(
+        name=name,
+        way=marks.way,
+        minimum=marks.minimum if marks.waits_for is None else None,
+        pods=len(phases),
+        waiting=sum(waits for _, waits in phases),
+        running=sum(phase == "Running" for phase, _ in phases),
+    )
+
+
+def _in_state(pod: Object, state: State | None, tenant: str) -> tuple[str, str]:
+    """The gang ahead for which room is kept, and how the pool stands; both empty where that is not known."""
+    if state is None:
+        return "", ""
+    group = f"{tenant}/{group_of(pod)}"
+    gang = next((one for one in state.gangs if one.id == group), None)
+    node = gang.pool if gang is not None else (pod.get("spec") or {}).get("nodeName") or told(pod).pool
+    pool = next((one for one in state.pools if one.node == node), None)
+    room = ""
+    if pool is not None:
+        room = (
+            f"{pool.node}: of {pool.allocatable:.10g} {pool.resource} {pool.used:.10g} used inside guarantees, "
+            f"{pool.borrowed:.10g} borrowed, {pool.free:.10g} free, at most {pool.largest:.10g} of them on one node"
+        )
+    return gang.behind if gang is not None else "", room

@@ -1,0 +1,122 @@
+"""`vkgateway replay`: decide again what was decided, from the log, and say whether it comes out the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from vkgateway.cli.gateway_state import settings
+from vkgateway.cli.options import data_dir_option
+from vkgateway.cli.output import Column, output_option, print_objects
+from vkgateway.model.errors import UnavailableError, VkgatewayError
+
+if TYPE_CHECKING:
+    from vkgateway.arbiter.decisions import Decisions
+    from vkgateway.gateway.decisionlog import Entry, Unreadable
+
+EPILOG = """\b
+Examples:
+  vkgateway replay
+  vkgateway replay decisions.jsonl.1 -o json
+"""
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One cycle, decided again."""
+
+    time: str
+    gangs: int
+    admits: int
+    evicts: int
+    reprieves: int
+    promotes: int
+    holds: int
+    same: bool
+    differs: str = ""
+    """In what, and which came first."""
+
+
+COLUMNS: tuple[Column[Replayed], ...] = (
+    Column("time", lambda one: one.time),
+    Column("gangs", lambda one: one.gangs, "right"),
+    Column("admits", lambda one: one.admits, "right"),
+    Column("evicts", lambda one: one.evicts, "right"),
+    Column("reprieves", lambda one: one.reprieves, "right"),
+    Column("promotes", lambda one: one.promotes, "right"),
+    Column("holds", lambda one: one.holds, "right"),
+    Column("same", lambda one: one.same),
+    Column("differs in", lambda one: one.differs),
+)
+
+
+@click.command(epilog=EPILOG)
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@output_option
+@data_dir_option
+def replay(*, file: Path | None, output: str, data_dir: Path) -> None:
+    """Decide again every cycle of FILE, a log of decisions; without one, that of the platform's gateway.
+
+    Ends with 1 where a cycle comes out otherwise than it did, or cannot be read: another version of this program
+    decided it, or it is a defect.
+    """
+    from vkgateway.gateway.decisionlog import read
+
+    source = file or log_file(data_dir)
+    if not source.exists():
+        raise UnavailableError(f"log of decisions {source} does not exist")
+    found = [decided_again(entry) for entry in read(source)]
+    print_objects(
+        found, output=output, columns=COLUMNS, name=lambda one: one.time, empty=f"{source} holds no decisions yet."
+    )
+    other = sum(not one.same for one in found)
+    if other:
+        raise VkgatewayError(f"{other} of {len(found)} cycles came out otherwise")
+    if output == "table" and found:
+        click.echo(f"All {len(found)} cycles came out the same.", err=True)
+
+
+def log_file(data_dir: Path) -> Path:
+    """Where the platform's gateway writes its decisions. Raises UnavailableError where it does not."""
+    log = settings(data_dir).arbiter.decision_log
+    if not log:
+        raise UnavailableError(
+            f"the gateway of {data_dir} keeps no log of decisions", hint="Set arbiter.decisionLog, or name a FILE."
+        )
+    return Path(log)
+
+
+def decided_again(entry: Entry | Unreadable) -> Replayed:
+    """What comes out of a cycle now, against what came out then."""
+    from vkgateway.arbiter.cycle import decide
+    from vkgateway.gateway.decisionlog import Unreadable
+
+    if isinstance(entry, Unreadable):
+        why = f"line {entry.line} cannot be read: {entry.why}"
+        return Replayed(time="", gangs=0, admits=0, evicts=0, reprieves=0, promotes=0, holds=0, same=False, differs=why)
+    then, now = entry.decisions, decide(entry.snapshot, entry.time)
+    return Replayed(
+        time=datetime.fromtimestamp(entry.time, UTC).isoformat(timespec="milliseconds"),
+        gangs=len(entry.snapshot.gangs),
+        admits=len(then.admits),
+        evicts=len(then.evicts),
+        reprieves=len(then.reprieves),
+        promotes=len(then.promotes),
+        holds=len(then.holds),
+        same=then == now,
+        differs="; ".join(_differences(then, now)),
+    )
+
+
+def _differences(then: Decisions, now: Decisions) -> Iterator[str]:
+    for kind in ("admits", "evicts", "reprieves", "promotes", "holds"):
+        old, new = getattr(then, kind), getattr(now, kind)
+        if old != new:
+            gangs = [one.gang for one in (*old, *new) if one not in old or one not in new]
+            yield f"{kind}: {gangs[0] if gangs else 'their order'}"
+    if dict(then.plans) != dict(now.plans):
+        yield "plans"

@@ -1,0 +1,90 @@
+"""A tenant's own pods as the commands read them, with the tenant's kubeconfig; nothing is ever written."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
+
+if TYPE_CHECKING:
+    from vkgateway.kube.client import Client
+    from vkgateway.model.objects import Object
+
+
+@contextlib.asynccontextmanager
+async def tenant_cluster(kubeconfig: Path | None, tenant: str | None, data_dir: Path) -> AsyncIterator[Client]:
+    """Connect to the tenant of a kubeconfig, or to one by name with the platform's help.
+
+    Raises:
+        InputError: neither is given, or the file cannot be used.
+        NotFoundError: there is no tenant of that name.
+        UnavailableError: it does not answer, or does not let the user of the file in.
+    """
+    from vkgateway.kube import errors
+
+    async with await _client(kubeconfig, tenant, data_dir) as client:
+        try:
+            yield client
+        except errors.Unreachable as error:
+            why = str(error.__cause__ or error)
+            raise UnavailableError(f"the tenant's API server at {client.server} does not answer: {why}") from error
+        except errors.Unauthorized as error:
+            message = f"the tenant's API server at {client.server} does not know the user of {kubeconfig or tenant}"
+            raise UnavailableError(message) from error
+        except errors.Forbidden as error:
+            message = f"the user of {kubeconfig or tenant} may not read pods there: {error.message}"
+            raise UnavailableError(message, hint="Name a namespace in which it may with -n NAMESPACE.") from error
+
+
+async def _client(kubeconfig: Path | None, tenant: str | None, data_dir: Path) -> Client:
+    from vkgateway.cli import cluster
+    from vkgateway.cli.tenant_kubeconfig import fetch
+    from vkgateway.kube.client import Client
+    from vkgateway.kube.kubeconfig import Kubeconfig
+
+    if kubeconfig is not None:
+        return Client.from_kubeconfig(kubeconfig, name="the tenant")
+    if not tenant:
+        raise InputError("no tenant named", hint="Name it with --tenant, or its kubeconfig with --kubeconfig FILE.")
+    async with cluster.management_cluster(data_dir, None) as management:
+        document = await fetch(management, tenant)
+    connection = Kubeconfig(document=document, path=data_dir).connection()
+    return Client(
+        connection.server,
+        ssl=connection.ssl_context(),
+        token=connection.token_source(),
+        name=f"tenant {tenant}",
+        server_hostname=connection.tls_server_name or None,
+    )
+
+
+async def pods(client: Client, namespace: str | None = None, *, pending: bool = False) -> list[Object]:
+    """All pods, of one namespace or all of them; `pending`: those alone that do not run yet."""
+    import msgspec
+
+    from vkgateway.kube.resources import PODS
+
+    found: list[Object] = []
+    selector = "status.phase=Pending" if pending else ""
+    async for page in client.pages(PODS, namespace=namespace, field_selector=selector):
+        found += [msgspec.json.decode(item) for item in page.items]
+    return found
+
+
+async def pod(client: Client, namespace: str, name: str) -> Object:
+    """One pod. Raises NotFoundError."""
+    import msgspec
+
+    from vkgateway.kube import errors
+    from vkgateway.kube.resources import PODS
+
+    try:
+        answer = await client.get(PODS, name, namespace=namespace)
+    except errors.NotFound as error:
+        message = f"there is no pod {name!r} in namespace {namespace!r}"
+        raise NotFoundError(message, hint="Name its namespace with -n NAMESPACE.") from error
+    found: Object = msgspec.json.decode(answer)
+    return found

@@ -1,0 +1,138 @@
+"""Gangs that wait, as `queue` lists them: out of the gateway's state, or out of a tenant's pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+
+import msgspec
+
+from vkgateway.arbiter.state import GangState, State, waiting_in
+from vkgateway.model import times
+from vkgateway.model.objects import Object
+from vkgateway.model.requests import Milli, render_milli
+from vkgateway.translate.conditions import ADMITTED_CONDITION
+from vkgateway.translate.gangs import MarkError, read_marks
+from vkgateway.translate.governed import band_of, governed_amounts
+from vkgateway.translate.holdtext import Told, expected, parse
+
+LONE = "pod"
+"""Stands for the way in which a gang was said where a pod is in none."""
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A gang, or a pod that is in none, of which something waits."""
+
+    pool: str
+    """Virtual node in whose line it stands; empty: in none."""
+    place: int
+    tenant: str
+    """Empty where only the tenant itself was asked."""
+    namespace: str
+    name: str
+    way: str
+    band: str
+    pods: int
+    """Those that wait."""
+    asks: str
+    """What all of them ask for, of what is handed out."""
+    code: str
+    message: str
+    expected: str
+    """When it may start; empty where that is no question of time."""
+    since: str
+    """RFC 3339."""
+    behind: str = ""
+    """For ops: the gang ahead for which room is kept."""
+
+
+def of_state(state: State, *, tenant: str = "", pool: str = "", namespace: str = "") -> list[Waiting]:
+    """By the gateway's word."""
+    units = {found.node: found.resource for found in reversed(state.pools)}
+    return [
+        _of_gang(gang, units, now=state.time)
+        for gang in waiting_in(state, tenant, pool)
+        if namespace in ("", gang.namespace)
+    ]
+
+
+def _of_gang(gang: GangState, units: Mapping[str, str], *, now: float) -> Waiting:
+    resource = units.get(gang.pool, "")
+    return Waiting(
+        pool=gang.pool if gang.place else "",
+        place=gang.place,
+        tenant=gang.tenant,
+        namespace=gang.namespace,
+        name=gang.name,
+        way=gang.way,
+        band=gang.band,
+        pods=gang.pods - gang.placed,
+        asks=f"{resource} {gang.units:.10g}" if resource else "",
+        code=gang.code,
+        message=gang.message,
+        expected=expected(gang.earliest, gang.likely, now=now) if gang.place else "",
+        since=times.render(datetime.fromtimestamp(gang.since, UTC)),
+        behind=gang.behind,
+    )
+
+
+def of_pods(pods: Iterable[Object], *, pool: str = "") -> list[Waiting]:
+    """By the conditions that stand on a tenant's own pods."""
+    gangs: dict[str, list[Object]] = {}
+    for pod in pods:
+        if held(pod) is not None:
+            gangs.setdefault(group_of(pod), []).append(pod)
+    found = [_of_pods(group, members) for group, members in gangs.items()]
+    chosen = [one for one in found if not pool or pool in (one.pool, one.pool.partition(".")[0])]
+    return sorted(chosen, key=lambda one: (not one.place, one.pool, one.place, one.since, one.namespace, one.name))
+
+
+def held(pod: Object) -> Object | None:
+    """The condition that says why a pod waits; None: it does not, or nothing was said yet."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    found = next((entry for entry in conditions if entry["type"] == ADMITTED_CONDITION), None)
+    return found if found is not None and found["status"] == "False" else None
+
+
+def told(pod: Object) -> Told:
+    """What the condition of a pod that waits says."""
+    return parse((held(pod) or {}).get("message") or "")
+
+
+def group_of(pod: Object) -> str:
+    """A pod's gang, `namespace/way/name`, as far as the pod alone tells; one whose marks make no sense stands alone."""
+    try:
+        return read_marks(pod, {}).group
+    except MarkError:
+        metadata = pod["metadata"]
+        return f"{metadata['namespace']}/{LONE}/{metadata.get('uid', '')}"
+
+
+def asked(pods: Iterable[Object]) -> str:
+    """What pods ask for together, of what is handed out."""
+    total: Milli = {}
+    for pod in pods:
+        for name, value in governed_amounts(pod).items():
+            total[name] = total.get(name, 0) + value
+    return render_milli(total)
+
+
+def _of_pods(group: str, members: list[Object]) -> Waiting:
+    first = members[0]
+    namespace, way, name = group.split("/", 2)
+    said = told(first)
+    return Waiting(
+        pool=said.pool,
+        place=said.place,
+        tenant="",
+        namespace=namespace,
+        name=first["metadata"]["name"] if way == LONE else name,
+        way="" if way == LONE else way,
+        band=band_of(first.get("spec") or {}),
+        pods=len(members),
+        asks=asked(members),
+        code=(held(first) or {}).get("reason") or "",
+        message=said.sentence,
+        expected=said.expected,
+        since=min(pod["metadata"].get("creationTimestamp") or "" for pod in members),
+    )
