@@ -21,7 +21,11 @@ def report(
     """
     after = _After(decisions)
     sums: dict[PoolKey, _Sums] = {pool.key: _Sums(pool) for pool in snapshot.pools}
-    gangs = tuple(_gang(gang, after, sums, names or {}) for gang in snapshot.gangs)
+    known = {gang.id for gang in snapshot.gangs}
+    gangs = (
+        *(_gang(gang, after, sums, names or {}) for gang in snapshot.gangs),
+        *(_unjudged(hold, names or {}) for hold in decisions.holds if hold.gang not in known),
+    )
     quotas: dict[PoolKey, dict[str, Quota]] = {}
     for quota in snapshot.quotas:
         quotas.setdefault(quota.pool, {})[quota.tenant] = quota
@@ -119,7 +123,7 @@ def _gang(gang: Gang, after: _After, sums: Mapping[PoolKey, _Sums], names: Mappi
         part.gangs_waiting += state == WAITING
         part.gangs_running += state != WAITING
     unit = found.pool.governed[0] if found is not None and found.pool.governed else ""
-    namespace, way, name = _names(gang, names)
+    namespace, way, name = _names(gang.id, names)
     hold = after.holds.get(gang.id)
     return GangState(
         id=gang.id,
@@ -246,11 +250,36 @@ def _tenants(sums: _Sums, quotas: Mapping[str, Quota]) -> Iterator[TenantState]:
             )
 
 
-def _names(gang: Gang, names: Mapping[str, tuple[str, str]]) -> tuple[str, str, str]:
+def _unjudged(hold: Hold, names: Mapping[str, tuple[str, str]]) -> GangState:
+    """A gang that is not told of to the arbiter yet: its pods are not all there, or say what makes no sense."""
+    namespace, way, name = _names(hold.gang, names)
+    return GangState(
+        id=hold.gang,
+        tenant=hold.gang.partition("/")[0],
+        namespace=namespace,
+        name=name,
+        way=way,
+        band="",
+        priority=0,
+        pools=(),
+        pool="",
+        state=WAITING,
+        pods=0,
+        placed=0,
+        minimum=0,
+        units=0,
+        borrowed=False,
+        since=None,
+        code=hold.code.value,
+        message=hold.message,
+    )
+
+
+def _names(gang: str, names: Mapping[str, tuple[str, str]]) -> tuple[str, str, str]:
     """Namespace, way and name out of `TENANT/namespace/way/name`; an id that is not made so is the name."""
-    parts = gang.id.removeprefix(f"{gang.tenant}/").split("/", 2)
+    parts = gang.split("/", 3)[1:]
     if len(parts) != 3:
-        return "", "", gang.id
+        return "", "", gang
     namespace, way, name = parts
     if way != _LONE:
         return namespace, way, name

@@ -90,8 +90,8 @@ class GangState(_Shown, frozen=True):
     """Of the pool's first resource, all its pods together."""
     borrowed: bool
     """Something of it runs outside the guarantee."""
-    since: float
-    """When it was created, or since it runs when it was placed."""
+    since: float | None
+    """When it was created, or since it runs when it was placed; None: not known."""
     deadline: float | None = None
     """Leaving: when it is deleted."""
     code: str = ""
@@ -121,4 +121,4 @@ def waiting_in(state: State, tenant: str = "", pool: str = "") -> Iterable[GangS
         and tenant in ("", gang.tenant)
         and (not pool or any(pool in (node, node.partition(".")[0]) for node in gang.pools))
     )
-    return sorted(chosen, key=lambda gang: (gang.pool, gang.place or len(state.gangs) + 1, gang.since, gang.id))
+    return sorted(chosen, key=lambda gang: (gang.pool, gang.place or len(state.gangs) + 1, gang.since or 0.0, gang.id))

@@ -29,7 +29,7 @@ COLUMNS: tuple[Column[Waiting], ...] = (
     Column("namespace", lambda one: one.namespace),
     Column("name", lambda one: one.name),
     Column("band", lambda one: one.band),
-    Column("pods", lambda one: one.pods, "right"),
+    Column("pods", lambda one: one.pods or "", "right"),
     Column("asks for", lambda one: one.asks),
     Column("waits", lambda one: age(one.since)),
     Column("expected start", lambda one: one.expected),

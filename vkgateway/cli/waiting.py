@@ -41,7 +41,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     expected: str
     """When it may start; empty where that is no question of time."""
     since: str
-    """RFC 3339."""
+    """RFC 3339; empty: not known."""
     behind: str = ""
     """For ops: the gang ahead for which room is kept."""
 
@@ -71,7 +71,7 @@ def _of_gang(gang: GangState, units: Mapping[str, str], *, now: float) -> Waitin
         code=gang.code,
         message=gang.message,
         expected=expected(gang.earliest, gang.likely, now=now) if gang.place else "",
-        since=times.render(datetime.fromtimestamp(gang.since, UTC)),
+        since="" if gang.since is None else times.render(datetime.fromtimestamp(gang.since, UTC)),
         behind=gang.behind,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from vkgateway.gateway.decisionlog import DecisionLog
 from vkgateway.gateway.usagelog import Usage, UsageLog
 from vkgateway.sync.admission.tenant import PREEMPTED
 from vkgateway.sync.admission.verdicts import Ran
+from vkgateway.sync.compute import Key
 from vkgateway.translate.governed import is_extended
 
 
@@ -22,6 +24,8 @@ class ArbiterWatch:
     """What is kept of the arbiter's work; logs are written where the settings name files."""
 
     def __init__(self, settings: Arbiter) -> None:
+        self.names: Callable[[], Mapping[str, Key]] = dict
+        """Namespaces and names of governed pods by uid; asked when the state is shown."""
         self._decisions = DecisionLog(Path(settings.decision_log)) if settings.decision_log else None
         self._usage = UsageLog(Path(settings.usage_log)) if settings.usage_log else None
         self._last: tuple[Snapshot, Decisions, float] | None = None
@@ -72,4 +76,4 @@ class ArbiterWatch:
     def state(self) -> bytes:
         """How pools, tenants and gangs stand after the last cycle, as JSON."""
         empty = Snapshot(pools=(), quotas=(), gangs=()), Decisions(), 0.0
-        return msgspec.json.encode(report(*(self._last or empty)))
+        return msgspec.json.encode(report(*(self._last or empty), names=self.names()))

@@ -63,6 +63,7 @@ class Gateway:
             expected=self._expected,
             observer=self._watch,
         )
+        self._watch.names = self.arbiter.names
         self.kubelet = KubeletServer(
             address=address,
             port=settings.kubelet.port,

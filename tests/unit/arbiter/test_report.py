@@ -8,7 +8,7 @@ import msgspec
 
 from tests.unit.arbiter.sim import GPU, KEY, LOW, Cluster, gang, node, quota
 from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.decisions import Decisions, Hold, HoldCode
 from vkgateway.arbiter.facts import Gang, Pod, PodState, Quota
 from vkgateway.arbiter.report import report
 from vkgateway.arbiter.state import GangState, State, waiting_in
@@ -136,6 +136,16 @@ def test_a_lone_pod_is_called_by_its_name() -> None:
     assert (found.namespace, found.way, found.name) == ("ns", "", "web-0")
     (found,) = report(there.snapshot(), decisions, there.now).gangs
     assert found.name == "1234"
+
+
+def test_gangs_that_cannot_be_judged_are_told_of_with_the_reason() -> None:
+    there = Cluster([node("n0")], [quota("a")], [gang("a/ns/gang/x", "a", [1])])
+    unread = Hold(gang="a/ns/pod/1234", code=HoldCode.INVALID, message="gang-min is 'many'")
+    state = report(there.snapshot(), Decisions(holds=(unread,)), there.now, names={"1234": ("ns", "p")})
+    found = gang_of(state, "a/ns/pod/1234")
+    assert (found.tenant, found.namespace, found.name, found.pods) == ("a", "ns", "p", 0)
+    assert (found.state, found.code, found.since) == ("waiting", "Invalid", None)
+    assert [one.id for one in waiting_in(state)] == ["a/ns/pod/1234", "a/ns/gang/x"]
 
 
 def test_parts_of_a_unit_and_pools_that_are_gone_are_told_too() -> None:

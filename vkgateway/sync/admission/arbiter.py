@@ -18,7 +18,7 @@ from vkgateway.sync.admission.gangs import Bounds
 from vkgateway.sync.admission.startmeter import StartMeter
 from vkgateway.sync.admission.tenant import TenantAdmission
 from vkgateway.sync.admission.verdicts import Ran
-from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.compute import ComputeLink, Key
 from vkgateway.sync.pods.views import ComputePodView
 
 log = structlog.get_logger(__name__)
@@ -123,6 +123,10 @@ class Arbitration:
     def poke(self) -> None:
         """Something changed: decide again soon."""
         self._news.set()
+
+    def names(self) -> dict[str, Key]:
+        """Namespaces and names of all pods that take part, by uid."""
+        return {member.uid: member.key for tenant in self._tenants.values() for member in tenant.gangs}
 
     def bounds(self, pool: PoolKey | None) -> Bounds:
         """How those who are evicted from a pool are treated."""
