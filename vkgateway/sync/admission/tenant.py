@@ -125,10 +125,10 @@ class TenantAdmission:
                 gone.append(member)
                 self._drop(member)
             elif seen != self._known.get(member.uid):
+                self._known[member.uid] = seen
                 self.gangs.touch(member.uid)
             else:
                 continue
-            self._known[member.uid] = seen
             self._service.poke()
         for link in self._links.values():
             self._look_behind(key, link)
