@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from vkgateway.arbiter.decisions import Hold, HoldCode
@@ -20,6 +20,10 @@ class Ask:
     """Beyond its minimum: may start one by one."""
     running: tuple[Pod, ...]
     """Placed, and not told to go."""
+    what: Hashable = None
+    """All of it that decides whether and where its core can start; equal for gangs that can stand in for each other."""
+    kind: int = -1
+    """A number for that."""
 
     @property
     def tenant(self) -> str:
@@ -33,8 +37,11 @@ class Ask:
         return (pool,) if pool is not None else self.gang.pools
 
 
-def read(gang: Gang) -> Ask | Hold | None:
-    """What the gang asks for; a hold: nothing can be done for it yet; None: nothing of it waits."""
+def read(gang: Gang, kind: Callable[[Hashable], int] = lambda _: -1) -> Ask | Hold | None:
+    """What the gang asks for; a hold: nothing can be done for it yet; None: nothing of it waits.
+
+    `kind` gives numbers to what is equal.
+    """
     running = tuple(pod for pod in gang.pods if pod.state is PodState.PLACED)
     waiting = [pod for pod in gang.pods if pod.state is PodState.WAITING]
     if not waiting:
@@ -47,7 +54,21 @@ def read(gang: Gang) -> Ask | Hold | None:
         return _incomplete(gang, len(running) + len(waiting))
     chosen = {pod.uid for pod in core}
     rest = sorted((pod for pod in waiting if pod.uid not in chosen), key=_rank)
-    return Ask(gang, tuple(core), tuple(rest), running)
+    what = _what(gang, core) if not running else gang.id
+    return Ask(gang, tuple(core), tuple(rest), running, what, kind(what))
+
+
+def _what(gang: Gang, core: Sequence[Pod]) -> Hashable:
+    return (
+        tuple(pod.shape for pod in core),
+        gang.pools,
+        gang.required_level,
+        gang.preferred_level,
+        gang.band,
+        gang.run_limit,
+        gang.expected_run,
+        gang.minimum_run,
+    )
 
 
 def _rank(pod: Pod) -> tuple[int, str]:

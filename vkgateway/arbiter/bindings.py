@@ -11,7 +11,7 @@ from vkgateway.arbiter.tally import Tally
 class Holding:
     """One tenant's cells in a pool. Nodes are numbers, cells are counts by level."""
 
-    __slots__ = ("bound", "tenant", "unused", "used")
+    __slots__ = ("bound", "tenant", "unused", "used", "version")
 
     def __init__(self, tenant: str, cells: Sequence[int]) -> None:
         self.tenant = tenant
@@ -19,6 +19,8 @@ class Holding:
         self.bound: dict[int, Counts] = {}
         self.used: dict[int, int] = {}
         """Thousandths that its guaranteed pods use on each node, in cells or not."""
+        self.version = 0
+        """Grows with each change."""
 
 
 _Entry = tuple[Holding, int, Counts | None, int]
@@ -53,6 +55,7 @@ class Bindings:
     def add_unused(self, holding: Holding, level: int, number: int) -> None:
         """Give a tenant so many unused cells, or take them away where the number is negative; not in the journal."""
         holding.unused[level] += number
+        holding.version += 1
         self.tally.want(level, number)
 
     def number(self, node: str) -> int:
@@ -146,6 +149,7 @@ class Bindings:
 
     def _write(self, holding: Holding, node: int, cells: Counts, used: int) -> None:
         old = self.bound(holding, node)
+        holding.version += 1
         if old != cells:
             self.tally.rebind(node, old, cells)
             for level, (was, is_) in enumerate(zip(old, cells, strict=True)):

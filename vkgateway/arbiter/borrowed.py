@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.facts import Band, Pod
@@ -20,15 +20,8 @@ def start_borrowed(ledger: Ledger) -> list[Ask]:
     step = _Step(ledger)
     for ask in in_turn(ledger.waiting(), lambda ask: share(ledger, ask), ledger.policy, ledger.now):
         turn.append(ask)
-        pools = [standing for standing in ledger.pools(ask) if not standing.beyond_limit(ask.tenant, ask.core)]
-        if not any(step.start(standing, ask) for standing in pools):
-            _wait(step, pools, ask)
+        step.try_all(ask)
     return turn
-
-
-def _wait(step: _Step, pools: Sequence[Standing], ask: Ask) -> None:
-    if not any(step.make_room(standing, ask) for standing in pools):
-        any(step.reserve(standing, ask) for standing in pools)
 
 
 class _Step:
@@ -37,6 +30,32 @@ class _Step:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._failed: set[Hashable] = set()
+        self._hopeless: set[tuple[str, int, bool]] = set()
+
+    def try_all(self, ask: Ask) -> None:
+        """Start it, or make room for it, or keep a place for it."""
+        key = ask.tenant, ask.kind, self._aged(ask)
+        if key in self._hopeless:
+            return
+        standings = list(self._ledger.pools(ask))
+        pools = [standing for standing in standings if not standing.beyond_limit(ask.tenant, ask.core)]
+        if any(self.start(standing, ask) for standing in pools):
+            return
+        if any(self.make_room(standing, ask) for standing in pools):
+            self._failed.clear()
+            self._hopeless.clear()
+        elif not any(self.reserve(standing, ask) for standing in pools) and not self._alone(standings, ask):
+            self._hopeless.add(key)
+
+    def _aged(self, ask: Ask) -> bool:
+        return self._ledger.now - ask.gang.created >= self._ledger.policy.age_cap
+
+    def _alone(self, standings: Iterable[Standing], ask: Ask) -> bool:
+        """Whether it is like nobody else: some of it runs, or others go for it."""
+        name = ask.gang.id
+        return bool(ask.running) or any(
+            name in standing.behind or self._ledger.told_for(name, standing) for standing in standings
+        )
 
     def start(self, standing: Standing, ask: Ask) -> bool:
         kept = standing.reservation
@@ -52,20 +71,17 @@ class _Step:
 
         Only where nothing is kept for somebody ahead.
         """
-        told = self._ledger.told_for(ask.gang.id, standing)
-        callable_ = standing.callable_for(ask.gang.id)
-        if standing.reservation is not None or not (standing.leaving or told or len(callable_)):
+        if standing.reservation is not None:
             return False
-        made = self._once(("room",), standing, ask, lambda: make_room(self._ledger, standing, ask, callable_))
-        if made:
-            self._failed.clear()
-        return made
+        callable_ = standing.callable_for(ask.gang.id)
+        if not (standing.leaving or self._ledger.told_for(ask.gang.id, standing) or len(callable_)):
+            return False
+        return self._once(("room",), standing, ask, lambda: make_room(self._ledger, standing, ask, callable_))
 
     def reserve(self, standing: Standing, ask: Ask) -> bool:
         if standing.reservation is not None:
             return False
-        aged = self._ledger.now - ask.gang.created >= self._ledger.policy.age_cap
-        return self._once(("reserve", aged), standing, ask, lambda: self._reserve(standing, ask))
+        return self._once(("reserve", self._aged(ask)), standing, ask, lambda: self._reserve(standing, ask))
 
     def _reserve(self, standing: Standing, ask: Ask) -> bool:
         standing.reservation = _reservation(self._ledger, standing, ask)
@@ -73,14 +89,8 @@ class _Step:
 
     def _once(self, what: Hashable, standing: Standing, ask: Ask, attempt: Callable[[], bool]) -> bool:
         """Try, if it was not tried in vain for an equal gang. Who has others go for it is like nobody else."""
-        alone = ask.running or ask.gang.id in standing.behind or self._ledger.told_for(ask.gang.id, standing)
-        key: Hashable = (
-            what,
-            standing.pool.key,
-            tuple(pod.shape for pod in ask.core),
-            ask.gang.required_level,
-            ask.gang.id if alone else "",
-        )
+        alone = self._alone([standing], ask)
+        key: Hashable = what, standing.pool.key, ask.kind, ask.gang.id if alone else ""
         if key in self._failed:
             return False
         done = attempt()
@@ -91,8 +101,11 @@ class _Step:
 
 def share(ledger: Ledger, ask: Ask) -> float:
     """The tenant's share in the pool that the gang likes best."""
-    standing = next(ledger.pools(ask), None)
-    return standing.share(ask.tenant) if standing is not None else 0.0
+    for key in ask.pools:
+        standing = ledger.standings.get(key)
+        if standing is not None and standing.usable_by(ask):
+            return standing.share(ask.tenant)
+    return 0.0
 
 
 def start_in(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) -> bool:
@@ -106,7 +119,7 @@ def start_in(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) 
     if nodes is None:
         return False
     guaranteed = ask.gang.band is Band.GUARANTEED
-    inside = guaranteed and standing.move_in(ask.tenant, [(pod, nodes[pod.uid]) for pod in pods])
+    inside = guaranteed and standing.move_in(ask.tenant, [(pod, nodes[pod.uid]) for pod in pods], gang=ask.gang.id)
     ledger.start(ask, standing, pods, nodes, inside=inside, behind=behind)
     return True
 
@@ -118,7 +131,7 @@ def find_behind(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod
     standing.room.undo(mark)
     if nodes is None or kept is None or kept.lets(standing.ends, ask.gang, ledger.now):
         return nodes
-    kept.narrow(standing.room, standing.ends)
+    kept.narrow(standing.room)
     nodes = place_now(standing, ask, pods)
     standing.room.undo(mark)
     return nodes
@@ -131,11 +144,16 @@ def _reservation(ledger: Ledger, standing: Standing, ask: Ask) -> Reservation | 
     mark = standing.room.mark()
     standing.give(lent)
     found = earliest(
-        standing.room, standing.ends, ask.core, required_level=gang.required_level, among=among(standing, ask)
+        standing.room,
+        standing.ends,
+        ask.core,
+        now=ledger.now,
+        required_level=gang.required_level,
+        among=among(standing, ask),
     )
     standing.room.undo(mark)
     if found is not None:
-        return Reservation(gang.id, ask.core, found[1], found[0], lent)
+        return _kept(standing, ask, found[1], found[0], lent)
     if ledger.now - gang.created < ledger.policy.age_cap:
         return None
     choice = choose(
@@ -148,4 +166,15 @@ def _reservation(ledger: Ledger, standing: Standing, ask: Ask) -> Reservation | 
         among=among(standing, ask),
         coming=standing.leaving.values(),
     )
-    return Reservation(gang.id, ask.core, choice.nodes, None, lent) if choice is not None else None
+    return _kept(standing, ask, choice.nodes, None, lent) if choice is not None else None
+
+
+def _kept(
+    standing: Standing, ask: Ask, nodes: Mapping[str, str], start: float | None, lent: Iterable[Pod]
+) -> Reservation:
+    reservation = Reservation.of(ask.gang, ask.core, nodes, start, ends=standing.ends)
+    for pod in lent:
+        end = standing.ends.of(pod.uid)
+        if start is None or end is None or end > start:
+            reservation.will_be_gone(pod.node, pod.shape)
+    return reservation

@@ -113,6 +113,11 @@ class Cells:
         holding = self._known(tenant)
         return self._by_size(holding.unused) if holding is not None else {}
 
+    def version(self, tenant: str) -> int:
+        """A number that grows with each change of what the tenant holds."""
+        holding = self._known(tenant)
+        return holding.version if holding is not None else 0
+
     def bound(self, tenant: str) -> dict[str, tuple[int, ...]]:
         """The nodes that the tenant's cells are bound to, with the cells' sizes, the largest first."""
         holding, names = self._known(tenant), self._bindings.names

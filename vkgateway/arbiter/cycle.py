@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.borrowed import start_borrowed
+from vkgateway.arbiter.carry import Carry
 from vkgateway.arbiter.decisions import Decisions
 from vkgateway.arbiter.elastic import grow
-from vkgateway.arbiter.facts import PodState, Snapshot
+from vkgateway.arbiter.facts import Snapshot
 from vkgateway.arbiter.guaranteed import start_guaranteed
 from vkgateway.arbiter.holds import explain
 from vkgateway.arbiter.ledger import Ledger
@@ -18,25 +23,48 @@ _ROUNDS = 4
 there is a second round then, and seldom a third."""
 
 
-def decide(snapshot: Snapshot, now: float) -> Decisions:
+def decide(snapshot: Snapshot, now: float, carry: Carry | None = None) -> Decisions:
     """Who starts where, who must go for whom, who may stay after all, and why everybody else waits.
 
     `now` is in seconds since the epoch. What was decided before is told by the snapshot alone: by the states of pods,
-    and by the plans of the last cycle (`Gang.plan`), without which they are made anew.
+    and by the plans of the last cycle (`Gang.plan`), without which they are made anew. `carry`, handed in again and
+    again, only saves time.
     """
-    told = frozenset(pod.uid for gang in snapshot.gangs for pod in gang.pods if pod.state is PodState.NOTIFIED)
-    decisions = last = _round(snapshot, now)
-    for _ in range(_ROUNDS - 1):
-        if not (last.evicts or last.reprieves or last.promotes):
+    carry = carry if carry is not None else Carry()
+    try:
+        return _decide(snapshot, now, carry)
+    except BaseException:
+        carry.clear()
+        raise
+
+
+def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
+    decisions: Decisions | None = None
+    told: frozenset[str] = frozenset()
+    for left in reversed(range(_ROUNDS)):
+        carry.follow(snapshot, now)
+        for standing in carry.standings.values():
+            standing.begin()
+        ledger = Ledger(carry, snapshot.policy, now)
+        turn = _round(ledger)
+        found = _decided(ledger)
+        if decisions is None:
+            told = ledger.told_before()
+        unsettled = left and (found.evicts or found.reprieves or found.promotes)
+        if not unsettled:
+            found = replace(found, holds=tuple(explain(ledger, turn)))
+        for standing in carry.standings.values():
+            standing.rewind()
+        decisions = found if decisions is None else one_after_the_other(decisions, found, told=told)
+        if not unsettled:
             break
-        snapshot = carried_out(snapshot, last, now)
-        last = _round(snapshot, now)
-        decisions = one_after_the_other(decisions, last, told=told)
+        snapshot = carried_out(snapshot, found, now)
+    assert decisions is not None
     return decisions
 
 
-def _round(snapshot: Snapshot, now: float) -> Decisions:
-    ledger = Ledger(snapshot, now)
+def _round(ledger: Ledger) -> Sequence[Ask]:
+    """All of the steps; returns the gangs that borrow, in their turn."""
     keep_plans(ledger, borrowed=False)
     for standing in ledger.standings.values():
         standing.promote()
@@ -49,11 +77,14 @@ def _round(snapshot: Snapshot, now: float) -> Decisions:
     turn = start_borrowed(ledger)
     spare(ledger)
     grow(ledger)
+    return turn
+
+
+def _decided(ledger: Ledger) -> Decisions:
     return Decisions(
         admits=tuple(ledger.admits()),
         evicts=tuple(ledger.evicts),
         reprieves=tuple(ledger.reprieves()),
         promotes=tuple(ledger.promotes()),
-        holds=tuple(explain(ledger, turn)),
         plans=dict(ledger.plans),
     )

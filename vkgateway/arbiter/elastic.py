@@ -45,7 +45,7 @@ def _next(ledger: Ledger, ask: Ask) -> bool:
     if nodes is None:
         return False
     standing.take([pod], nodes)
-    ledger.start(ask, standing, [pod], nodes, inside=inside)
+    ledger.start(ask, standing, [pod], nodes, inside=inside, lent=ask.gang.elastic and not inside)
     return True
 
 

@@ -103,6 +103,10 @@ class Evictable:
         """The numbers of a gang's lots."""
         return self._of_gang.get(gang, ())
 
+    def gangs(self) -> Iterable[str]:
+        """The gangs that have lots."""
+        return self._of_gang.keys()
+
     def pods(self) -> Iterator[Pod]:
         """All pods of all lots."""
         for lot in self.lots:

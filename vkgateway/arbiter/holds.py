@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from vkgateway.arbiter.accounts import total_of
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.decisions import Hold, HoldCode
+from vkgateway.arbiter.ends import End
 from vkgateway.arbiter.facts import Pod, PoolKey
 from vkgateway.arbiter.forecast import Reservation, earliest
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.placement import largest, place
 from vkgateway.arbiter.plans import among, place_now
 from vkgateway.arbiter.room import Room
-from vkgateway.arbiter.standing import Standing, total_of
+from vkgateway.arbiter.standing import Standing
 from vkgateway.model.requests import render_milli
 
 _LOOKS = 16
@@ -23,26 +25,50 @@ _LOOKS = 16
 
 def explain(ledger: Ledger, turn: Sequence[Ask]) -> Iterator[Hold]:
     """A hold for each gang of which something waits; `turn`: those that borrow, in their order."""
-    planned = [ask for ask in ledger.asks.values() if ask.gang.id in ledger.plans]
-    waiting = [ask for ask in turn if ask.gang.id not in ledger.started and ask.gang.id not in ledger.plans]
     yield from ledger.unreadable
     places: Counter[PoolKey] = Counter()
-    forecasts: dict[PoolKey, _Forecast] = {}
-    for ask in planned:
-        key = ledger.plans[ask.gang.id].pool
+    for name in sorted(ledger.plans):
+        key = ledger.plans[name].pool
         places[key] += 1
-        yield replace(_eviction(ledger, ask), place=places[key])
-    for ask in waiting:
-        hold, standing = _why(ledger, ask)
+        yield _for(_eviction(ledger, ledger.asks[name]), name, place=places[key])
+    # Equals of a tenant wait for the same reason.
+    known: dict[tuple[str, int], tuple[Hold, Standing | None]] = {}
+    forecasts: dict[PoolKey, _Forecast] = {}
+    for ask in turn:
+        name = ask.gang.id
+        if name in ledger.started or name in ledger.plans:
+            continue
+        alike = ask.tenant, ask.kind
+        found = known.get(alike)
+        if found is None:
+            found = known[alike] = _why(ledger, ask)
+        hold, standing = found
         if standing is None:
-            yield hold
+            yield _for(hold, name)
             continue
         key = standing.pool.key
-        places[key] += 1
-        forecast = forecasts.setdefault(key, _Forecast(ledger, standing))
-        early, likely = forecast.next(ask) if hold.code in _FORESEEN else (None, None)
-        yield replace(hold, place=places[key], earliest=early, likely=likely)
+        place = places[key] = places[key] + 1
+        early = likely = None
+        if hold.code in _FORESEEN:
+            forecast = forecasts.get(key)
+            if forecast is None:
+                forecast = forecasts[key] = _Forecast(ledger, standing)
+            early, likely = forecast.next(ask)
+        yield _for(hold, name, place=place, earliest=early, likely=likely)
     yield from _rests(ledger)
+
+
+def _for(hold: Hold, gang: str, *, place: int = 0, earliest: float | None = None, likely: float | None = None) -> Hold:
+    return Hold(
+        gang=gang,
+        code=hold.code,
+        message=hold.message,
+        behind=hold.behind,
+        numbers=hold.numbers,
+        place=place,
+        earliest=earliest if earliest is not None else hold.earliest,
+        likely=likely if likely is not None else hold.likely,
+    )
 
 
 _FORESEEN = (HoldCode.ROOM, HoldCode.RESERVATION)
@@ -51,13 +77,18 @@ _FORESEEN = (HoldCode.ROOM, HoldCode.RESERVATION)
 def _eviction(ledger: Ledger, ask: Ask) -> Hold:
     plan = ledger.plans[ask.gang.id]
     standing, nodes = ledger.standings[plan.pool], set(plan.nodes.values())
-    gone = [pod for pod in standing.leaving.values() if pod.node in nodes]
+    own = not standing.within_limit(ask.tenant, ask.core)
+    gone = [
+        pod
+        for uid, pod in standing.leaving.items()
+        if pod.node in nodes or (own and standing.leaving.tenant_of(uid) == ask.tenant)
+    ]
     times = [end for pod in gone if (end := standing.ends.of(pod.uid)) is not None]
     last = max(times, default=None)
     return Hold(
         gang=ask.gang.id,
         code=HoldCode.EVICTION,
-        message=f"starts on {_count(len(nodes), 'node')} when {_count(len(gone), 'pod')} there {_have(len(gone))} gone",
+        message=f"starts on {_count(len(nodes), 'node')} when {_count(len(gone), 'pod')} {_have(len(gone))} gone",
         numbers={"nodes": float(len(nodes)), "leaving": float(len(gone))},
         earliest=min((ledger.now, *times)) if last is None else last,
         likely=last,
@@ -169,9 +200,10 @@ def _room(ask: Ask, pools: Iterable[Standing]) -> Hold:
 
 def _rests(ledger: Ledger) -> Iterator[Hold]:
     """Pods beyond the minimum of gangs that run."""
-    for ask in ledger.asks.values():
+    for name in sorted(name for name, ask in ledger.asks.items() if ask.rest):
+        ask = ledger.asks[name]
         started = ledger.started.get(ask.gang.id)
-        if not ask.rest or (ask.core and started is None):
+        if ask.core and started is None:
             continue
         left = [pod for pod in ask.rest if started is None or pod.uid not in started.nodes]
         if not left:
@@ -197,24 +229,40 @@ class _Forecast:
     def __init__(self, ledger: Ledger, standing: Standing) -> None:
         self._ledger = ledger
         self._standing = standing
-        self._ends = standing.ends.copy()
         self._room = standing.room.copy()
+        self._later: list[End] = []
         self._look = _Look()
+        self._alone: dict[int, tuple[float | None, Mapping[str, str]]] = {}
 
     def next(self, ask: Ask) -> tuple[float | None, float | None]:
         """Earliest (as if it were alone in line) and likely (behind all those that were asked for before)."""
         if self._look.left <= 0:
             return None, None
         self._look.left -= 1
-        level, near = ask.gang.required_level, among(self._standing, ask)
-        alone = earliest(self._standing.room, self._standing.ends, ask.core, required_level=level, among=near)
-        behind = earliest(self._room, self._ends, ask.core, required_level=level, among=near)
-        if behind is not None:
-            time, nodes = behind
+        alone = self._alone.get(ask.kind)
+        if alone is None:
+            alone = self._alone[ask.kind] = self._earliest(self._standing.room, ask, ())
+        behind = self._earliest(self._room, ask, self._later) if alone[0] is not None else alone
+        time, nodes = behind
+        if time is not None:
+            run = self._standing.ends.run(ask.gang)
             for pod in ask.core:
                 self._room.take(nodes[pod.uid], pod.shape)
-            self._ends.add_start(ask.gang, ask.core, nodes, time)
-        return alone[0] if alone is not None else None, behind[0] if behind is not None else None
+                if run is not None:
+                    self._later.append(End(time + run, nodes[pod.uid], pod.shape))
+        return alone[0], time
+
+    def _earliest(self, room: Room, ask: Ask, also: Sequence[End]) -> tuple[float | None, Mapping[str, str]]:
+        found = earliest(
+            room,
+            self._standing.ends,
+            ask.core,
+            now=self._ledger.now,
+            required_level=ask.gang.required_level,
+            among=among(self._standing, ask),
+            also=also,
+        )
+        return found if found is not None else (None, {})
 
 
 def _pods(pods: Sequence[Pod]) -> str:

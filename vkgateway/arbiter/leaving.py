@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Iterable, Iterator, Mapping
 
 from vkgateway.arbiter.facts import Pod
 from vkgateway.model.requests import Milli
@@ -24,9 +24,9 @@ class Leaving(Mapping[str, Pod]):
     def __len__(self) -> int:
         return len(self._pods)
 
-    def values(self) -> ValuesView[Pod]:
-        """The pods, in the order in which they were added."""
-        return {uid: pod for uid, (_, pod) in self._pods.items()}.values()
+    def tenant_of(self, uid: str) -> str:
+        """Whose a pod is. Raises KeyError for one that does not leave."""
+        return self._pods[uid][0]
 
     def add(self, tenant: str, pods: Iterable[Pod]) -> None:
         """These pods of a tenant leave."""
@@ -44,6 +44,13 @@ class Leaving(Mapping[str, Pod]):
     def of(self, tenant: str) -> Milli:
         """What a tenant's pods that leave hold, in thousandths."""
         return self._by_tenant.get(tenant, {})
+
+    def copy(self) -> Leaving:
+        """The same, to be changed apart from this one."""
+        other = Leaving()
+        other._pods = dict(self._pods)
+        other._by_tenant = {tenant: dict(amounts) for tenant, amounts in self._by_tenant.items()}
+        return other
 
     def _count(self, tenant: str, pod: Pod, times: int) -> None:
         mine = self._by_tenant.setdefault(tenant, {})

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from vkgateway.arbiter.asks import Ask, read
-from vkgateway.arbiter.decisions import Admit, Evict, Hold, Promote, Reprieve
-from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState, PoolKey, Snapshot
+from vkgateway.arbiter.asks import Ask
+from vkgateway.arbiter.carry import Carry
+from vkgateway.arbiter.decisions import Admit, Evict, Promote, Reprieve
+from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState, Policy, PoolKey
 from vkgateway.arbiter.standing import Standing
 
 
@@ -22,46 +23,39 @@ class Start:
 class Ledger:
     """A cycle under way."""
 
-    def __init__(self, snapshot: Snapshot, now: float) -> None:
+    def __init__(self, carry: Carry, policy: Policy, now: float) -> None:
         self.now = now
-        self.policy = snapshot.policy
-        self.unreadable: list[Hold] = []
+        self.policy = policy
+        self.gangs: Mapping[str, Gang] = carry.gangs
+        self.asks: Mapping[str, Ask] = carry.asks
+        self.standings: Mapping[PoolKey, Standing] = carry.standings
+        self.unreadable = [carry.unreadable[name] for name in sorted(carry.unreadable)]
         """Gangs of which some wait, and nothing can be done for them."""
-        self.asks: dict[str, Ask] = {}
         self.plans: dict[str, Plan] = {}
         self.started: dict[str, Start] = {}
         self.evicts: list[Evict] = []
         self._admits: list[Admit] = []
-        self._original = snapshot.gangs
-        gangs = [_as_of_now(gang, now) for gang in sorted(snapshot.gangs, key=lambda gang: gang.id)]
-        self.gangs = {gang.id: gang for gang in gangs}
-        for gang in gangs:
-            found = read(gang)
-            if isinstance(found, Ask):
-                self.asks[gang.id] = found
-            elif found is not None:
-                self.unreadable.append(found)
-        self.standings = {
-            pool.key: Standing(pool, snapshot.quotas, gangs, policy=snapshot.policy, now=now)
-            for pool in snapshot.pools
-            if pool.governed
-        }
-        self._told: dict[PoolKey, list[tuple[Gang, Pod]]] = {}
-        for gang in gangs:
-            for pod in gang.pods:
-                if pod.state is PodState.NOTIFIED and pod.pool is not None:
-                    self._told.setdefault(pod.pool, []).append((gang, pod))
+        self._needy = [carry.asks[name] for name in sorted(carry.asks) if carry.asks[name].core]
+        self._planned = [ask for ask in self._needy if ask.gang.plan is not None]
+        self._told = {key: list(_told(standing)) for key, standing in self.standings.items()}
+        self._told_for: dict[tuple[str, PoolKey], list[tuple[Gang, Pod]]] = {}
+        for key, told in self._told.items():
+            for gang, pod in told:
+                self._told_for.setdefault((pod.evicted_for, key), []).append((gang, pod))
 
     def planned(self) -> Iterator[Ask]:
         """Gangs that the last cycle planned for, that still have not what they need to run, and of which nothing has
         been decided in this one.
         """
-        yield from (ask for ask in self.waiting() if ask.gang.plan is not None)
+        yield from self._left(self._planned)
 
     def waiting(self) -> Iterator[Ask]:
         """Gangs that have not what they need to run, and nothing is planned for them."""
-        for ask in self.asks.values():
-            if ask.core and ask.gang.id not in self.started and ask.gang.id not in self.plans:
+        yield from self._left(self._needy)
+
+    def _left(self, asks: Iterable[Ask]) -> Iterator[Ask]:
+        for ask in asks:
+            if ask.gang.id not in self.started and ask.gang.id not in self.plans:
                 yield ask
 
     def pools(self, ask: Ask) -> Iterator[Standing]:
@@ -75,9 +69,13 @@ class Ledger:
         """Pods in a pool that were told to go before this cycle, with their gangs."""
         return self._told.get(standing.pool.key, ())
 
+    def told_before(self) -> frozenset[str]:
+        """Uids of the pods that were told to go before this cycle."""
+        return frozenset(pod.uid for told in self._told.values() for _, pod in told)
+
     def told_for(self, gang: str, standing: Standing) -> list[tuple[Gang, Pod]]:
         """Those of them that go for this gang."""
-        return [each for each in self.told(standing) if each[1].evicted_for == gang]
+        return self._told_for.get((gang, standing.pool.key), [])
 
     def leaving_gangs(self, standing: Standing) -> list[Gang]:
         """Gangs of which pods in a pool were told to go, before or in this cycle."""
@@ -93,13 +91,14 @@ class Ledger:
         *,
         inside: bool,
         behind: str = "",
+        lent: bool = False,
     ) -> None:
         """These pods start now; their room is taken already, and their cells are held if they are inside.
 
-        `behind`: the gang in whose reserved place they start.
+        `behind`: the gang in whose reserved place they start. `lent`: they can be called in for whoever is ahead.
         """
         self._book(ask, standing, pods, inside=inside)
-        self._admit(ask, standing, pods, nodes, inside=inside, behind=behind)
+        self._admit(ask, standing, pods, nodes, inside=inside, behind=behind, lent=lent)
 
     def start_planned(self, ask: Ask, standing: Standing, nodes: Mapping[str, str]) -> None:
         """A gang that has a plan starts on other nodes than planned; room and cells are seen to."""
@@ -115,6 +114,7 @@ class Ledger:
         *,
         inside: bool,
         behind: str = "",
+        lent: bool = False,
     ) -> None:
         gang = ask.gang
         chosen = {pod.uid: nodes[pod.uid] for pod in pods}
@@ -123,6 +123,10 @@ class Ledger:
         before = self.started.get(gang.id)
         self.started[gang.id] = Start(standing, {**(before.nodes if before else {}), **nodes})
         standing.ends.add_start(gang, pods, nodes, self.now)
+        kept = standing.reservation
+        if kept is not None and (behind or lent or kept.lets(standing.ends, gang, self.now)):
+            for pod in pods:
+                kept.will_be_gone(nodes[pod.uid], pod.shape)
 
     def plan(
         self, ask: Ask, standing: Standing, nodes: Mapping[str, str], *, inside: bool, evicts: Iterable[Evict] = ()
@@ -139,7 +143,7 @@ class Ledger:
         for pod in pods:
             standing.count(ask.tenant, pod)
         if inside:
-            standing.mark_inside(ask.tenant, pods)
+            standing.mark_inside(ask.tenant, pods, gang=ask.gang.id)
 
     def admits(self) -> Iterator[Admit]:
         """One for each gang and side of the cells; what was admitted in pieces is put together."""
@@ -155,43 +159,35 @@ class Ledger:
         """Who was told to go and may stay, because nobody counts on it."""
         again = {uid for evict in self.evicts for uid in evict.pods}
         leaving = {uid for standing in self.standings.values() for uid in standing.leaving}
-        for gang in sorted(self._original, key=lambda gang: gang.id):
-            pods = tuple(
-                pod.uid
-                for pod in gang.pods
-                if pod.state is PodState.NOTIFIED
-                and pod.deadline > self.now
-                and pod.uid not in again
-                and pod.uid not in leaving
-            )
-            if pods:
-                yield Reprieve(gang=gang.id, pods=pods)
+        by_gang: dict[str, list[str]] = {}
+        for told in self._told.values():
+            for gang, pod in told:
+                if pod.uid not in again and pod.uid not in leaving:
+                    by_gang.setdefault(gang.id, []).append(pod.uid)
+        for name, pods in sorted(by_gang.items()):
+            yield Reprieve(gang=name, pods=tuple(pods))
 
     def promotes(self) -> Iterator[Promote]:
         """Running pods that borrowed and are inside cells now; not those that are to go."""
         going = {uid for evict in self.evicts for uid in evict.pods}
         for standing in self.standings.values():
-            for gang in sorted(standing.promoted):
+            for gang in standing.promoted():
                 pods = tuple(
                     pod.uid
-                    for pod in standing.gangs[gang].pods
+                    for pod in gang.pods
                     if pod.state is PodState.PLACED
                     and pod.borrowed
-                    and pod.uid in standing.inside
+                    and standing.is_inside(pod.uid)
                     and pod.uid not in going
                 )
                 if pods:
-                    yield Promote(gang=gang, pods=pods)
+                    yield Promote(gang=gang.id, pods=pods)
 
 
-def _as_of_now(gang: Gang, now: float) -> Gang:
-    """Notified pods whose time has come are ending."""
-    if all(pod.state is not PodState.NOTIFIED or pod.deadline > now for pod in gang.pods):
-        return gang
-    return replace(gang, pods=tuple(_pod_as_of_now(gang, pod, now) for pod in gang.pods))
-
-
-def _pod_as_of_now(gang: Gang, pod: Pod, now: float) -> Pod:
-    if pod.state is not PodState.NOTIFIED or pod.deadline > now:
-        return pod
-    return replace(pod, state=PodState.ENDING, deadline=now + gang.grace)
+def _told(standing: Standing) -> Iterator[tuple[Gang, Pod]]:
+    """Pods in a pool that were told to go, by their gangs."""
+    for name in sorted(standing.told):
+        gang = standing.told[name]
+        for pod in gang.pods:
+            if pod.state is PodState.NOTIFIED and pod.pool == standing.pool.key:
+                yield gang, pod

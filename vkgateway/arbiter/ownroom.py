@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vkgateway.arbiter.accounts import total_of
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.evictable import Evictable
@@ -14,7 +15,7 @@ from vkgateway.arbiter.facts import Pod
 from vkgateway.arbiter.inside import Inside
 from vkgateway.arbiter.lots import Lot
 from vkgateway.arbiter.market import prices
-from vkgateway.arbiter.standing import Standing, total_of
+from vkgateway.arbiter.standing import Standing
 from vkgateway.arbiter.victims import choose, evict_of
 from vkgateway.model.requests import Milli
 

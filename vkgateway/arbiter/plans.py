@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from vkgateway.arbiter.accounts import total_of
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.evictable import Evictable
@@ -14,7 +15,7 @@ from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import by_priority
 from vkgateway.arbiter.ownroom import own_victims
 from vkgateway.arbiter.placement import place
-from vkgateway.arbiter.standing import Standing, total_of
+from vkgateway.arbiter.standing import Standing
 from vkgateway.arbiter.victims import choose
 
 

@@ -1,280 +1,277 @@
-"""One pool in a cycle: what is free, whose cells hold what, who may be evicted, and whose room is coming."""
+"""One pool in a cycle: what is free, whose cells hold what, who may be evicted, and whose room is coming.
+
+It is kept from cycle to cycle: between cycles it says what is, and `take_in` follows what changes; in a cycle, from
+`begin` to `rewind`, it becomes what is decided.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
+from vkgateway.arbiter.accounts import Accounts
 from vkgateway.arbiter.asks import Ask
+from vkgateway.arbiter.calling import Calling
 from vkgateway.arbiter.cells import Cells
+from vkgateway.arbiter.ends import Ends
 from vkgateway.arbiter.evictable import Evictable
-from vkgateway.arbiter.facts import Band, Gang, Pod, PodState, Policy, Pool, Quota
-from vkgateway.arbiter.forecast import Ends, Reservation
+from vkgateway.arbiter.facts import Band, Gang, Pod, PodState, Policy, Pool, Quota, Shape
+from vkgateway.arbiter.forecast import Reservation
 from vkgateway.arbiter.inside import hold_where_placed
 from vkgateway.arbiter.leaving import Leaving
 from vkgateway.arbiter.lots import core_of
+from vkgateway.arbiter.room import Mark as RoomMark
 from vkgateway.arbiter.room import Room
+from vkgateway.arbiter.within import Mark as WithinMark
+from vkgateway.arbiter.within import Within
 from vkgateway.model.requests import Milli
 
-_LEAST_WEIGHT = 1e-6
+
+class _Before(NamedTuple):
+    """What a cycle began with."""
+
+    room: RoomMark
+    ends: int
+    within: WithinMark
+    used: dict[str, Milli]
+    leaving: Leaving
 
 
-class Standing:
+class Standing(Accounts):
     """A pool with its gangs, as it is now and as it becomes by what is decided in this cycle.
 
     What was planned for a gang is taken from the room although others still stand there: their nodes are then below
     zero, and nobody else gets what comes free.
     """
 
-    def __init__(
-        self, pool: Pool, quotas: Iterable[Quota], gangs: Sequence[Gang], *, policy: Policy, now: float
-    ) -> None:
-        self.pool = pool
+    def __init__(self, pool: Pool, quotas: Iterable[Quota], policy: Policy) -> None:
+        super().__init__(pool, quotas)
         self.room = Room(pool)
-        self.ends = Ends(pool, gangs, policy, now)
-        self.reservation: Reservation | None = None
-        self.quotas = {quota.tenant: quota for quota in quotas if quota.pool == pool.key}
-        self.gangs = {gang.id: gang for gang in gangs if any(self._has(pod) for pod in gang.pods)}
+        self.ends = Ends(self.room, policy)
+        self.gangs: dict[str, Gang] = {}
+        """Those that have something here."""
+        self.told: dict[str, Gang] = {}
+        """Gangs of which pods here were told to go before this cycle."""
         self.leaving = Leaving()
-        self.used: dict[str, Milli] = {}
-        """What each tenant's pods hold, and what is planned for them."""
-        self.inside: set[str] = set()
-        """Uids of the placed pods that are inside their tenant's cells."""
-        self.promoted: set[str] = set()
-        """Gangs of which running pods may have been moved into cells in this cycle."""
-        self._inside_used: dict[str, Milli] = {}
-        placed = [(gang, pod) for gang in self.gangs.values() for pod in gang.pods if self._has(pod)]
-        for gang, pod in placed:
-            self.count(gang.tenant, pod)
-            if not pod.borrowed:
-                self.inside.add(pod.uid)
-                self._count_inside(gang.tenant, pod, 1)
-            if pod.state is PodState.ENDING:
-                self.leaving.add(gang.tenant, [pod])
-        self.room.take_all((pod.node, pod.shape) for _, pod in placed if pod.node in self.room)
-        units = [(gang.tenant, pod.node, pod.shape.amount(pool.unit)) for gang, pod in placed if not pod.borrowed]
-        self.cells = Cells(pool, self.quotas.values(), units)
-        self._demote()
+        self.reservation: Reservation | None = None
+        self.within = Within(pool)
+        self.calling = Calling(pool)
+        self._waking: set[str] = set()
+        """Gangs of the guaranteed band with pods that borrow."""
+        self._before: _Before | None = None
+        self._changed_gangs: dict[str, Gang] = {}
+
+    # Between cycles
+
+    def take_in(self, changes: Iterable[tuple[Gang | None, Gang | None]]) -> None:
+        """Follow gangs that have changed: as they were (None: they are new) and as they are (None: they have gone)."""
+        gone: list[tuple[str, Shape]] = []
+        come: list[tuple[str, Shape]] = []
+        for old, new in changes:
+            before = self._pods(old) if old is not None else ()
+            after = self._pods(new) if new is not None else ()
+            if old is not None:
+                same = {id(pod) for pod in after} if new is not None and _alike(old, new) else set()
+                for pod in before:
+                    if id(pod) not in same:
+                        self._remove(old, pod, gone)
+            if new is not None:
+                same = {id(pod) for pod in before} if old is not None and _alike(old, new) else set()
+                for pod in after:
+                    if id(pod) not in same:
+                        self._add(new, pod, come)
+            self._note(old, new, after)
+        self.room.give_all(gone)
+        self.room.take_all(come)
+        self.room.settle()
+        self.ends.settle()
+
+    def renew(self, pool: Pool) -> bool:
+        """The pool's nodes have changed, but it is the same pool; False: too much has, it must be built anew."""
+        old = self.pool
+        same = (old.governed, old.levels) == (pool.governed, pool.levels)
+        room = Room(pool) if same else self.room
+        if not same or room.names != self.room.names:
+            return False
+        self.pool, self.room = pool, room
+        self.ends.renew(room)
+        self.within.renew(pool)
+        placed = ((pod.node, pod.shape) for gang in self.gangs.values() for pod in self._pods(gang))
+        room.take_all(each for each in placed if each[0] in room)
+        room.settle()
+        for name in ("total", "empty"):
+            self.__dict__.pop(name, None)
+        return True
+
+    def give_quotas(self, quotas: Iterable[Quota]) -> None:
+        """What each tenant may use, if that has changed."""
+        found = {quota.tenant: quota for quota in quotas if quota.pool == self.pool.key}
+        if found != self.quotas:
+            self.quotas = found
+            self.within.recount()
+
+    def _pods(self, gang: Gang) -> tuple[Pod, ...]:
+        return tuple(pod for pod in gang.pods if self._has(pod))
 
     def _has(self, pod: Pod) -> bool:
         return pod.state is not PodState.WAITING and pod.pool == self.pool.key and bool(pod.node)
 
-    def count(self, tenant: str, pod: Pod, times: int = 1) -> None:
-        """Count what a tenant's pod holds."""
-        used = self.used.setdefault(tenant, {})
-        for name, amount in pod.shape.requests:
-            used[name] = used.get(name, 0) + amount * times
+    def _add(self, gang: Gang, pod: Pod, come: list[tuple[str, Shape]]) -> None:
+        self.count(gang.tenant, pod)
+        self.ends.put(gang, pod)
+        if pod.node in self.room:
+            come.append((pod.node, pod.shape))
+        if not pod.borrowed:
+            self.within.add(gang.tenant, pod)
+        if pod.state is PodState.ENDING:
+            self.leaving.add(gang.tenant, [pod])
 
-    def _count_inside(self, tenant: str, pod: Pod, times: int) -> None:
-        used = self._inside_used.setdefault(tenant, {})
-        for name, amount in pod.shape.requests:
-            used[name] = used.get(name, 0) + amount * times
+    def _remove(self, gang: Gang, pod: Pod, gone: list[tuple[str, Shape]]) -> None:
+        self.count(gang.tenant, pod, -1)
+        self.ends.drop(pod.uid)
+        if pod.node in self.room:
+            gone.append((pod.node, pod.shape))
+        if not pod.borrowed:
+            self.within.remove(gang.tenant, pod)
+        self.leaving.drop(pod.uid)
+
+    def _note(self, old: Gang | None, new: Gang | None, after: Sequence[Pod]) -> None:
+        for name in {gang.id for gang in (old, new) if gang is not None}:
+            self.gangs.pop(name, None)
+            self.told.pop(name, None)
+            self._waking.discard(name)
+            self.calling.changed(name)
+        if new is not None and after:
+            self.gangs[new.id] = new
+            if any(pod.state is PodState.NOTIFIED for pod in after):
+                self.told[new.id] = new
+            if new.band is Band.GUARANTEED and any(pod.borrowed and pod.state is PodState.PLACED for pod in after):
+                self._waking.add(new.id)
+
+    def begin(self) -> None:
+        """A cycle begins: everything from now on is undone by `rewind`."""
+        self.within.settle(self.quotas.values(), self.gangs)
+        self.reservation = None
+        self._changed_gangs = {}
+        self._shares.clear()
+        used = {tenant: dict(amounts) for tenant, amounts in self.used.items()}
+        self._before = _Before(self.room.mark(), self.ends.mark(), self.within.mark(), used, self.leaving.copy())
+
+    def rewind(self) -> None:
+        """Back to what is."""
+        before, self._before = self._before, None
+        if before is None:
+            raise AssertionError("rewound without a beginning")
+        self.room.undo(before.room)
+        self.ends.undo(before.ends)
+        for name in self.within.undo(before.within):
+            self.calling.changed(name)
+        self.used, self.leaving = before.used, before.leaving
+        self._shares.clear()
+        self.gangs.update(self._changed_gangs)
+        for name in self._changed_gangs:
+            self.calling.changed(name)
 
     # Inside and outside
 
-    def _demote(self) -> None:
-        """Where cells do not hold all that they did (nodes have gone), whole gangs borrow from now on."""
-        for tenant in sorted({gang.tenant for gang in self.gangs.values()}):
-            while over := self.cells.excess(tenant):
-                node = next(iter(over))
-                there = [
-                    gang
-                    for gang in self.gangs.values()
-                    if gang.tenant == tenant
-                    and any(pod.node == node and pod.uid in self.inside and self._units(pod) for pod in gang.pods)
-                ]
-                gang = min(there, key=lambda gang: (gang.priority, -gang.created, gang.id))
-                for pod in gang.pods:
-                    if pod.uid in self.inside:
-                        self._move_out(gang, pod)
+    @property
+    def cells(self) -> Cells:
+        """Whose cells hold what."""
+        return self.within.cells
 
-    def _units(self, pod: Pod) -> int:
-        return pod.shape.amount(self.pool.unit)
-
-    def _move_out(self, gang: Gang, pod: Pod) -> None:
-        self.inside.discard(pod.uid)
-        self._count_inside(gang.tenant, pod, -1)
-        self.cells.release(gang.tenant, pod.node, self._units(pod))
+    def is_inside(self, uid: str) -> bool:
+        """Whether a placed pod is inside its tenant's cells."""
+        return uid in self.within.pods
 
     def promote(self) -> None:
         """What runs of the guaranteed band and borrows is inside from now on, where unused cells hold it as it stands.
 
         First the core of a gang, all of it or none; then its other pods one by one.
         """
-        order = sorted(self.gangs.values(), key=lambda gang: (-gang.priority, gang.created, gang.id))
+        names = self._waking | self.within.demoted()
+        order = sorted(
+            (gang for name in names if (gang := self.gangs[name]).band is Band.GUARANTEED),
+            key=lambda gang: (-gang.priority, gang.created, gang.id),
+        )
         for gang in order:
-            placed = [pod for pod in gang.pods if self._has(pod) and pod.state is PodState.PLACED]
-            if gang.band is not Band.GUARANTEED or all(pod.uid in self.inside for pod in placed):
+            if not self.within.left(gang.tenant):
                 continue
-            self.promoted.add(gang.id)
+            placed = [pod for pod in gang.pods if self._has(pod) and pod.state is PodState.PLACED]
             core = core_of(gang, placed)
             chosen = {pod.uid for pod in core}
-            missing = [pod for pod in core if pod.uid not in self.inside]
-            if missing and not self.move_in(gang.tenant, [(pod, pod.node) for pod in missing]):
+            missing = [pod for pod in core if not self.is_inside(pod.uid)]
+            if missing and not self.move_in(gang.tenant, [(pod, pod.node) for pod in missing], gang=gang.id):
                 continue
             for pod in sorted(placed, key=lambda pod: (pod.rank, pod.uid)):
-                if pod.uid not in chosen and pod.uid not in self.inside:
-                    self.move_in(gang.tenant, [(pod, pod.node)])
+                if pod.uid not in chosen and not self.is_inside(pod.uid):
+                    self.move_in(gang.tenant, [(pod, pod.node)], gang=gang.id)
 
-    def move_in(self, tenant: str, placed: Sequence[tuple[Pod, str]]) -> bool:
+    def promoted(self) -> Iterator[Gang]:
+        """Gangs of which running pods may have been promoted in this cycle, by their names."""
+        for name in sorted(self.within.moved):
+            if name in self.gangs:
+                yield self.gangs[name]
+
+    def move_in(self, tenant: str, placed: Sequence[tuple[Pod, str]], *, gang: str) -> bool:
         """Count placed pods as inside, if cells hold all of them where they are."""
         pods = [pod for pod, _ in placed]
         if not self.allows_inside(tenant, pods):
             return False
         if not hold_where_placed(self.cells, tenant, self.pool.unit, placed):
             return False
-        self.mark_inside(tenant, pods)
+        self.mark_inside(tenant, pods, gang=gang)
         return True
 
-    def mark_inside(self, tenant: str, pods: Iterable[Pod]) -> None:
+    def mark_inside(self, tenant: str, pods: Iterable[Pod], *, gang: str) -> None:
         """Count pods as inside whose cells are held already."""
         for pod in pods:
-            self.inside.add(pod.uid)
-            self._count_inside(tenant, pod, 1)
+            self.within.move_in(tenant, pod, gang=gang)
+        if gang in self.gangs:
+            self.calling.changed(gang)
 
     def allows_inside(self, tenant: str, pods: Sequence[Pod]) -> bool:
         """Whether the guarantee, by its sums alone, has so much left; a necessary condition."""
         quota = self.quotas.get(tenant)
-        if quota is None or not pods:
-            return False
-        named = [name for name in self.pool.governed if name in quota.guarantee and name != self.pool.unit]
-        if not all(self._units(pod) or any(pod.shape.amount(name) for name in named) for pod in pods):
-            return False
-        used = self._inside_used.get(tenant, {})
-        for name in named:
-            if used.get(name, 0) + sum(pod.shape.amount(name) for pod in pods) > quota.guarantee[name]:
-                return False
-        return sum(self._units(pod) for pod in pods) <= self.left_inside(tenant)
+        return quota is not None and self.within.allows(quota, pods)
 
-    def left_inside(self, tenant: str) -> int:
-        """Thousandths of the unit that the tenant's cells still hold, bound or not."""
-        unused = sum(size * number for size, number in self.cells.unused(tenant).items()) * 1000
-        return unused + sum(self.cells.spare(tenant, node) for node in self.cells.bound(tenant))
-
-    # Shares and limits
-
-    @cached_property
-    def total(self) -> Milli:
-        """What the pool's usable nodes have of each governed resource."""
-        return {
-            name: sum(node.allocatable.get(name, 0) for node in self.pool.nodes if node.usable)
-            for name in self.pool.governed
-        }
-
-    def share(self, tenant: str) -> float:
-        """The tenant's dominant share of the pool beyond its guarantee, divided by its weight."""
-        quota, used = self.quotas.get(tenant), self.used.get(tenant, {})
-        guarantee: Mapping[str, int] = quota.guarantee if quota is not None else {}
-        weight = quota.weight if quota is not None and quota.weight > _LEAST_WEIGHT else _LEAST_WEIGHT
-        shares = (
-            max(0, used.get(name, 0) - guarantee.get(name, 0)) / max(1, self.total[name]) for name in self.pool.governed
-        )
-        return max(shares, default=0.0) / weight
-
-    def over(self) -> dict[str, float]:
-        """The shares of all tenants that have something here."""
-        return {tenant: self.share(tenant) for tenant in sorted(self.used)}
-
-    def beyond_limit(self, tenant: str, pods: Iterable[Pod]) -> list[str]:
-        """Resources of which the tenant would use more than its limit with these pods."""
-        return list(self.missing_of_limit(tenant, pods))
-
-    def missing_of_limit(self, tenant: str, pods: Iterable[Pod], gone: Sequence[Milli] = ()) -> Milli:
-        """By how much the tenant would be beyond its limit with these pods, if what is named had gone."""
-        quota = self.quotas.get(tenant)
-        if quota is None or not quota.limit:
-            return {}
-        asked, used = total_of(pods), self.used.get(tenant, {})
-        missing = {
-            name: used.get(name, 0) + asked[name] - sum(each.get(name, 0) for each in gone) - limit
-            for name, limit in sorted(quota.limit.items())
-            if asked.get(name, 0) > 0
-        }
-        return {name: amount for name, amount in missing.items() if amount > 0}
-
-    def within_limit(self, tenant: str, pods: Iterable[Pod], gone: Sequence[Milli] = ()) -> bool:
-        """Whether the tenant, with these pods that are counted already, keeps its limit if what is named had gone."""
-        quota = self.quotas.get(tenant)
-        if quota is None or not quota.limit:
-            return True
-        used, asked = self.used.get(tenant, {}), {name for pod in pods for name, _ in pod.shape.requests}
-        return all(
-            used.get(name, 0) - sum(each.get(name, 0) for each in gone) <= limit
-            for name, limit in quota.limit.items()
-            if name in asked
-        )
+    # Who may be evicted
 
     @cached_property
     def empty(self) -> Room:
         """The pool as if nobody's pods were in it but those that the arbiter does not place."""
         return Room(self.pool)
 
-    # Who may be evicted
-
-    @cached_property
+    @property
     def evictable(self) -> Evictable:
         """What runs outside of cells. To be asked for when all that runs has been promoted."""
-        found = Evictable(self.pool.key, self.pool.unit)
-        for gang in self.gangs.values():
-            found.put(self.as_it_counts(gang))
-        return found
+        return self.calling.evictable(self.gangs, self.within.pods)
 
-    @cached_property
+    @property
     def surplus(self) -> Evictable:
         """Of that only what elastic gangs have beyond their minimum."""
-        found = Evictable(self.pool.key, self.pool.unit)
-        for gang in self.gangs.values():
-            if gang.elastic:
-                found.put(self._core_fixed(self.as_it_counts(gang)))
-        return found
+        return self.calling.surplus(self.gangs, self.within.pods)
 
-    @cached_property
-    def behind(self) -> dict[str, list[str]]:
+    @property
+    def behind(self) -> Mapping[str, Mapping[str, None]]:
         """By gang the gangs that run in a place that was reserved for it."""
-        found: dict[str, list[str]] = {}
-        for gang in self.gangs.values():
-            for ahead in sorted({pod.behind for pod in gang.pods if pod.behind and pod.state is PodState.PLACED}):
-                found.setdefault(ahead, []).append(gang.id)
-        return found
+        return self.calling.behind(self.gangs)
 
     def callable_for(self, gang: str) -> Evictable:
         """What a gang that borrows may call in: surplus, and what runs in the place that was reserved for it."""
-        behind = self.behind.get(gang)
-        if not behind:
-            return self.surplus
-        found = Evictable(self.pool.key, self.pool.unit)
-        for each in self.gangs.values():
-            if each.id in behind:
-                found.put(self.as_it_counts(each))
-            elif each.elastic:
-                found.put(self._core_fixed(self.as_it_counts(each)))
-        return found
+        return self.calling.of(gang, self.gangs, self.within.pods)
 
     def told_to_go(self, gang_id: str, uids: Iterable[str]) -> list[Pod]:
         """These pods leave; returns them."""
         going, gang = set(uids), self.gangs[gang_id]
+        self._changed_gangs.setdefault(gang_id, gang)
         pods = [replace(pod, state=PodState.NOTIFIED) if pod.uid in going else pod for pod in gang.pods]
         self.gangs[gang_id] = gang = replace(gang, pods=tuple(pods))
-        self.evictable.put(self.as_it_counts(gang))
-        if gang.elastic:
-            self.surplus.put(self._core_fixed(self.as_it_counts(gang)))
+        self.calling.changed(gang_id)
         leaving = [pod for pod in pods if pod.uid in going]
         self.leaving.add(gang.tenant, leaving)
         return leaving
-
-    def as_it_counts(self, gang: Gang) -> Gang:
-        """The gang with its pods marked as borrowed or not by what holds now."""
-        pods = tuple(
-            pod if pod.borrowed is (pod.uid not in self.inside) else replace(pod, borrowed=pod.uid not in self.inside)
-            for pod in gang.pods
-        )
-        return replace(gang, pods=pods)
-
-    def _core_fixed(self, gang: Gang) -> Gang:
-        placed = [pod for pod in gang.pods if self._has(pod) and pod.state is PodState.PLACED]
-        core = {pod.uid for pod in core_of(gang, placed)}
-        return replace(gang, pods=tuple(replace(pod, borrowed=False) if pod.uid in core else pod for pod in gang.pods))
 
     # Room for plans
 
@@ -308,10 +305,11 @@ class Standing:
         return ask.tenant in self.quotas
 
 
-def total_of(pods: Iterable[Pod]) -> Milli:
-    """What the pods ask for together."""
-    total: Milli = {}
-    for pod in pods:
-        for name, amount in pod.shape.requests:
-            total[name] = total.get(name, 0) + amount
-    return total
+def _alike(old: Gang, new: Gang) -> bool:
+    """Whether what counts of each of their pods depends on the pod alone."""
+    return (
+        old.tenant == new.tenant
+        and old.grace == new.grace
+        and old.run_limit == new.run_limit
+        and old.expected_run == new.expected_run
+    )

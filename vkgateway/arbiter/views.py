@@ -89,17 +89,19 @@ class Yard:
         """What is free on one node."""
         return {name: int(free[position]) for name, free in self._free.items()}
 
-    def change(self, shape: Shape, positions: Sequence[int], counts: Sequence[int]) -> None:
+    def change(self, shape: Shape, positions: Sequence[int] | IntArray, counts: Sequence[int] | IntArray) -> None:
         """Put pods of a shape on nodes; below zero: take them away. Each position is named once."""
         few = len(positions) <= _FEW
+        many = len(positions) * _SHARE > self.size > _FEW
         for free, amount in self._lines(shape):
             if few:
                 for position, count in zip(positions, counts, strict=True):
                     free[position] -= amount * count
             else:
-                free[positions] -= amount * np.array(counts, dtype=np.int64)
-        self.touched.extend(positions)
-        if len(self.touched) > 2 * self.size + 64:
+                free[positions] -= amount * np.asarray(counts, dtype=np.int64)
+        # A log that was cut off says that all were touched.
+        self.touched.extend(positions if not many else (0,))
+        if many or len(self.touched) > 2 * self.size + 64:
             self.dropped += len(self.touched)
             self.touched.clear()
 

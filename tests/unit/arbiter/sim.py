@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from vkgateway.arbiter.carry import Carry
 from vkgateway.arbiter.cells import Cells
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, Hold
@@ -68,6 +69,7 @@ class Cluster:
         self.gangs = {each.id: each for each in gangs}
         self.now = now
         self.policy = policy or Policy()
+        self.carry: Carry | None = Carry()
         self.runs: dict[str, float] = {}
         """Seconds after which gangs end."""
         self.started: dict[str, float] = {}
@@ -84,7 +86,7 @@ class Cluster:
 
     def cycle(self) -> Decisions:
         """Decide, check and carry out."""
-        decisions = decide(self.snapshot(), self.now)
+        decisions = decide(self.snapshot(), self.now, self.carry)
         self._check(decisions)
         self._carry_out(decisions)
         self._check_state()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tests.unit.arbiter.sim import LOW, gang
 from vkgateway.arbiter.asks import Ask, read
 from vkgateway.arbiter.facts import Gang, Policy
-from vkgateway.arbiter.line import by_standing, in_turn
+from vkgateway.arbiter.line import in_turn
 
 POLICY = Policy(age_cap=600.0, age_weight=1 / 60)
 NOW = 10_000.0
@@ -19,7 +19,7 @@ def asks(*gangs: Gang) -> list[Ask]:
 
 
 def order(*gangs: Gang) -> list[str]:
-    return [ask.gang.id for ask in sorted(asks(*gangs), key=lambda ask: by_standing(ask, POLICY, NOW))]
+    return [ask.gang.id for ask in in_turn(asks(*gangs), lambda _: 0.0, POLICY, NOW)]
 
 
 def test_band_comes_before_priority() -> None:

@@ -1,0 +1,103 @@
+"""What each tenant uses of a pool: its share beyond its guarantee, and what its limit leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+from vkgateway.arbiter.facts import Pod, Pool, Quota
+from vkgateway.model.requests import Milli
+
+_LEAST_WEIGHT = 1e-6
+
+
+class Accounts:
+    """Sums by tenant, in thousandths."""
+
+    def __init__(self, pool: Pool, quotas: Iterable[Quota]) -> None:
+        self.pool = pool
+        self.quotas: dict[str, Quota] = {quota.tenant: quota for quota in quotas if quota.pool == pool.key}
+        self.used: dict[str, Milli] = {}
+        """What each tenant's pods hold, and what is planned for them."""
+        self._shares: dict[str, float] = {}
+
+    def count(self, tenant: str, pod: Pod, times: int = 1) -> None:
+        """Count what a tenant's pod holds."""
+        used = self.used.get(tenant)
+        if used is None:
+            used = self.used[tenant] = {}
+        for name, amount in pod.shape.requests:
+            left = used.get(name, 0) + amount * times
+            if left:
+                used[name] = left
+            else:
+                used.pop(name, None)
+        if not used:
+            del self.used[tenant]
+        self._shares.pop(tenant, None)
+
+    @cached_property
+    def total(self) -> Milli:
+        """What the pool's usable nodes have of each governed resource."""
+        return {
+            name: sum(node.allocatable.get(name, 0) for node in self.pool.nodes if node.usable)
+            for name in self.pool.governed
+        }
+
+    def share(self, tenant: str) -> float:
+        """The tenant's dominant share of the pool beyond its guarantee, divided by its weight."""
+        found = self._shares.get(tenant)
+        if found is None:
+            found = self._shares[tenant] = self._share(tenant)
+        return found
+
+    def _share(self, tenant: str) -> float:
+        quota, used = self.quotas.get(tenant), self.used.get(tenant, {})
+        guarantee: Mapping[str, int] = quota.guarantee if quota is not None else {}
+        weight = quota.weight if quota is not None and quota.weight > _LEAST_WEIGHT else _LEAST_WEIGHT
+        shares = (
+            max(0, used.get(name, 0) - guarantee.get(name, 0)) / max(1, self.total[name]) for name in self.pool.governed
+        )
+        return max(shares, default=0.0) / weight
+
+    def over(self) -> dict[str, float]:
+        """The shares of all tenants that have something here."""
+        return {tenant: self.share(tenant) for tenant in sorted(self.used)}
+
+    def beyond_limit(self, tenant: str, pods: Iterable[Pod]) -> list[str]:
+        """Resources of which the tenant would use more than its limit with these pods."""
+        return list(self.missing_of_limit(tenant, pods))
+
+    def missing_of_limit(self, tenant: str, pods: Iterable[Pod], gone: Sequence[Milli] = ()) -> Milli:
+        """By how much the tenant would be beyond its limit with these pods, if what is named had gone."""
+        quota = self.quotas.get(tenant)
+        if quota is None or not quota.limit:
+            return {}
+        asked, used = total_of(pods), self.used.get(tenant, {})
+        missing = {
+            name: used.get(name, 0) + asked[name] - sum(each.get(name, 0) for each in gone) - limit
+            for name, limit in sorted(quota.limit.items())
+            if asked.get(name, 0) > 0
+        }
+        return {name: amount for name, amount in missing.items() if amount > 0}
+
+    def within_limit(self, tenant: str, pods: Iterable[Pod], gone: Sequence[Milli] = ()) -> bool:
+        """Whether the tenant, with these pods that are counted already, keeps its limit if what is named had gone."""
+        quota = self.quotas.get(tenant)
+        if quota is None or not quota.limit:
+            return True
+        used, asked = self.used.get(tenant, {}), {name for pod in pods for name, _ in pod.shape.requests}
+        return all(
+            used.get(name, 0) - sum(each.get(name, 0) for each in gone) <= limit
+            for name, limit in quota.limit.items()
+            if name in asked
+        )
+
+
+def total_of(pods: Iterable[Pod]) -> Milli:
+    """What the pods ask for together."""
+    total: Milli = {}
+    for pod in pods:
+        for name, amount in pod.shape.requests:
+            total[name] = total.get(name, 0) + amount
+    return total

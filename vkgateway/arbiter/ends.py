@@ -1,0 +1,188 @@
+"""When the pods of one pool will have gone, as far as that is known, in arrays that are kept from cycle to cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vkgateway.arbiter.facts import Gang, Pod, PodState, Policy, Shape
+from vkgateway.arbiter.fitting import IntArray
+from vkgateway.arbiter.room import Room
+from vkgateway.arbiter.views import FloatArray
+
+_NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A pod, as far as room goes, and when it will have gone (seconds since the epoch)."""
+
+    time: float
+    node: str
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Known ends by shape, each in the order of time; positions are those of the room."""
+
+    times: FloatArray
+    """All different times, rising."""
+    size: int
+    """Nodes of the room."""
+    by_shape: Sequence[tuple[Shape, FloatArray, IntArray]]
+
+    def gone(self, time: float) -> Iterator[tuple[Shape, IntArray]]:
+        """How many pods of each shape will have gone from each node by then."""
+        for shape, times, positions in self.by_shape:
+            count = int(times.searchsorted(time, side="right"))
+            if count:
+                yield shape, np.bincount(positions[:count], minlength=self.size)
+
+
+class Ends:
+    """Ends by pod: declared run limits, observed run times with a margin, deadlines. What was added can be undone."""
+
+    def __init__(self, room: Room, policy: Policy) -> None:
+        self._room = room
+        self._policy = policy
+        self._known: dict[str, End] = {}
+        self._columns: dict[Shape, _Column] = {}
+        self._journal: list[tuple[str, End | None]] = []
+        self._schedule: tuple[float, Schedule] | None = None
+
+    def renew(self, room: Room) -> None:
+        """The room of the same nodes, after some of them have changed."""
+        self._room = room
+
+    def of(self, uid: str) -> float | None:
+        """When a pod will have gone; None: not known."""
+        end = self._known.get(uid)
+        return end.time if end is not None else None
+
+    def run(self, gang: Gang) -> float | None:
+        """Seconds that a gang runs, as far as that is known; the time that it was seen to take is stretched."""
+        if gang.run_limit is not None:
+            return gang.run_limit
+        return gang.expected_run * self._policy.run_margin if gang.expected_run is not None else None
+
+    def on(self, nodes: Collection[str], *, until: float) -> Iterator[tuple[str, Shape]]:
+        """What will have gone from these nodes by a time: nodes and shapes, one for each pod."""
+        wanted = np.array([self._room.position(node) for node in nodes], dtype=np.int64)
+        for shape, column in self._columns.items():
+            times, positions = column.rows()
+            for position in positions[(times <= until) & np.isin(positions, wanted)].tolist():
+                yield self._room.names[position], shape
+
+    def schedule(self, now: float) -> Schedule:
+        """All that is known; nothing ends before now."""
+        if self._schedule is None or self._schedule[0] != now:
+            self._schedule = now, self._scheduled(now)
+        return self._schedule[1]
+
+    def _scheduled(self, now: float) -> Schedule:
+        by_shape, all_times = [], [np.zeros(0)]
+        for shape, column in self._columns.items():
+            times, positions = column.rows()
+            order = np.argsort(times, kind="stable")
+            order = order[: int(times[order].searchsorted(_NEVER))]
+            clamped = np.maximum(times[order], now)
+            by_shape.append((shape, clamped, positions[order]))
+            all_times.append(clamped)
+        return Schedule(np.unique(np.concatenate(all_times)), len(self._room), by_shape)
+
+    # Changes
+
+    def put(self, gang: Gang, pod: Pod) -> None:
+        """Take in a placed pod as it is."""
+        time = self._end(gang, pod)
+        if time is not None and pod.node in self._room:
+            self._set(pod.uid, End(time, pod.node, pod.shape))
+        else:
+            self.drop(pod.uid)
+
+    def drop(self, uid: str) -> None:
+        """Forget a pod."""
+        if uid in self._known:
+            self._set(uid, None)
+
+    def add_leaving(self, gang: Gang, pods: Iterable[Pod], deadline: float) -> None:
+        """Pods that were just told to go."""
+        for pod in pods:
+            if pod.node in self._room:
+                self._set(pod.uid, End(deadline + gang.grace, pod.node, pod.shape))
+
+    def add_start(self, gang: Gang, pods: Sequence[Pod], nodes: Mapping[str, str], now: float) -> None:
+        """Pods that start now."""
+        run = self.run(gang)
+        if run is not None:
+            for pod in pods:
+                self._set(pod.uid, End(now + run, nodes[pod.uid], pod.shape))
+
+    def mark(self) -> int:
+        """A state to go back to."""
+        return len(self._journal)
+
+    def undo(self, mark: int) -> None:
+        """Back to the mark."""
+        while len(self._journal) > mark:
+            self._write(*self._journal.pop())
+
+    def settle(self) -> None:
+        """Everything so far stays."""
+        self._journal.clear()
+
+    def _set(self, uid: str, end: End | None) -> None:
+        self._journal.append((uid, self._known.get(uid)))
+        self._write(uid, end)
+
+    def _write(self, uid: str, end: End | None) -> None:
+        self._schedule = None
+        before = self._known.pop(uid, None)
+        if before is not None:
+            self._columns[before.shape].drop(uid)
+        if end is not None:
+            self._known[uid] = end
+            column = self._columns.get(end.shape)
+            if column is None:
+                column = self._columns[end.shape] = _Column()
+            column.add(uid, end.time, self._room.position(end.node))
+
+    def _end(self, gang: Gang, pod: Pod) -> float | None:
+        if pod.state is PodState.ENDING:
+            return pod.deadline
+        if pod.state is PodState.NOTIFIED:
+            return pod.deadline + gang.grace
+        run = self.run(gang)
+        return pod.since + run if run is not None and pod.state is PodState.PLACED else None
+
+
+class _Column:
+    """Times and positions of the pods of one shape, in rows that are used again."""
+
+    def __init__(self) -> None:
+        self._times: FloatArray = np.full(16, _NEVER)
+        self._positions: IntArray = np.zeros(16, dtype=np.int64)
+        self._row: dict[str, int] = {}
+        self._free = list(range(15, -1, -1))
+
+    def rows(self) -> tuple[FloatArray, IntArray]:
+        """Free rows are there too: they never end."""
+        return self._times, self._positions
+
+    def add(self, uid: str, time: float, position: int) -> None:
+        if not self._free:
+            size = len(self._times)
+            self._times = np.concatenate([self._times, np.full(size, _NEVER)])
+            self._positions = np.concatenate([self._positions, np.zeros(size, dtype=np.int64)])
+            self._free = list(range(2 * size - 1, size - 1, -1))
+        row = self._row[uid] = self._free.pop()
+        self._times[row] = time
+        self._positions[row] = position
+
+    def drop(self, uid: str) -> None:
+        row = self._row.pop(uid)
+        self._times[row] = _NEVER
+        self._free.append(row)

@@ -1,0 +1,166 @@
+"""Which placed pods of a pool are inside their tenants' cells, and the cells that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from vkgateway.arbiter.cells import Cells
+from vkgateway.arbiter.facts import Gang, Pod, Pool, Quota
+from vkgateway.model.requests import Milli
+
+Mark = tuple[int, int]
+
+
+class Within:
+    """Kept from cycle to cycle; cells are counted anew when what is inside them has changed."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.pods: set[str] = set()
+        """Uids of the placed pods that are inside."""
+        self.moved: dict[str, None] = {}
+        """Gangs of which pods were moved in since the cycle began."""
+        self._used: dict[str, Milli] = {}
+        self._units: dict[tuple[str, str], int] = {}
+        """Thousandths of the unit by tenant and node."""
+        self._cells: Cells | None = None
+        self._demoted: list[tuple[Gang, Pod]] = []
+        self._journal: list[tuple[str, Pod]] = []
+        self._left: dict[str, tuple[int, int]] = {}
+
+    @property
+    def cells(self) -> Cells:
+        """As they are now; to be asked for after `settle`."""
+        if self._cells is None:
+            raise AssertionError("cells are asked for before they were counted")
+        return self._cells
+
+    # Between cycles
+
+    def add(self, tenant: str, pod: Pod) -> None:
+        """A placed pod is inside."""
+        self._forget()
+        self._enter(tenant, pod)
+        amount = pod.shape.amount(self.pool.unit)
+        if amount:
+            self._units[tenant, pod.node] = self._units.get((tenant, pod.node), 0) + amount
+
+    def remove(self, tenant: str, pod: Pod) -> None:
+        """A pod that was inside has gone."""
+        self._forget()
+        self._leave(tenant, pod)
+        key, amount = (tenant, pod.node), pod.shape.amount(self.pool.unit)
+        if not amount:
+            return
+        self._units[key] -= amount
+        if not self._units[key]:
+            del self._units[key]
+
+    def renew(self, pool: Pool) -> None:
+        """The pool's nodes have changed."""
+        self._forget()
+        self.pool = pool
+
+    def recount(self) -> None:
+        """Guarantees have changed."""
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._cells is not None:
+            self._cells = None
+            for gang, pod in self._demoted:
+                self._enter(gang.tenant, pod)
+            self._demoted.clear()
+
+    def settle(self, quotas: Iterable[Quota], gangs: Mapping[str, Gang]) -> None:
+        """Count the cells, where anything has changed."""
+        self.moved.clear()
+        if self._cells is None:
+            placed = ((tenant, node, units) for (tenant, node), units in sorted(self._units.items()))
+            self._cells = Cells(self.pool, quotas, placed)
+            self._left.clear()
+            self._demote(gangs)
+
+    def _demote(self, gangs: Mapping[str, Gang]) -> None:
+        """Where cells do not hold all that they did (nodes have gone), whole gangs borrow from now on."""
+        for tenant in sorted({tenant for tenant, _ in self._units}):
+            while over := self.cells.excess(tenant):
+                node = next(iter(over))
+                there = [
+                    gang
+                    for gang in gangs.values()
+                    if gang.tenant == tenant
+                    and any(pod.node == node and pod.uid in self.pods and self._amount(pod) for pod in gang.pods)
+                ]
+                gang = min(there, key=lambda gang: (gang.priority, -gang.created, gang.id))
+                for pod in gang.pods:
+                    if pod.uid in self.pods:
+                        self._leave(tenant, pod)
+                        self._demoted.append((gang, pod))
+                        self.cells.release(tenant, pod.node, self._amount(pod))
+
+    def demoted(self) -> set[str]:
+        """Gangs of which pods were inside before nodes went."""
+        return {gang.id for gang, _ in self._demoted}
+
+    def _amount(self, pod: Pod) -> int:
+        return pod.shape.amount(self.pool.unit)
+
+    # In a cycle
+
+    def mark(self) -> Mark:
+        """A state to go back to."""
+        return self.cells.mark(), len(self._journal)
+
+    def undo(self, mark: Mark) -> list[str]:
+        """Back to the mark; returns the gangs of which pods had been moved in."""
+        cells, journal = mark
+        self.cells.undo(cells)
+        while len(self._journal) > journal:
+            self._leave(*self._journal.pop())
+        moved = list(self.moved)
+        self.moved.clear()
+        self._left.clear()
+        return moved
+
+    def move_in(self, tenant: str, pod: Pod, *, gang: str) -> None:
+        """A pod is inside from now on; its cells are held already."""
+        self._enter(tenant, pod)
+        self._journal.append((tenant, pod))
+        self.moved[gang] = None
+
+    def allows(self, quota: Quota, pods: Sequence[Pod]) -> bool:
+        """Whether the guarantee, by its sums alone, has so much left; a necessary condition."""
+        if not pods:
+            return False
+        named = [name for name in self.pool.governed if name in quota.guarantee and name != self.pool.unit]
+        if not all(self._amount(pod) or any(pod.shape.amount(name) for name in named) for pod in pods):
+            return False
+        used = self._used.get(quota.tenant, {})
+        for name in named:
+            if used.get(name, 0) + sum(pod.shape.amount(name) for pod in pods) > quota.guarantee[name]:
+                return False
+        return sum(self._amount(pod) for pod in pods) <= self.left(quota.tenant)
+
+    def left(self, tenant: str) -> int:
+        """Thousandths of the unit that the tenant's cells still hold, bound or not."""
+        now = self.cells.version(tenant)
+        known = self._left.get(tenant)
+        if known is None or known[0] != now:
+            unused = sum(size * number for size, number in self.cells.unused(tenant).items()) * 1000
+            spare = sum(self.cells.spare(tenant, node) for node in self.cells.bound(tenant))
+            known = self._left[tenant] = now, unused + spare
+        return known[1]
+
+    def _enter(self, tenant: str, pod: Pod) -> None:
+        self.pods.add(pod.uid)
+        self._count(tenant, pod, 1)
+
+    def _leave(self, tenant: str, pod: Pod) -> None:
+        self.pods.discard(pod.uid)
+        self._count(tenant, pod, -1)
+
+    def _count(self, tenant: str, pod: Pod, times: int) -> None:
+        used = self._used.setdefault(tenant, {})
+        for name, amount in pod.shape.requests:
+            used[name] = used.get(name, 0) + amount * times
