@@ -16,7 +16,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import NAME_ANNOTATION, UID_ANNOTATION
-from vkgateway.model.objects import NamespaceView, ObjectView
+from vkgateway.model.objects import NamespaceView, Object, ObjectView
 from vkgateway.model.requests import Milli
 from vkgateway.sync.admission.desk import ArbiterService, Desk
 from vkgateway.sync.compute import COPY_RESOURCES, ComputeLink, CopyKind, Key, decode_namespace, decode_object
@@ -34,6 +34,7 @@ from vkgateway.sync.pods.upward import Upward
 from vkgateway.sync.pods.views import TenantPodView, decode_tenant_pod
 from vkgateway.sync.tokens import Tokens
 from vkgateway.translate.context import TenantContext
+from vkgateway.translate.policy import refusals
 
 log = structlog.get_logger(__name__)
 
@@ -97,7 +98,7 @@ class TenantSync:
         self.copies = Copies(tenant, client, self.sources)
         self._tokens = Tokens(tenant.name, client, clock=clock)
         meter = pod_meter(tenant.name)
-        upward = Upward(client, events=self.events, meter=meter, clock=clock)
+        upward = self._upward = Upward(client, events=self.events, meter=meter, clock=clock)
         self._downward = Downward(
             tenant,
             upward=upward,
@@ -119,6 +120,7 @@ class TenantSync:
             events=self.events,
             sent=self._downward.created,
             whole=upward.whole,
+            refuse=self._refuse,
             look_at_gate=self._look_at_gate,
             look_at_pod=self._look_later,
             clock=clock,
@@ -266,6 +268,13 @@ class TenantSync:
                 self._look_at_copy(reference)
 
         return changed
+
+    async def _refuse(self, view: TenantPodView, pod: Object) -> bool:
+        """Fail a pod that waits for admission and breaks the policy; whether it does."""
+        found = refusals(pod, tenant=self.tenant, pool=None)
+        if found:
+            await self._upward.refuse_pod(view, found)
+        return bool(found)
 
     def _look_at_pod(self, key: Key) -> None:
         self._engine.queue.add(self.tenant.name, ("pod", "", *key))

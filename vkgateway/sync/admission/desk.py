@@ -57,6 +57,7 @@ class Desk:
         events: EventRecorder,
         sent: Mapping[str, float],
         whole: Callable[[TenantPodView], Awaitable[bytes]],
+        refuse: Callable[[TenantPodView, Object], Awaitable[bool]],
         look_at_gate: Callable[[Key, float], None],
         look_at_pod: Callable[[Key, float], None],
         clock: Callable[[], float],
@@ -87,6 +88,7 @@ class Desk:
             beside=self.beside,
             events=events,
             whole=whole,
+            refuse=refuse,
             later=look_at_gate,
             clock=clock,
         )

@@ -60,6 +60,8 @@ class TenantGangs:
         self._members: dict[str, Member] = {}
         self._uids: dict[Key, set[str]] = {}
         self._groups: dict[str, _Group] = {}
+        self.unbound: dict[str, float] = {}
+        """Members that were let go and that the tenant's scheduler did not bind, and until when they are left alone."""
 
     def __iter__(self) -> Iterator[Member]:
         return iter(list(self._members.values()))
@@ -149,10 +151,10 @@ class TenantGangs:
         pods = [
             self._pod(member, seen[member.uid])
             for member in governed
-            if seen[member.uid].state is not PodState.WAITING or (hold is None and not member.waiting_gates)
+            if seen[member.uid].state is not PodState.WAITING or (hold is None and self._is_ready(member))
         ]
         if not pods:
-            return None, hold or _gated(self._id(name), governed)
+            return None, hold or self._not_ready(self._id(name), governed)
         counted = [member for member in members if seen[member.uid].done or (member in there and not member.governed)]
         return self._gang(name, governed, pods, marks=marks, counted=counted, plan=group.plan), hold
 
@@ -167,6 +169,19 @@ class TenantGangs:
             else:
                 return marks, self._waits_for(name, marks)
         return alone, Hold(gang=self._id(name), code=HoldCode.INVALID, message=fault)
+
+    def _is_ready(self, member: Member) -> bool:
+        return not member.waiting_gates and member.uid not in self.unbound
+
+    def _not_ready(self, gang: str, members: list[Member]) -> Hold | None:
+        gates = sorted({gate for member in members for gate in member.waiting_gates})
+        if gates:
+            message = f"waits for other scheduling gates: {', '.join(gates)}"
+            return Hold(gang=gang, code=HoldCode.MEMBERS, message=message)
+        if any(member.uid in self.unbound for member in members):
+            message = "was let go, but no scheduler of this cluster bound it; its room was given back, see its events"
+            return Hold(gang=gang, code=HoldCode.MEMBERS, message=message)
+        return None
 
     def _waits_for(self, name: str, marks: GangMarks) -> Hold | None:
         if marks.waits_for is None:
@@ -234,10 +249,3 @@ def _common(members: list[Member]) -> tuple[PoolKey, ...]:
     """The pools that all of them may use, in the first one's order."""
     first, *rest = members
     return tuple(pool for pool in first.pools if all(pool in other.pools for other in rest))
-
-
-def _gated(gang: str, members: list[Member]) -> Hold | None:
-    gates = sorted({gate for member in members for gate in member.waiting_gates})
-    if not gates:
-        return None
-    return Hold(gang=gang, code=HoldCode.MEMBERS, message=f"waits for other scheduling gates: {', '.join(gates)}")

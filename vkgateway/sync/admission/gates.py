@@ -50,7 +50,11 @@ class _Told:
 
 
 class Gates:
-    """The gates of one tenant's pods. `later(key, seconds)` asks for another look at a pod."""
+    """The gates of one tenant's pods. `later(key, seconds)` asks for another look at a pod.
+
+    `refuse(view, pod)` fails a pod that breaks the tenant's policy, and says whether it does: such a pod is not let
+    wait for what it will never get.
+    """
 
     def __init__(
         self,
@@ -62,6 +66,7 @@ class Gates:
         beside: Beside,
         events: EventRecorder,
         whole: Callable[[TenantPodView], Awaitable[bytes]],
+        refuse: Callable[[TenantPodView, Object], Awaitable[bool]],
         later: Callable[[Key, float], None],
         clock: Callable[[], float],
     ) -> None:
@@ -72,6 +77,7 @@ class Gates:
         self._beside = beside
         self._events = events
         self._whole = whole
+        self._refuse = refuse
         self._later = later
         self._clock = clock
         self._told: dict[str, _Told] = {}
@@ -142,6 +148,8 @@ class Gates:
         try:
             whole = decode(await self._whole(view))
         except (errors.NotFound, errors.Conflict):
+            return
+        if is_gated(view) and await self._refuse(view, whole):
             return
         self.note(whole, mark)
 

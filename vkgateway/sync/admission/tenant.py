@@ -22,6 +22,10 @@ from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 PREEMPTED: Final = "PreemptionByVkgateway"
 """Reason that a pod which was evicted by the arbiter ends with."""
 
+_UNBOUND_AFTER: Final = 120.0
+"""Seconds for which room is kept for a pod that was let go and that its tenant's scheduler does not bind."""
+_LEFT_ALONE: Final = 300.0
+"""Seconds after which it is tried again; a change of the pod is a new try at once."""
 _PENDING: Final = Admission("pending")
 
 
@@ -109,6 +113,7 @@ class TenantAdmission:
         """Take in a pod that was read."""
         if self.gangs.member(member.uid) is None and member.governed and not member.bound:
             self._service.meter.arrived(self._gang(member), created=member.created, now=self._clock())
+        self.gangs.unbound.pop(member.uid, None)
         self.gangs.put(member)
         self._known[member.uid] = self._sight.seen(member)
         self._recount(member)
@@ -180,6 +185,7 @@ class TenantAdmission:
 
     def _drop(self, member: Member) -> None:
         self._known.pop(member.uid, None)
+        self.gangs.unbound.pop(member.uid, None)
         self._running.pop(member.uid, None)
         self.gangs.drop(member.uid)
         self.book.forget(member.uid)
@@ -237,12 +243,23 @@ class TenantAdmission:
                         self._look(member.key)
 
     def expire(self, now: float) -> None:
-        """Pods that were told to go before they were sent down need not be deleted: they just wait again."""
+        """Take back what was said of pods that are not below, and whose time has come.
+
+        Those that were told to go need not be deleted: they just wait again. Those that no scheduler of the tenant has
+        bound must not keep others from their room, and are left alone for a while.
+        """
+        for uid in [uid for uid, until in self.gangs.unbound.items() if until <= now]:
+            del self.gangs.unbound[uid]
+            self.gangs.touch(uid)
         for uid, verdict in list(self.book.verdicts.items()):
+            member = self.gangs.member(uid)
+            if member is None or self._sight.below(member) is not None:
+                continue
             if verdict.said is Said.EVICTING and verdict.deadline <= now:
-                member = self.gangs.member(uid)
-                if member is not None and self._sight.below(member) is None:
-                    self.take_back(uid)
+                self.take_back(uid)
+            elif verdict.said is Said.ADMITTED and not member.bound and verdict.since + _UNBOUND_AFTER <= now:
+                self.gangs.unbound[uid] = now + _LEFT_ALONE
+                self.take_back(uid)
 
     def take_back(self, uid: str) -> None:
         """What was said of a pod does not hold any more: it waits again."""
@@ -257,9 +274,12 @@ class TenantAdmission:
             self.take_back(uid)
 
     def next_deadline(self) -> float | None:
-        """When the next of those who were told to go is due."""
+        """When the next of those who were told to go is due, or of those who are to be bound."""
         now = self._clock()
-        times = (verdict.deadline for verdict in self.book.verdicts.values() if verdict.said is Said.EVICTING)
+        times = (
+            verdict.deadline if verdict.said is Said.EVICTING else verdict.since + _UNBOUND_AFTER
+            for verdict in self.book.verdicts.values()
+        )
         return min((time for time in times if time > now), default=None)
 
     # What the pods' reconcilers ask.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -18,6 +18,7 @@ from vkgateway.sync.metrics import PodMeter
 from vkgateway.sync.pods.case import Case, above_of, as_object, below_of, plan_of
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 from vkgateway.translate.cleaning import Cleaner
+from vkgateway.translate.policy import Refusal
 from vkgateway.translate.up import Taken, condition_status, failed_status, final_status, mirror_status
 
 log = structlog.get_logger(__name__)
@@ -123,9 +124,13 @@ class Upward:
 
     async def refuse(self, case: Case) -> None:
         """Fail the pod with the rule that it breaks."""
-        first, *more = plan_of(case).refusals
+        await self.refuse_pod(above_of(case), plan_of(case).refusals)
+
+    async def refuse_pod(self, above: TenantPodView, refusals: Sequence[Refusal]) -> None:
+        """Fail a pod with the first of the rules that it breaks."""
+        first, *more = refusals
         suffix = f" (and {len(more)} more)" if more else ""
-        await self.fail(case, "PolicyRefused", f"{first.message}{suffix}")
+        await self._fail(above, "PolicyRefused", f"{first.message}{suffix}")
 
     async def lose(self, case: Case) -> None:
         """Fail the pod: it ran, and nothing of it is left below."""
@@ -139,7 +144,9 @@ class Upward:
 
     async def fail(self, case: Case, reason: str, message: str) -> None:
         """Fail a pod that never ran below, at once and for good."""
-        above = above_of(case)
+        await self._fail(above_of(case), reason, message)
+
+    async def _fail(self, above: TenantPodView, reason: str, message: str) -> None:
         patch = failed_status(reason, message, tenant_status=msgspec.json.decode(above.status))
         if patch is not None:
             await self._patch_status(above.metadata, patch)
