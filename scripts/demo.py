@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,13 +17,20 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 EXAMPLES = CHECKOUT / "examples"
 VKGATEWAY = Path(sys.executable).with_name("vkgateway")
 TENANTS = {
-    "alpha": ("a100:guarantee=nvidia.com/gpu=8,limit=nvidia.com/gpu=16",),
+    "alpha": ("a100:guarantee=nvidia.com/gpu=16,limit=nvidia.com/gpu=16",),
     "beta": ("a100:guarantee=nvidia.com/gpu=8", "v100"),
 }
 """The two tenants, and their pools beside the real one."""
 NAMESPACE = "demo"
 REAL = "real"
 POOL = "a100"
+LENT, GANG = 8, 2
+"""Pods of `lend` that run when the pool is full (2 GPUs each), and pods of `gang` (4 each)."""
+DEADLINE = "vkgateway\\.io/eviction-deadline"
+NOTICE_COLUMNS = f"custom-columns=POD:.metadata.name,PHASE:.status.phase,GOES AT:.metadata.annotations.{DEADLINE}"
+REASON_COLUMNS = "custom-columns=POD:.metadata.name,PHASE:.status.phase,REASON:.status.reason"
+RECLAIM_SECONDS = 60.0
+"""Seconds for each step of a reclaim."""
 SEEN_WITHIN = 60.0
 """Seconds for a changed ConfigMap to reach a pod."""
 
@@ -122,6 +129,7 @@ def demonstrate(*, home: Path) -> None:
     for tenant in tenants:
         work(tenant)
     inside(tenants[0], real=real and has_node(tenants[0], REAL))
+    lend_and_reclaim(host, owner=tenants[0], guest=tenants[1])
     title("Who sees what")
     for tenant in tenants:
         tenant.run("kubectl", "get", "nodes,pods", "-o", "wide")
@@ -194,6 +202,62 @@ def inside(tenant: Shell, *, real: bool) -> None:
     tenant.run("kubectl", "patch", "configmap", "settings", "--type=merge", "-p", change)
     watch = f"until grep {greeting} /settings/greeting; do sleep 0.2; done"
     tenant.run("kubectl", "exec", "shell", "--", "timeout", f"{SEEN_WITHIN:.0f}", "sh", "-c", watch)
+
+
+def lend_and_reclaim(host: Shell, *, owner: Shell, guest: Shell) -> None:
+    """Low-priority work fills the pool; a guaranteed gang calls its GPUs in, and is told step by step."""
+    title(f"Idle GPUs are lent to {guest.who}, and called in by {owner.who}")
+    for tenant, name in ((owner, "gang"), (guest, "lend")):
+        if tenant.ask("kubectl", "get", f"job/{name}", "--ignore-not-found", "-o", "name"):
+            tenant.run("kubectl", "delete", f"job/{name}", "--timeout=60s")
+    guest.run("kubectl", "apply", "-f", "examples/lend.yaml")
+    wait_for(lambda: running(guest, "lend") >= LENT, what="the pool is not filled with low-priority work")
+    host.run("vkgateway", "top")
+
+    began = time.monotonic()
+    owner.run("kubectl", "apply", "-f", "examples/gang.yaml")
+    wait_for(lambda: notices(guest) != "", what="nobody was told to go")
+    tell(began, f"pods of {guest.who} are told to go, with a deadline that they can read")
+    guest.run("kubectl", "get", "pods", "-l", "job-name=lend", "-o", NOTICE_COLUMNS)
+    owner.run("kubectl", "get", "pods", "-l", "job-name=gang")
+    host.run("vkgateway", "queue")
+    wait_for(lambda: running(owner, "gang") == GANG, what="the guaranteed gang does not run")
+    tell(began, f"the gang of {owner.who} runs")
+    owner.run("kubectl", "get", "pods", "-l", "job-name=gang")
+    guest.run("kubectl", "get", "pods", "-l", "job-name=lend", "-o", REASON_COLUMNS)
+    host.run("vkgateway", "top")
+    owner.run("kubectl", "delete", "job/gang", "--timeout=60s")
+    guest.run("kubectl", "delete", "job/lend", "--timeout=60s")
+
+
+def running(tenant: Shell, job: str) -> int:
+    """How many pods of a job are running."""
+    chosen = "-l", f"job-name={job}", "--field-selector=status.phase=Running"
+    names = tenant.ask("kubectl", "get", "pods", *chosen, "-o", "name")
+    return len(names.split())
+
+
+def notices(tenant: Shell) -> str:
+    """The deadlines that pods were told."""
+    return tenant.ask("kubectl", "get", "pods", "-o", f"jsonpath={{.items[*].metadata.annotations.{DEADLINE}}}")
+
+
+def wait_for(look: Callable[[], bool], *, what: str) -> None:
+    """Look until it is so.
+
+    Raises:
+        DemoError: it was not so in time.
+    """
+    deadline = time.monotonic() + RECLAIM_SECONDS
+    while not look():
+        if time.monotonic() > deadline:
+            raise DemoError(f"{what}, after {RECLAIM_SECONDS:.0f} s")
+        time.sleep(0.2)
+
+
+def tell(began: float, what: str) -> None:
+    """A step of the reclaim, with its time."""
+    print(bold(f"+{time.monotonic() - began:.1f} s: {what}") + "\n", flush=True)
 
 
 def say_how_to_go_on(tenants: Sequence[Shell], *, kubectl: Path, seconds: float) -> None:

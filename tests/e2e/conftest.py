@@ -46,10 +46,15 @@ def pools(platform: Platform) -> tuple[str, ...]:
     return tuple(part for name in names for part in ("--pool", name))
 
 
+def guaranteed(pools: tuple[str, ...]) -> tuple[str, ...]:
+    """The same pools, with the GPUs of two nodes of the first guaranteed."""
+    return tuple(f"{part}:guarantee=nvidia.com/gpu=16" if part == "a100" else part for part in pools)
+
+
 @pytest.fixture(scope="session")
 def alpha(platform: Platform, pools: tuple[str, ...]) -> Cluster:
     """A tenant's cluster."""
-    platform.vkgateway("tenant", "create", "alpha", *pools)
+    platform.vkgateway("tenant", "create", "alpha", *guaranteed(pools))
     return platform.tenant("alpha")
 
 

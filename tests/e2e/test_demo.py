@@ -38,6 +38,8 @@ def test_the_demonstration_can_be_repeated(platform: Platform, alpha: Cluster, b
         assert f"{tenant}$ kubectl rollout status deployment/web" in shown
         assert f"export KUBECONFIG={tmp_path}/{tenant}.kubeconfig" in shown
     assert "job.batch/train condition met" in shown
+    assert "s: the gang of alpha runs" in shown
+    assert "PreemptionByVkgateway" in shown
     if platform.real:
         assert "shell says hello" in shown
         assert shown.count("changed-at-") >= 3  # asked for, waited for, seen
