@@ -7,6 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from vkgateway.arbiter.decisions import HoldCode
+from vkgateway.model.names import ADMISSION_GATE, EVICTION_DEADLINE_ANNOTATION, GANG_ANNOTATIONS
+from vkgateway.sync.admission.tenant import PREEMPTED
+from vkgateway.translate.conditions import ADMITTED_CONDITION
+from vkgateway.translate.gangs import WAYS
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LINK = re.compile(r"\[[^\]]*\]\((?![a-z]+:)([^)#\s]*)(?:#([^)\s]+))?\)")
@@ -41,3 +47,11 @@ def test_make_targets_that_are_named_exist() -> None:
     for page in PAGES:
         named = set(re.findall(r"(?:^|`)make ([a-z-]*[a-z])", page.read_text(), re.MULTILINE))
         assert named <= targets, f"{page.name} names {named - targets}"
+
+
+def test_the_page_about_scheduling_names_every_reason_way_and_mark() -> None:
+    page = (ROOT / "docs" / "scheduling.md").read_text()
+    assert [code for code in HoldCode if f"| `{code}` |" not in page] == []
+    assert [way.title for way in WAYS if f"| {way.title} |" not in page and f"| `{way.title}` |" not in page] == []
+    marks = {*GANG_ANNOTATIONS, EVICTION_DEADLINE_ANNOTATION, ADMISSION_GATE, ADMITTED_CONDITION, PREEMPTED}
+    assert [mark for mark in sorted(marks) if mark not in page] == []
