@@ -110,7 +110,11 @@ class ComputeLink:
             on_complete=self._completed,
         )
         self.nodes: Reflector[NodeView] = Reflector(
-            client, resources.NODES, decode=_decode_node, on_change=self._node_changed
+            client,
+            resources.NODES,
+            decode=_decode_node,
+            on_change=self._node_changed,
+            on_complete=self._nodes_known,
         )
         self.namespaces: Reflector[NamespaceView] = Reflector(
             client,
@@ -283,6 +287,9 @@ class ComputeLink:
         if old is not None and new is not None and same_for_us(old, new):
             return
         self._pool_nodes.clear()
+        self._nodes_known()
+
+    def _nodes_known(self) -> None:
         for callback in self.on_nodes_changed:
             callback()
 

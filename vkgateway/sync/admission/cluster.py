@@ -38,6 +38,7 @@ class ClusterFacts:
         link.on_pod_changed.append(self._pod_changed)
         link.on_stranger_changed.append(self._stranger_changed)
         link.on_nodes_changed.append(poke)
+        link.on_reachable_changed.append(poke)
         for pod in link.pods.items.values():
             self._count(pod)
         for stranger in link.strangers.items.values():
@@ -48,6 +49,7 @@ class ClusterFacts:
         self.link.on_pod_changed.remove(self._pod_changed)
         self.link.on_stranger_changed.remove(self._stranger_changed)
         self.link.on_nodes_changed.remove(self._poke)
+        self.link.on_reachable_changed.remove(self._poke)
 
     @property
     def known(self) -> bool:
