@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod
 from vkgateway.model.names import ADMISSION_GATE, EVICTION_DEADLINE_ANNOTATION
-from vkgateway.sync.admission.tenant import PREEMPTED
+from vkgateway.sync.admission.verdicts import PREEMPTED
 from vkgateway.translate.conditions import ADMITTED_CONDITION
 
 GANG = "vkgateway.io/gang"

@@ -9,7 +9,7 @@ import pytest
 
 from vkgateway.arbiter.decisions import HoldCode
 from vkgateway.model.names import ADMISSION_GATE, EVICTION_DEADLINE_ANNOTATION, GANG_ANNOTATIONS
-from vkgateway.sync.admission.tenant import PREEMPTED
+from vkgateway.sync.admission.verdicts import PREEMPTED
 from vkgateway.translate.conditions import ADMITTED_CONDITION
 from vkgateway.translate.gangs import WAYS
 

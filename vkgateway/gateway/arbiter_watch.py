@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.facts import Snapshot
+from vkgateway.arbiter.facts import PodState, Snapshot
 from vkgateway.arbiter.report import report
 from vkgateway.gateway import metrics
 from vkgateway.gateway.config import Arbiter
 from vkgateway.gateway.decisionlog import DecisionLog
 from vkgateway.gateway.usagelog import Usage, UsageLog
-from vkgateway.sync.admission.tenant import PREEMPTED
-from vkgateway.sync.admission.verdicts import Ran
+from vkgateway.sync.admission.verdicts import PREEMPTED, Ran
 from vkgateway.sync.compute import Key
 from vkgateway.translate.governed import is_extended
+
+_SHORTEST: Final = 60.0
+_LONGEST: Final = 3600.0
+"""Seconds between two times at which it is told what running pods have used so far."""
+_PACE: Final = 0.36
+"""Seconds a record: 60 MB a day at most."""
 
 
 class ArbiterWatch:
@@ -68,6 +76,20 @@ class ArbiterWatch:
                     )
                 )
 
+    async def run(self) -> None:
+        """Write down now and then what running pods have used so far, until cancelled."""
+        while self._usage is not None:
+            written = await asyncio.to_thread(self.record_running, time.time())
+            await asyncio.sleep(min(_LONGEST, max(_SHORTEST, written * _PACE)))
+
+    def record_running(self, now: float) -> int:
+        """Write down what pods have used that run now; returns how many records that took."""
+        if self._usage is None or self._last is None:
+            return 0
+        used = list(running(self._last[0], self.names(), now))
+        self._usage.record(*used)
+        return len(used)
+
     def measure(self) -> None:
         """Set the figures of pools, as they are after the last cycle."""
         if self._last is not None:
@@ -77,3 +99,28 @@ class ArbiterWatch:
         """How pools, tenants and gangs stand after the last cycle, as JSON."""
         empty = Snapshot(pools=(), quotas=(), gangs=()), Decisions(), 0.0
         return msgspec.json.encode(report(*(self._last or empty), names=self.names()))
+
+
+def running(snapshot: Snapshot, names: Mapping[str, Key], now: float) -> Iterator[Usage]:
+    """What the pods that hold something have used until now; those that are only on their way out are left out."""
+    for gang in snapshot.gangs:
+        for pod in gang.pods:
+            key = names.get(pod.uid)
+            if pod.pool is None or key is None or pod.state in (PodState.WAITING, PodState.ENDING):
+                continue
+            for resource, amount in pod.shape.requests:
+                if is_extended(resource):
+                    yield Usage(
+                        tenant=gang.tenant,
+                        namespace=key[0],
+                        pod=key[1],
+                        gang=gang.id,
+                        band=gang.band.value,
+                        borrowed=pod.borrowed,
+                        pool=pod.pool[1],
+                        compute_cluster=pod.pool[0],
+                        resource=resource,
+                        units=amount / 1000,
+                        start=pod.since,
+                        end=now,
+                    )

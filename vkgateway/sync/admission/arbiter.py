@@ -215,7 +215,7 @@ class Arbitration:
         self.meter.decided({gang.id: gang for gang in snapshot.gangs}, decisions, now=self._clock())
         if self._observer is not None:
             self._observer.decided(snapshot, told, now=now, seconds=seconds)
-        self._set_timer(decisions, self._clock())
+        self._set_timer(told, self._clock())
         await asyncio.sleep(seconds * _REST)
 
     def _judge(self, snapshot: Snapshot, now: float) -> Decisions:

@@ -147,7 +147,7 @@ class TenantGangs:
         governed = [member for member in there if member.governed]
         if not governed:
             return None, None
-        marks, hold = self._agreed(name, members)
+        marks, hold = self._agreed(name, there)
         pods = [
             self._pod(member, seen[member.uid])
             for member in governed

@@ -19,7 +19,7 @@ from vkgateway.sync.admission.beside import Beside
 from vkgateway.sync.admission.conditions import set_condition
 from vkgateway.sync.admission.member import Member, may_be_member, read_member
 from vkgateway.sync.admission.tenant import TenantAdmission
-from vkgateway.sync.admission.verdicts import Said, Waits
+from vkgateway.sync.admission.verdicts import Said
 from vkgateway.sync.compute import Key
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.pods.case import Binding, decode
@@ -27,7 +27,6 @@ from vkgateway.sync.pods.views import TenantPodView
 from vkgateway.translate.conditions import ADMITTED_CONDITION
 from vkgateway.translate.gangs import Reference
 from vkgateway.translate.governed import ungate_patch
-from vkgateway.translate.holdtext import sentence
 
 log = structlog.get_logger(__name__)
 
@@ -177,19 +176,18 @@ class Gates:
         if waits is None:
             return
         told = self._told.setdefault(member.uid, _Told(since=now))
-        text = _text(waits, now)
-        if (told.code, told.text) == (waits.hold.code, text):
+        if (told.code, told.text) == (waits.code, waits.text):
             return
         due = max(told.since + _PATIENCE, told.at + _QUIET if told.at else 0.0)
         if due > now:
             self._later(view.metadata.key, due - now)
             return
-        news = told.code != waits.hold.code
-        told.at, told.code, told.text = now, waits.hold.code, text
+        news = told.code != waits.code
+        told.at, told.code, told.text = now, waits.code, waits.text
         if news:
-            kind: Literal["Normal", "Warning"] = "Warning" if waits.hold.code in _SERIOUS else "Normal"
-            await self._events.emit(view.metadata, reason=waits.hold.code, message=waits.hold.message, kind=kind)
-        await self._set_condition(view, status="False", reason=waits.hold.code, message=text)
+            kind: Literal["Normal", "Warning"] = "Warning" if waits.code in _SERIOUS else "Normal"
+            await self._events.emit(view.metadata, reason=waits.code, message=waits.reason, kind=kind)
+        await self._set_condition(view, status="False", reason=waits.code, message=waits.text)
 
     async def _set_condition(self, view: TenantPodView, *, status: str, reason: str, message: str) -> None:
         now = datetime.fromtimestamp(self._clock(), UTC)
@@ -201,9 +199,3 @@ class Gates:
 def is_gated(view: TenantPodView) -> bool:
     """Whether our scheduling gate is on a pod."""
     return any(gate.name == ADMISSION_GATE for gate in view.spec.scheduling_gates)
-
-
-def _text(waits: Waits, now: float) -> str:
-    return sentence(
-        waits.hold, pool=virtual_node_name(waits.pool[1], waits.pool[0]) if waits.pool is not None else "", now=now
-    )

@@ -10,17 +10,16 @@ from vkgateway.arbiter.decisions import Admit, Evict, Hold, Promote, Reprieve
 from vkgateway.arbiter.facts import Gang, PodState, PoolKey, Quota
 from vkgateway.arbiter.limits import Admission
 from vkgateway.kube.reflector import Reflector
+from vkgateway.model.names import virtual_node_name
+from vkgateway.sync.admission.accounts import Accounts, Audience
 from vkgateway.sync.admission.gangs import Bounds, Seen, TenantGangs
 from vkgateway.sync.admission.member import Member
 from vkgateway.sync.admission.sight import Sight, ending_gang, is_placed, recovered
-from vkgateway.sync.admission.startmeter import StartMeter
-from vkgateway.sync.admission.verdicts import Book, Ran, Said, Verdict, Waits
+from vkgateway.sync.admission.verdicts import PREEMPTED, Book, Said, Verdict, Waits
 from vkgateway.sync.compute import ComputeLink, Key
 from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
-
-PREEMPTED: Final = "PreemptionByVkgateway"
-"""Reason that a pod which was evicted by the arbiter ends with."""
+from vkgateway.translate.holdtext import sentence
 
 _UNBOUND_AFTER: Final = 120.0
 """Seconds for which room is kept for a pod that was let go and that its tenant's scheduler does not bind."""
@@ -29,7 +28,7 @@ _LEFT_ALONE: Final = 300.0
 _PENDING: Final = Admission("pending")
 
 
-class Service(Protocol):
+class Service(Audience, Protocol):
     """The part of the arbitration that a tenant's part speaks to."""
 
     def poke(self) -> None:
@@ -40,13 +39,6 @@ class Service(Protocol):
 
     def bounds(self, pool: PoolKey | None) -> Bounds:
         """How those who are evicted from a pool are treated."""
-
-    def ended(self, tenant: str, ran: Ran) -> None:
-        """A pod that ran has ended."""
-
-    @property
-    def meter(self) -> StartMeter:
-        """Measures the way to guaranteed starts."""
 
 
 class TenantAdmission:
@@ -84,8 +76,7 @@ class TenantAdmission:
         """The uids of those, by cluster and name."""
         self._known: dict[str, Seen] = {}
         """Where each member stood when it was last looked at."""
-        self._running: dict[str, float] = {}
-        """Since when (seconds since the epoch) a member holds what it was given below."""
+        self._accounts = Accounts(name, service, clock=clock)
 
     @property
     def known(self) -> bool:
@@ -112,7 +103,7 @@ class TenantAdmission:
     def put(self, member: Member) -> None:
         """Take in a pod that was read."""
         if self.gangs.member(member.uid) is None and member.governed and not member.bound:
-            self._service.meter.arrived(self._gang(member), created=member.created, now=self._clock())
+            self._accounts.arrived(member)
         self.gangs.unbound.pop(member.uid, None)
         self.gangs.put(member)
         self._known[member.uid] = self._sight.seen(member)
@@ -125,7 +116,10 @@ class TenantAdmission:
         for member in self.gangs.under(key):
             seen = self._sight.seen(member)
             if member.governed:
-                self._account(member, seen)
+                below = self._sight.below(member)
+                self._accounts.note(
+                    member, seen, below=below[0] if below else None, verdict=self.book.verdicts.get(member.uid)
+                )
             if self._sight.is_gone(member):
                 gone.append(member)
                 self._drop(member)
@@ -150,43 +144,13 @@ class TenantAdmission:
             self._left_behind[pod.tenant_uid] = ending_gang(self.name, pod, link.name, now=self._clock())
             self._service.recount(pod, link.name)
 
-    def _account(self, member: Member, seen: Seen) -> None:
-        """Note when a member begins to hold something below, and tell once it holds it no more."""
-        below = self._sight.below(member)
-        if seen.state is not None:
-            if below is not None and member.uid not in self._running:
-                self._running[member.uid] = seen.since
-            if below is not None and below[0].spec.node_name:
-                self._service.meter.bound(member.uid, now=self._clock())
-            return
-        verdict = self.book.verdicts.get(member.uid)
-        start = self._running.pop(member.uid, None)
-        self._service.meter.gone(self._gang(member), member.uid)
-        if start is None or verdict is None:
-            return
-        evicted = verdict.said is Said.EVICTING
-        marks = member.marks
-        ran = Ran(
-            namespace=member.key[0],
-            name=member.key[1],
-            gang=self._gang(member),
-            band=member.band,
-            verdict=verdict,
-            shape=member.shape,
-            start=start,
-            end=self._clock(),
-            saved=marks.checkpoint if marks is not None else 0.0,
-            why=PREEMPTED if evicted else "Succeeded" if seen.done else "Ended",
-        )
-        self._service.ended(self.name, ran)
-
     def _gang(self, member: Member) -> str:
         return f"{self.name}/{member.group}"
 
     def _drop(self, member: Member) -> None:
         self._known.pop(member.uid, None)
         self.gangs.unbound.pop(member.uid, None)
-        self._running.pop(member.uid, None)
+        self._accounts.forget(member.uid)
         self.gangs.drop(member.uid)
         self.book.forget(member.uid)
         retaken = self._sight.retaken
@@ -235,7 +199,9 @@ class TenantAdmission:
 
     def hold(self, holds: Iterable[Hold], *, pools: Mapping[str, PoolKey]) -> None:
         """Why gangs wait, in the place of all that was said before; those of which that changed are looked at."""
-        old, self.book.holds = self.book.holds, {hold.gang: Waits(hold, pools.get(hold.gang)) for hold in holds}
+        now = self._clock()
+        old = self.book.holds
+        self.book.holds = {hold.gang: _waits(hold, pools.get(hold.gang), now) for hold in holds}
         for gang, waits in self.book.holds.items():
             if old.get(gang) != waits:
                 for member in self.gangs.of_gang(gang):
@@ -291,7 +257,7 @@ class TenantAdmission:
             return _PENDING
         if verdict is None:
             waits = self.waits(member)
-            return _PENDING if waits is None else Admission("held", waits.hold.code, waits.hold.message)
+            return _PENDING if waits is None else Admission("held", waits.code, waits.reason)
         binding = self._bindings.get(node)
         if binding is None or (binding.link.name, binding.pool.name) != verdict.pool:
             self.take_back(uid)
@@ -345,3 +311,8 @@ class TenantAdmission:
         for pod, link in self._sight.under(member.key):
             if pod.tenant_uid == member.uid:
                 self._service.recount(pod, link.name)
+
+
+def _waits(hold: Hold, pool: PoolKey | None, now: float) -> Waits:
+    node = virtual_node_name(pool[1], pool[0]) if pool is not None else ""
+    return Waits(hold.code, hold.message, sentence(hold, pool=node, now=now))

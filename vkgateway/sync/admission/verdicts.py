@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
-from vkgateway.arbiter.decisions import Hold
 from vkgateway.arbiter.facts import PoolKey, Shape
+
+PREEMPTED: Final = "PreemptionByVkgateway"
+"""Reason that a pod which was evicted by the arbiter ends with."""
 
 
 class Said(StrEnum):
@@ -55,10 +58,13 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Why a pod's gang does not start now, and in whose line it stands."""
+    """Why a pod's gang does not start now, and how that is told: what makes no difference to the text is no news."""
 
-    hold: Hold
-    pool: PoolKey | None
+    code: str
+    reason: str
+    """Why, in a sentence."""
+    text: str
+    """The same with place in line and expected start."""
 
 
 class Book:
