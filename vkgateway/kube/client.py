@@ -21,6 +21,7 @@ import msgspec
 from vkgateway.kube import errors, tls
 from vkgateway.kube.answers import AnswerTooLongError
 from vkgateway.kube.http1 import Pool
+from vkgateway.kube.line import Server
 from vkgateway.kube.resources import Resource
 from vkgateway.kube.streams import Stream, open_stream
 from vkgateway.model.errors import InputError
@@ -115,6 +116,7 @@ class Client:
         self._head: Final = _head({"Host": place.authority} | _HEADERS)
         self._metadata_head: Final = _head({"Host": place.authority} | _HEADERS | {"Accept": _METADATA})
         self._origin: Final = place.host, place.port
+        self._line_to: Server | None = None
         self._pool: Pool | None = None
         self._streams: set[Stream] = set()
         self._closed = False
@@ -388,20 +390,10 @@ class Client:
         """
         self._check_open()
         # On a connection of its own: it lives long, and must not eat up those that requests wait for.
-        host, port = self._origin
         head = await self._authorized(self._head)
         message = self._message("GET", path, params=params, body=None, content_type=JSON, head=head)
         try:
-            stream = await open_stream(
-                host,
-                port,
-                message,
-                ssl=self._context(),
-                server_hostname=self.server_hostname,
-                connect_timeout=_CONNECT_TIMEOUT,
-                inactivity=inactivity,
-                on_connect=_keep_alive,
-            )
+            stream = await open_stream(self._lines(), message, inactivity=inactivity)
         except OSError as error:
             raise self.unreachable("GET", path, error) from error
         self._streams.add(stream)
@@ -436,20 +428,23 @@ class Client:
 
     def _open_pool(self) -> Pool:
         self._check_open()
-        host, port = self._origin
-        self._pool = Pool(
-            host,
-            port,
-            ssl=self._context(),
-            server_hostname=self.server_hostname,
-            limit=self._max_connections,
-            connect_timeout=_CONNECT_TIMEOUT,
-            on_connect=_keep_alive,
-        )
+        self._pool = Pool(self._lines(), limit=self._max_connections)
         return self._pool
 
-    def _context(self) -> ssl_module.SSLContext | None:
-        return (self.ssl or ssl_module.create_default_context()) if self._base[0] == "https" else None
+    def _lines(self) -> Server:
+        """Where all connections lead, and what they share."""
+        if self._line_to is None:
+            host, port = self._origin
+            secure = self._base[0] == "https"
+            self._line_to = Server(
+                host=host,
+                port=port,
+                ssl=(self.ssl or ssl_module.create_default_context()) if secure else None,
+                server_hostname=self.server_hostname,
+                connect_timeout=_CONNECT_TIMEOUT,
+                on_connect=_keep_alive,
+            )
+        return self._line_to
 
     def _check_open(self) -> None:
         if self._closed:

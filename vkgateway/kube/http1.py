@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl as ssl_module
 from collections import deque
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 from vkgateway.kube.answers import Answer, AnswerReader, MalformedAnswerError
+from vkgateway.kube.deadlines import Deadlines
+from vkgateway.kube.line import Line, Server
 
 _IDLE: Final = 60.0
 """Seconds after which an unused connection is not trusted any more."""
@@ -29,42 +30,32 @@ class ConnectionClosedError(ConnectionError):
         """Whether not one byte of an answer had come."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(Line):
     """One connection; it carries one request at a time."""
 
     def __init__(self, on_lost: Callable[[Connection], None]) -> None:
+        super().__init__()
         self.used = False
         self.idle_since = 0.0
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._on_lost = on_lost
-        self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[Answer] | None = None
         self._reader = AnswerReader()
 
     @property
     def usable(self) -> bool:
         """Whether another request may be sent."""
-        return self._transport is not None and not self._transport.is_closing() and self._waiter is None
+        return self.transport is not None and not self.transport.is_closing() and self._waiter is None
 
     def send(self, request: bytes) -> asyncio.Future[Answer]:
         """Send a request; the future gets its answer, or ConnectionError."""
-        assert self._transport is not None
         waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiter = waiter
-        self._transport.write(request)
+        self.write(request)
         return waiter
 
-    def abort(self) -> None:
-        """Close at once; an answer under way is lost."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
-        self._transport = cast("asyncio.Transport", transport)
-
-    def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
+    def heard(self, data: bytes) -> None:
+        """See `Line`."""
         if self._waiter is None:
             self.abort()  # nobody has asked: whatever this is, it must not become an answer
             return
@@ -77,21 +68,21 @@ class Connection(asyncio.Protocol):
         if answer is not None:
             self._done(answer)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
-        answer = None if exc is not None else self._reader.end()
+    def lost(self, why: Exception | None) -> None:
+        """See `Line`."""
+        answer = None if why is not None else self._reader.end()
         if answer is not None:
             self._done(answer)
         else:
-            why = str(exc) if exc is not None else "the server closed the connection"
-            self._finish(ConnectionClosedError(why, unused=self._reader.untouched))
+            message = str(why) if why is not None else "the server closed the connection"
+            self._finish(ConnectionClosedError(message, unused=self._reader.untouched))
         if not self.closed.done():
             self.closed.set_result(None)
         self._on_lost(self)
 
     def _done(self, answer: Answer) -> None:
-        if not self._reader.keeps and self._transport is not None:
-            self._transport.close()
+        if not self._reader.keeps:
+            self.close()
         self._reader = AnswerReader()
         waiter, self._waiter = self._waiter, None
         self.used = True
@@ -107,28 +98,14 @@ class Connection(asyncio.Protocol):
 class Pool:
     """Connections to one server, at most `limit`; whoever finds none free waits for its turn."""
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        *,
-        ssl: ssl_module.SSLContext | None,
-        server_hostname: str | None,
-        limit: int,
-        connect_timeout: float,
-        on_connect: Callable[[asyncio.BaseTransport], None] = lambda _transport: None,
-    ) -> None:
-        self._host = host
-        self._port = port
-        self._ssl = ssl
-        self._server_hostname = server_hostname if ssl is not None else None
+    def __init__(self, server: Server, *, limit: int) -> None:
+        self._server = server
         self._limit = limit
-        self._connect_timeout = connect_timeout
-        self._on_connect = on_connect
         self._free: list[Connection] = []
         self._all: set[Connection] = set()
         self._busy = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._deadlines = Deadlines()
         self._closed = False
 
     async def request(self, method: str, request: bytes, *, timeout: float) -> Answer:
@@ -137,21 +114,21 @@ class Pool:
         A request that changes nothing when repeated is sent once more where a kept connection turns out to be closed.
         Raises OSError (TimeoutError and ConnectionError among them).
         """
+        until = asyncio.get_running_loop().time() + timeout
         try:
-            async with asyncio.timeout(timeout):
-                await self._turn()
-                try:
-                    return await self._exchange(method, request)
-                finally:
-                    self._next()
+            await self._turn(until)
+            try:
+                return await self._exchange(method, request, until)
+            finally:
+                self._next()
         except TimeoutError:
             raise TimeoutError(f"no answer within {timeout:g} s") from None
 
-    async def _exchange(self, method: str, request: bytes) -> Answer:
+    async def _exchange(self, method: str, request: bytes, until: float) -> Answer:
         while True:
-            connection = self._take() or await self._connect()
+            connection = self._take() or await self._connect(until)
             try:
-                answer = await connection.send(request)
+                answer = await self._deadlines.wait(connection.send(request), until=until)
             except ConnectionClosedError as error:
                 if connection.used and error.unused and method in _IDEMPOTENT:
                     continue
@@ -174,20 +151,12 @@ class Pool:
             connection.abort()
         return None
 
-    async def _connect(self) -> Connection:
-        loop = asyncio.get_running_loop()
+    async def _connect(self, until: float) -> Connection:
         if self._closed:
             raise ConnectionClosedError("the client is closed")
-        async with asyncio.timeout(self._connect_timeout):
-            transport, connection = await loop.create_connection(
-                lambda: Connection(self._lost),
-                self._host,
-                self._port,
-                ssl=self._ssl,
-                server_hostname=self._server_hostname,
-            )
+        async with asyncio.timeout_at(until):
+            connection = await self._server.connect(Connection(self._lost))
         self._all.add(connection)
-        self._on_connect(transport)
         return connection
 
     def _lost(self, connection: Connection) -> None:
@@ -195,12 +164,12 @@ class Pool:
         with contextlib.suppress(ValueError):
             self._free.remove(connection)
 
-    async def _turn(self) -> None:
+    async def _turn(self, until: float) -> None:
         if self._busy >= self._limit:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
-                await turn
+                await self._deadlines.wait(turn, until=until)
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
                     self._next()
@@ -220,6 +189,7 @@ class Pool:
     async def close(self) -> None:
         """Close all connections; requests under way fail."""
         self._closed = True
+        self._deadlines.close()
         self._free.clear()
         connections = list(self._all)
         for connection in connections:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import ssl as ssl_module
-from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 import httptools
 
 from vkgateway.kube.answers import MalformedAnswerError, check_bounds, is_framed
+from vkgateway.kube.line import Line, Server
 
 _PAUSE_AT: Final = 1024 * 1024
 """Bytes that wait to be read before the server is asked to stop."""
 
 
-class Stream(asyncio.Protocol):
+class Stream(Line):
     """One request on a connection of its own, and its answer."""
 
     def __init__(self, *, inactivity: float | None) -> None:
+        super().__init__()
         self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._inactivity = inactivity
         self._heard = self._loop.time()
@@ -62,17 +61,16 @@ class Stream(asyncio.Protocol):
                 raise self._why(self._ended)
             await self._news()
         pieces, self._pieces, self._waiting = self._pieces, [], 0
-        if self._paused and self._transport is not None:
+        if self._paused and self.transport is not None:
             self._paused = False
-            self._transport.resume_reading()
+            self.transport.resume_reading()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def close(self) -> None:
         """Close the connection at once."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._transport is not None:
-            self._transport.abort()
+        self.abort()
 
     async def _news(self) -> None:
         self._waiter = self._loop.create_future()
@@ -109,21 +107,16 @@ class Stream(asyncio.Protocol):
         else:
             self._break(TimeoutError(f"not a byte in {self._inactivity:g} s"))
 
-    # What the event loop calls; see asyncio.Protocol.
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
-        self._transport = cast("asyncio.Transport", transport)
-        if self._inactivity is not None:
-            self._timer = self._loop.call_later(self._inactivity, self._look)
-
     def send(self, request: bytes) -> None:
         """Send the request."""
-        assert self._transport is not None
-        self._transport.write(request)
+        if self._inactivity is not None:
+            self._timer = self._loop.call_later(self._inactivity, self._look)
+        self.write(request)
 
-    def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
+    # What the line tells.
+
+    def heard(self, data: bytes) -> None:
+        """See `Line`."""
         self._heard = self._loop.time()
         self._received += len(data)
         try:
@@ -135,17 +128,17 @@ class Stream(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._break(MalformedAnswerError(f"no HTTP/1.1 answer: {error}"))
             return
-        if self._waiting > _PAUSE_AT and not self._paused and self._transport is not None:
+        if self._waiting > _PAUSE_AT and not self._paused and self.transport is not None:
             self._paused = True
-            self._transport.pause_reading()
+            self.transport.pause_reading()
         self._tell()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
-        if exc is None and self._begun and not is_framed(self._headers):
+    def lost(self, why: Exception | None) -> None:
+        """See `Line`."""
+        if why is None and self._begun and not is_framed(self._headers):
             self._end(EOFError())  # an answer without a length ends with its connection
         else:
-            self._end(exc if isinstance(exc, OSError) else ConnectionError("the server closed the connection"))
+            self._end(why if isinstance(why, OSError) else ConnectionError("the server closed the connection"))
 
     # What the parser calls.
 
@@ -171,35 +164,13 @@ class Stream(asyncio.Protocol):
             self._end(EOFError())
 
 
-async def open_stream(
-    host: str,
-    port: int,
-    request: bytes,
-    *,
-    ssl: ssl_module.SSLContext | None,
-    server_hostname: str | None,
-    connect_timeout: float,
-    inactivity: float | None,
-    on_connect: Callable[[asyncio.BaseTransport], None],
-) -> Stream:
+async def open_stream(server: Server, request: bytes, *, inactivity: float | None) -> Stream:
     """Connect, send a whole request and wait for the answer's head; the caller closes the stream.
 
-    `inactivity` is how many seconds may pass without a byte, from the connection on. Raises OSError (TimeoutError and
-    ConnectionError among them).
+    `inactivity` is how many seconds may pass without a byte. Raises OSError (TimeoutError and ConnectionError among
+    them).
     """
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(connect_timeout):
-            transport, stream = await loop.create_connection(
-                lambda: Stream(inactivity=inactivity),
-                host,
-                port,
-                ssl=ssl,
-                server_hostname=server_hostname if ssl is not None else None,
-            )
-    except TimeoutError:
-        raise TimeoutError(f"no connection within {connect_timeout:g} s") from None
-    on_connect(transport)
+    stream = await server.connect(Stream(inactivity=inactivity))
     try:
         stream.send(request)
         await stream.head()

@@ -18,7 +18,8 @@ from urllib.parse import urlencode, urlsplit
 import h11
 
 from vkgateway.kube.errors import Unreachable
-from vkgateway.kube.wire import Tls, Wire
+from vkgateway.kube.tlsbytes import Tls
+from vkgateway.kube.wire import Wire
 
 Headers = tuple[tuple[str, str], ...]
 """Names in lower case, in the order they came."""

@@ -10,15 +10,15 @@ It also saves the event loop's 256 KiB of buffer for each TLS connection.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
+
+from vkgateway.kube.tlsbytes import Tls
 
 _INBOX = 64 * 1024
 """Bytes that wait for `read` before the peer is asked to stop, roughly."""
-_RECORD = 64 * 1024
 
 
 class Joint(Protocol):
@@ -32,72 +32,6 @@ class Joint(Protocol):
 
     def throttle(self, sink: Wire, *, on: bool) -> None:
         """Hear that `sink` cannot take more for now, or can again."""
-
-
-class Tls:
-    """A TLS connection without a socket: bytes of the network in and out, bytes of the application out and
-    in.
-    """
-
-    def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_name: str | None = None) -> None:
-        self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
-        self._session = context.wrap_bio(
-            self._incoming, self._outgoing, server_side=server_side, server_hostname=server_name
-        )
-        self.established = False
-        self.ended = False
-
-    def receive(self, data: bytes) -> bytes:
-        """Take bytes from the network; returns those meant for the application. Raises ssl.SSLError."""
-        self._incoming.write(data)
-        if not self.established and not self._shake_hands():
-            return b""
-        chunks = []
-        try:
-            while chunk := self._session.read(_RECORD):
-                chunks.append(chunk)
-            self.ended = True
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLZeroReturnError:
-            self.ended = True
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-    def _shake_hands(self) -> bool:
-        try:
-            self._session.do_handshake()
-        except ssl.SSLWantReadError:
-            return False
-        self.established = True
-        return True
-
-    def start(self) -> None:
-        """Say hello, where we are the client; the bytes are in `pending`."""
-        self._shake_hands()
-
-    def seal(self, data: bytes) -> None:
-        """Encrypt application bytes into `pending`."""
-        view = memoryview(data)
-        while view:
-            view = view[self._session.write(view) :]
-
-    def seal_end(self) -> None:
-        """Put the notice that we send nothing more into `pending`."""
-        with contextlib.suppress(ssl.SSLError):  # the peer's own notice is not waited for
-            self._session.unwrap()
-
-    def pending(self) -> bytes:
-        """Bytes to put on the network."""
-        return self._outgoing.read()
-
-    def peer_certificate(self) -> bytes | None:
-        """The verified certificate of the peer, DER."""
-        return self._session.getpeercert(binary_form=True)
-
-    def peer_names(self) -> dict[str, Any]:
-        """The verified certificate of the peer as the ssl module tells it; empty without one."""
-        return cast("dict[str, Any]", self._session.getpeercert() or {})
 
 
 class Wire(asyncio.Protocol):

@@ -12,7 +12,8 @@ from typing import Any, Final, Self
 
 import structlog
 
-from vkgateway.kube.wire import Tls, Wire
+from vkgateway.kube.tlsbytes import Tls
+from vkgateway.kube.wire import Wire
 from vkgateway.kubelet import routes
 from vkgateway.kubelet.call import Call, Rejected
 from vkgateway.kubelet.http import Reply, Request, Session

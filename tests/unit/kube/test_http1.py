@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vkgateway.kube import line
 from vkgateway.kube.answers import Answer, AnswerReader, AnswerTooLongError, MalformedAnswerError
 from vkgateway.kube.http1 import ConnectionClosedError, Pool
 
@@ -113,7 +114,7 @@ class Server:
 async def talking(server: Server, *, limit: int = 4) -> AsyncIterator[Pool]:
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    pool = Pool("127.0.0.1", port, ssl=None, server_hostname=None, limit=limit, connect_timeout=5)
+    pool = Pool(line.Server(host="127.0.0.1", port=port, ssl=None), limit=limit)
     try:
         yield pool
     finally:

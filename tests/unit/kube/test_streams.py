@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from vkgateway.kube.answers import MalformedAnswerError
+from vkgateway.kube.line import Server
 from vkgateway.kube.streams import Stream, open_stream
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nRetry-After: 7\r\n\r\n"
@@ -26,14 +27,9 @@ async def streaming(play: Play, *, inactivity: float | None = 5.0) -> AsyncItera
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
         stream = await open_stream(
-            "127.0.0.1",
-            listening.sockets[0].getsockname()[1],
+            Server(host="127.0.0.1", port=listening.sockets[0].getsockname()[1], ssl=None),
             b"GET / HTTP/1.1\r\n\r\n",
-            ssl=None,
-            server_hostname=None,
-            connect_timeout=5,
             inactivity=inactivity,
-            on_connect=lambda _transport: None,
         )
         with contextlib.closing(stream):
             yield stream

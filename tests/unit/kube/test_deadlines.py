@@ -1,0 +1,46 @@
+"""Deadlines: each future at its own time, whatever the order they come in; nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from vkgateway.kube.deadlines import Deadlines
+
+
+async def _waits(deadlines: Deadlines, seconds: float) -> float:
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    with pytest.raises(TimeoutError):
+        await deadlines.wait(loop.create_future(), until=started + seconds)
+    return loop.time() - started
+
+
+@pytest.mark.parametrize("delays", [(0.02, 0.06), (0.06, 0.02), (0.02, 0.02), (0.0, 0.03)])
+async def test_each_is_given_up_at_its_time(delays: tuple[float, float]) -> None:
+    deadlines = Deadlines()
+    waited = await asyncio.gather(*(_waits(deadlines, delay) for delay in delays))
+    for seconds, delay in zip(waited, delays, strict=True):
+        assert delay - 0.005 <= seconds < delay + 0.5
+    assert waited[0] < waited[1] or delays[0] >= delays[1]
+
+
+async def test_what_comes_in_time_is_returned_and_the_rest_still_ends() -> None:
+    deadlines, loop = Deadlines(), asyncio.get_running_loop()
+    soon: asyncio.Future[str] = loop.create_future()
+    loop.call_later(0.01, soon.set_result, "here")
+    got, waited = await asyncio.gather(deadlines.wait(soon, until=loop.time() + 0.03), _waits(deadlines, 0.06))
+    assert got == "here"
+    assert waited >= 0.055
+
+
+async def test_who_is_cancelled_is_forgotten() -> None:
+    deadlines, loop = Deadlines(), asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    task = asyncio.create_task(deadlines.wait(future, until=loop.time() + 0.02))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await asyncio.sleep(0.04)
+    assert future.cancelled()
