@@ -1,0 +1,153 @@
+"""What people are told of waiting and of use: queue, explain, top, usage and replay, of a platform that really decides."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod
+
+POD_GROUPS = "podgroups.scheduling.volcano.sh"
+
+
+@pytest.fixture(scope="module")
+def waiter(platform: Platform) -> Iterator[Cluster]:
+    """A tenant that may use 8 GPUs at most."""
+    platform.vkgateway("tenant", "create", "waiter", "--pool", "v100:guarantee=nvidia.com/gpu=8,limit=nvidia.com/gpu=8")
+    yield platform.tenant("waiter")
+    platform.vkgateway("tenant", "delete", "waiter", "--yes")
+
+
+def gpus(name: str, amount: int, annotations: dict[str, str] | None = None, **spec: Any) -> Document:
+    made = pod(name, container={"resources": {"limits": {"nvidia.com/gpu": str(amount)}}}, **spec)
+    made["metadata"]["annotations"] = annotations or {}
+    return made
+
+
+def as_json(platform: Platform, *args: str) -> Any:
+    return json.loads(platform.vkgateway(*args, "-o", "json"))
+
+
+def test_who_waits_is_in_the_queue_and_can_be_explained(platform: Platform, waiter: Cluster) -> None:
+    waiter.apply(gpus("first", 8))
+    waiter.wait_pod("first", seconds=30)
+    waiter.apply(gpus("second", 8))
+    eventually(lambda: waiting(platform, "second"), seconds=20, what="second stands in line")
+    entry = waiting(platform, "second")
+    assert (entry["tenant"], entry["code"], entry["place"]) == ("waiter", "WaitingForQuota", 1)
+
+    kubeconfig = str(waiter.kubeconfig)
+    eventually(
+        lambda: as_json(platform, "queue", "--kubeconfig", kubeconfig), seconds=20, what="told to the tenant, too"
+    )
+    told = platform.vkgateway("explain", "second", "--kubeconfig", kubeconfig)
+    assert "limit" in told
+    assert "WaitingForQuota" in told
+    assert "second" in platform.vkgateway("explain", "second", "--tenant", "waiter")
+
+    waiter.kubectl("delete", "pod", "first", "--grace-period=1")
+    waiter.wait_pod("second", seconds=30)
+    assert waiting(platform, "second") is None
+    waiter.kubectl("delete", "pod", "second", "--grace-period=1")
+
+
+def waiting(platform: Platform, name: str) -> Any:
+    found = [each for each in as_json(platform, "queue") if name in (each["name"], each["id"])]
+    return found[0] if found else None
+
+
+def test_pools_and_tenants_are_summed_up_and_use_is_accounted_for(platform: Platform, waiter: Cluster) -> None:
+    waiter.apply(gpus("counted", 4, {"kwok.vkgateway.io/run-seconds": "3"}, restartPolicy="Never"))
+    waiter.wait_pod("counted", seconds=30)
+    state = as_json(platform, "top")
+    [pool] = [each for each in state["pools"] if each["pool"] == "v100"]
+    [tenant] = [each for each in state["tenants"] if each["tenant"] == "waiter"]
+    assert (pool["used"], tenant["used"], tenant["guarantee"]) == (4, 4, 8)
+
+    waiter.kubectl("wait", "pod/counted", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+    [used] = eventually(lambda: hours(platform), seconds=20, what="its use in the log")
+    assert 2 / 3600 * 4 < used["hours"] < 60 / 3600 * 8 * 2
+    waiter.kubectl("delete", "pod", "counted", "--grace-period=1")
+
+
+def hours(platform: Platform) -> list[Document]:
+    found = as_json(platform, "usage", "--since", "1h", "--by", "tenant")
+    return [each for each in found if each["by"]["tenant"] == "waiter"]
+
+
+def test_every_decision_that_was_logged_comes_out_the_same_again(platform: Platform, waiter: Cluster) -> None:
+    waiter.apply(gpus("logged", 1))
+    waiter.wait_pod("logged", seconds=30)
+    assert platform.try_vkgateway("replay").code == 0, platform.try_vkgateway("replay")
+    waiter.kubectl("delete", "pod", "logged", "--grace-period=1")
+
+
+def test_figures_of_the_arbiter_are_served(platform: Platform, waiter: Cluster) -> None:
+    waiter.apply(gpus("measured", 1))
+    waiter.wait_pod("measured", seconds=30)
+    address = platform.status()["gateway"]["health"] if "gateway" in platform.status() else ""
+    if not address:
+        config = (platform.data_dir / "gateway.yaml").read_text()
+        port = config.split("observability:")[1].split("port:")[1].split()[0]
+        address = f"http://127.0.0.1:{port}"
+    with urllib.request.urlopen(f"{address}/metrics") as answer:
+        text = answer.read().decode()
+    for name in ("arbiter_cycle_seconds_count", 'guaranteed_start_seconds_count{term="cycle"}', "arbiter_free"):
+        assert f"vkgateway_{name}" in text, name
+    waiter.kubectl("delete", "pod", "measured", "--grace-period=1")
+
+
+def test_a_gang_said_by_a_volcano_pod_group_is_read_from_it(waiter: Cluster) -> None:
+    waiter.apply(pod_group_crd())
+    waiter.kubectl("wait", f"crd/{POD_GROUPS}", "--for=condition=Established", "--timeout=30s")
+    group = {"scheduling.k8s.io/group-name": "pair"}
+    waiter.apply(gpus("pair-0", 1, group))
+    eventually(
+        lambda: "WaitingForMembers" in reason(waiter, "pair-0"), seconds=20, what="nobody says how many they are"
+    )
+    waiter.apply(
+        {
+            "apiVersion": "scheduling.volcano.sh/v1beta1",
+            "kind": "PodGroup",
+            "metadata": {"name": "pair", "namespace": "default"},
+            "spec": {"minMember": 2},
+        }
+    )
+    eventually(lambda: "1 of 2" in reason(waiter, "pair-0"), seconds=60, what="one of two is there")
+    waiter.apply(gpus("pair-1", 1, group))
+    for name in ("pair-0", "pair-1"):
+        waiter.wait_pod(name, seconds=30)
+    waiter.kubectl("delete", "pods", "--all", "--grace-period=1")
+
+
+def reason(cluster: Cluster, name: str) -> str:
+    conditions = cluster.get("pod", name)["status"].get("conditions", ())
+    return next((f"{e['reason']}: {e['message']}" for e in conditions if e["type"] == "vkgateway.io/Admitted"), "")
+
+
+def pod_group_crd() -> Document:
+    """As Volcano's, as far as it matters here."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": POD_GROUPS},
+        "spec": {
+            "group": "scheduling.volcano.sh",
+            "scope": "Namespaced",
+            "names": {"kind": "PodGroup", "plural": "podgroups", "singular": "podgroup"},
+            "versions": [
+                {
+                    "name": "v1beta1",
+                    "served": True,
+                    "storage": True,
+                    "schema": {
+                        "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+                    },
+                }
+            ],
+        },
+    }
