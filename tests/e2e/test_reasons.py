@@ -1,4 +1,4 @@
-"""What people are told of waiting and of use: queue, explain, top, usage and replay, of a platform that really decides."""
+"""What people are told of waiting and of use: queue, explain, top, usage, replay and figures."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod
 
@@ -89,11 +90,8 @@ def test_every_decision_that_was_logged_comes_out_the_same_again(platform: Platf
 def test_figures_of_the_arbiter_are_served(platform: Platform, waiter: Cluster) -> None:
     waiter.apply(gpus("measured", 1))
     waiter.wait_pod("measured", seconds=30)
-    address = platform.status()["gateway"]["health"] if "gateway" in platform.status() else ""
-    if not address:
-        config = (platform.data_dir / "gateway.yaml").read_text()
-        port = config.split("observability:")[1].split("port:")[1].split()[0]
-        address = f"http://127.0.0.1:{port}"
+    settings = yaml.safe_load((platform.data_dir / "gateway.yaml").read_text())
+    address = f"http://127.0.0.1:{settings['observability']['port']}"
     with urllib.request.urlopen(f"{address}/metrics") as answer:
         text = answer.read().decode()
     for name in ("arbiter_cycle_seconds_count", 'guaranteed_start_seconds_count{term="cycle"}', "arbiter_free"):
