@@ -26,6 +26,7 @@ _LONGEST: Final = 3600.0
 """Seconds between two times at which it is told what running pods have used so far."""
 _PACE: Final = 0.36
 """Seconds a record: 60 MB a day at most."""
+_pause = asyncio.sleep
 
 
 class ArbiterWatch:
@@ -80,7 +81,7 @@ class ArbiterWatch:
         """Write down now and then what running pods have used so far, until cancelled."""
         while self._usage is not None:
             written = await asyncio.to_thread(self.record_running, time.time())
-            await asyncio.sleep(min(_LONGEST, max(_SHORTEST, written * _PACE)))
+            await _pause(min(_LONGEST, max(_SHORTEST, written * _PACE)))
 
     def record_running(self, now: float) -> int:
         """Write down what pods have used that run now; returns how many records that took."""

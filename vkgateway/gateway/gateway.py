@@ -113,6 +113,7 @@ class Gateway:
                     group.create_task(self.tenants.run(), name="tenants")
                     group.create_task(self.arbiter.run(), name="arbiter")
                     group.create_task(metrics.watch_loop(), name="event-loop-lag")
+                    group.create_task(self._watch.run(), name="usage")
             finally:
                 if self._waking is not None:
                     self._waking.cancel()

@@ -19,8 +19,8 @@ Key = Literal["tenant", "namespace", "band", "pool", "computeCluster", "resource
 class Usage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A pod held something from `start` to `end` (seconds since the epoch).
 
-    Of one pod there may be several intervals that follow each other: where a log is to tell of pods that still run, and
-    where what was borrowed became guaranteed.
+    Of a pod that runs for long there are several: all from its start, each to a later end, so that none is needed to
+    understand another. What lies before the end of an earlier one is counted once, and as that one says.
     """
 
     tenant: str
@@ -84,11 +84,14 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def total(usages: Iterable[Usage], *, since: float, until: float, by: Sequence[Key]) -> list[Sum]:
     """Sum up what was used between two moments (seconds since the epoch), by these keys, in the order of their values.
 
-    What was lost counts where it ended: the work that was lost is the last of the interval.
+    `usages` are in the order in which they were written. The work that was lost is the last of an interval.
     """
     sums: dict[tuple[str, ...], _Running] = {}
+    told: dict[tuple[str, ...], float] = {}
     for usage in usages:
-        start, end = max(usage.start, since), min(usage.end, until)
+        pod = (usage.tenant, usage.namespace, usage.pod, usage.gang, usage.resource)
+        start, end = max(usage.start, since, told.get(pod, 0.0)), min(usage.end, until)
+        told[pod] = max(usage.end, told.get(pod, 0.0))
         if end <= start:
             continue
         key = tuple(_value(usage, name) for name in by)
@@ -96,9 +99,8 @@ def total(usages: Iterable[Usage], *, since: float, until: float, by: Sequence[K
         hours = (end - start) * usage.units / 3600
         running.hours += hours
         running.borrowed += hours if usage.borrowed else 0.0
-        gone = max(0.0, end - max(start, usage.end - usage.lost))
-        running.lost += gone * usage.units / 3600
-        running.pods.add((usage.tenant, usage.namespace, usage.pod, usage.gang))
+        running.lost += max(0.0, end - max(since, usage.end - usage.lost)) * usage.units / 3600
+        running.pods.add(pod)
     return [
         Sum(
             by=dict(zip(by, key, strict=True)),
@@ -116,7 +118,7 @@ class _Running:
 
     def __init__(self) -> None:
         self.hours = self.borrowed = self.lost = 0.0
-        self.pods: set[tuple[str, str, str, str]] = set()
+        self.pods: set[tuple[str, ...]] = set()
 
 
 def _value(usage: Usage, key: Key) -> str:

@@ -121,3 +121,17 @@ def test_a_pod_that_is_told_of_in_parts_is_one_pod() -> None:
     parts = [usage(end=HOUR), usage(start=HOUR, end=2 * HOUR)]
     (found,) = total(parts, since=0.0, until=3 * HOUR, by=["tenant"])
     assert (found.pods, found.hours) == (1, 16.0)
+
+
+def test_what_was_told_before_is_counted_once_and_as_it_was_then() -> None:
+    told = [
+        usage(end=HOUR, borrowed=True),
+        usage(end=2 * HOUR),
+        usage(end=2 * HOUR),
+        usage(end=3 * HOUR, lost=2 * HOUR, why="PreemptionByVkgateway"),
+        usage(end=1.5 * HOUR, resource="example.org/nic", units=1.0),
+    ]
+    (found,) = total(told, since=0.0, until=9 * HOUR, by=[])
+    assert (found.hours, found.borrowed_hours, found.lost_hours) == (8 * 3 + 1.5, 8.0, 16.0)
+    (late,) = total(told[:4], since=2.5 * HOUR, until=9 * HOUR, by=[])
+    assert (late.hours, late.lost_hours, late.pods) == (4.0, 4.0, 1)

@@ -1,0 +1,109 @@
+"""Tests of what is kept of the arbiter's work: logs, state, what running pods use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.unit.arbiter.sim import LOW, Cluster, gang, node, quota
+from vkgateway.arbiter.cycle import decide
+from vkgateway.arbiter.state import State
+from vkgateway.gateway import arbiter_watch
+from vkgateway.gateway.arbiter_watch import ArbiterWatch
+from vkgateway.gateway.config import Arbiter
+from vkgateway.gateway.decisionlog import Entry
+from vkgateway.gateway.decisionlog import read as read_decisions
+from vkgateway.gateway.usagelog import Usage, UsageLog, read
+
+NAMES: Mapping[str, tuple[str, str]] = {
+    "b/ns/gang/low-0": ("ns", "low-0"),
+    "b/ns/gang/low-1": ("ns", "low-1"),
+    "1234": ("ns", "web"),
+}
+
+
+def watch(folder: Path) -> ArbiterWatch:
+    made = ArbiterWatch(Arbiter(decision_log=str(folder / "decisions.jsonl"), usage_log=str(folder / "usage.jsonl")))
+    made.names = lambda: NAMES
+    return made
+
+
+def seen(made: ArbiterWatch, there: Cluster) -> None:
+    """A cycle that the watch hears of."""
+    snapshot = there.snapshot()
+    decisions = decide(snapshot, there.now)
+    made.log(snapshot, decisions, there.now)
+    made.decided(snapshot, decisions, now=there.now, seconds=0.001)
+
+
+def cluster() -> Cluster:
+    there = Cluster([node("n0")], [quota("a", 4), quota("b")])
+    there.add(gang("b/ns/gang/low", "b", [2, 2], band=LOW))
+    there.settle(2)
+    there.add(gang("a/ns/pod/u", "a", [8]))
+    return there
+
+
+def test_what_running_pods_have_used_so_far_is_written_down(tmp_path: Path) -> None:
+    made, there = watch(tmp_path), cluster()
+    assert made.record_running(there.now) == 0
+    seen(made, there)
+    assert made.record_running(there.now + 58) == 2
+    first, second = read(tmp_path / "usage.jsonl")
+    assert first == Usage(
+        tenant="b",
+        namespace="ns",
+        pod="low-0",
+        gang="b/ns/gang/low",
+        band="low",
+        borrowed=True,
+        pool="pool",
+        compute_cluster="compute",
+        resource="nvidia.com/gpu",
+        units=2.0,
+        start=1000.0,
+        end=there.now + 58,
+    )
+    assert second.pod == "low-1"
+    made.names = dict
+    assert made.record_running(there.now + 60) == 0
+
+
+async def test_it_is_written_at_once_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, there = watch(tmp_path), cluster()
+    seen(made, there)
+    waits: list[float] = []
+
+    async def passes(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(arbiter_watch, "_pause", passes)
+    with pytest.raises(asyncio.CancelledError):
+        await made.run()
+    assert waits == [60.0, 60.0]
+    assert [found.pod for found in read(tmp_path / "usage.jsonl")] == ["low-0", "low-1"] * 2
+    bare = ArbiterWatch(Arbiter())
+    await bare.run()
+    assert bare.record_running(1.0) == 0
+
+
+def test_the_state_calls_lone_pods_by_their_names(tmp_path: Path) -> None:
+    made, there = watch(tmp_path), Cluster([node("n0")], [quota("a", 4)])
+    assert msgspec.json.decode(made.state(), type=State) == State()
+    there.add(gang("a/ns/pod/1234", "a", [9]))
+    seen(made, there)
+    (found,) = msgspec.json.decode(made.state(), type=State).gangs
+    assert (found.name, found.code) == ("web", "Infeasible")
+    (entry,) = read_decisions(tmp_path / "decisions.jsonl")
+    assert isinstance(entry, Entry)
+
+
+def test_a_log_of_nothing_is_not_begun(tmp_path: Path) -> None:
+    UsageLog(tmp_path / "usage.jsonl").record()
+    assert list(tmp_path.iterdir()) == []
