@@ -9,9 +9,9 @@ import msgspec
 
 from vkgateway.kube import errors
 from vkgateway.kube.apply import Discovery
-from vkgateway.kube.client import FIELD_MANAGER, Client
+from vkgateway.kube.client import Client
 from vkgateway.kube.resources import Resource
-from vkgateway.model.names import RESERVED_PREFIX
+from vkgateway.model.names import FIELD_MANAGER, RESERVED_PREFIX
 
 KEPT_ANNOTATION: Final = f"{RESERVED_PREFIX}kept"
 """A template's object with this annotation, whatever it says, is kept. Such an object spells every field out."""

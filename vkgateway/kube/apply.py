@@ -11,9 +11,10 @@ from typing import Any, Final
 import msgspec
 
 from vkgateway.kube import errors
-from vkgateway.kube.client import FIELD_MANAGER, Client
+from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CRDS, KNOWN, Resource
 from vkgateway.model.errors import InputError
+from vkgateway.model.names import FIELD_MANAGER
 
 Document = dict[str, Any]
 

@@ -17,7 +17,8 @@ import structlog
 
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import Backoff, Random
-from vkgateway.kube.client import Client, Params
+from vkgateway.kube.client import Client
+from vkgateway.kube.requests import Params
 from vkgateway.kube.resources import Resource
 from vkgateway.kube.streams import Stream
 from vkgateway.kube.watchstream import LineSplitter, split_event

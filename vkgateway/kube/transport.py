@@ -1,0 +1,203 @@
+"""Requests to one API server and watches of it, over connections that are kept alive: bytes out, bytes in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl as ssl_module
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import Final, Self
+
+from vkgateway.kube import errors
+from vkgateway.kube.answers import AnswerTooLongError
+from vkgateway.kube.http1 import Pool
+from vkgateway.kube.line import Server
+from vkgateway.kube.requests import JSON, Params, Requests
+from vkgateway.kube.streams import Stream, open_stream
+
+_CONNECT_TIMEOUT: Final = 10.0
+_REFUSAL_TIMEOUT: Final = 5.0
+_REFUSAL_MAX: Final = 64 * 1024
+_KEEPALIVE: Final = (
+    ("TCP_KEEPIDLE", 15),
+    ("TCP_KEEPINTVL", 5),
+    ("TCP_KEEPCNT", 3),
+    ("TCP_USER_TIMEOUT", 30_000),
+)
+
+
+class Transport:
+    """Speaks to one API server; safe to share between tasks of one event loop.
+
+    `server` is its base URL (a path prefix is kept), `ssl` the TLS identity of both sides, `token` is awaited
+    before each request and gives a bearer token, `name` is how errors call the server, `streaming_lists` whether it may
+    have them: reflectors ask for one where it may, and remember here where it has none. Every method raises
+    `errors.ApiError`.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        ssl: ssl_module.SSLContext | None = None,
+        token: Callable[[], Awaitable[str]] | None = None,
+        name: str = "",
+        max_connections: int = 64,
+        server_hostname: str | None = None,
+        streaming_lists: bool = True,
+    ) -> None:
+        self.streaming_lists = streaming_lists
+        self.server: Final = server.rstrip("/")
+        self.ssl: Final = ssl
+        self._requests: Final = Requests(self.server)
+        self.name: Final = name or self.server
+        self.server_hostname: Final = server_hostname
+        self._token = token
+        self._max_connections = max_connections
+        self._end: Server | None = None
+        self._pool: Pool | None = None
+        self._streams: set[Stream] = set()
+        self._closed = False
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        metadata_only: bool = False,
+        timeout: float = 30,
+    ) -> bytes:
+        """Send one request and return the whole answer; `path` is absolute and percent-encoded already.
+
+        With `metadata_only` a server that can leaves all but the metadata out of an answer that is an object.
+        """
+        pool = self._pool or self._open_pool()
+        message = self._requests.message(
+            method,
+            path,
+            params=params,
+            body=body,
+            content_type=content_type,
+            metadata_only=metadata_only,
+            token="" if self._token is None else await self._token(),
+        )
+        try:
+            answer = await pool.request(method, message, timeout=timeout)
+        except AnswerTooLongError as error:
+            raise errors.AnswerTooLong(f"{method} {path} at {self.name}: {error}", status=500) from error
+        except (TimeoutError, OSError) as error:
+            raise self.unreachable(method, path, error) from error
+        if answer.status < 300:
+            return answer.body
+        raise self._refused(method, path, answer.status, answer.body, retry_after=answer.header("retry-after"))
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self,
+        path: str,
+        params: Params | None = None,
+        *,
+        inactivity: float | None = None,
+    ) -> AsyncIterator[Stream]:
+        """GET an answer that goes on: a watch.
+
+        There is no limit in time but `inactivity`, the seconds without a byte. Errors while reading the body
+        come as OSError; `unreachable` makes one of ours of them.
+        """
+        self._check_open()
+        # On a connection of its own: it lives long, and must not eat up those that requests wait for.
+        token = "" if self._token is None else await self._token()
+        message = self._requests.message("GET", path, params=params, token=token)
+        try:
+            stream = await open_stream(self._line_end(), message, inactivity=inactivity)
+        except OSError as error:
+            raise self.unreachable("GET", path, error) from error
+        self._streams.add(stream)
+        try:
+            if stream.status >= 300:
+                raise await self._refused_stream(path, stream)
+            yield stream
+        finally:
+            self._streams.discard(stream)
+            stream.close()
+
+    async def authorization(self) -> dict[str, str]:
+        """The headers by which this client proves itself, for those who speak to the server on their own."""
+        return {"Authorization": f"Bearer {await self._token()}"} if self._token is not None else {}
+
+    async def close(self) -> None:
+        """Close all connections; requests under way fail, later ones are refused."""
+        self._closed = True
+        pool, self._pool = self._pool, None
+        for stream in list(self._streams):
+            stream.close()
+        if pool is not None:
+            await pool.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _open_pool(self) -> Pool:
+        self._check_open()
+        self._pool = Pool(self._line_end(), limit=self._max_connections)
+        return self._pool
+
+    def _line_end(self) -> Server:
+        """Where all connections lead, and what they share."""
+        if self._end is None:
+            place = self._requests.place
+            secure = place.scheme == "https"
+            self._end = Server(
+                host=place.host,
+                port=place.port,
+                ssl=(self.ssl or ssl_module.create_default_context()) if secure else None,
+                server_hostname=self.server_hostname,
+                connect_timeout=_CONNECT_TIMEOUT,
+                on_connect=_keep_alive,
+            )
+        return self._end
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise errors.Unreachable(f"the client of {self.name} is closed")
+
+    def _refused(
+        self, method: str, path: str, status: int, answer: bytes, *, retry_after: str | None
+    ) -> errors.ApiError:
+        return errors.from_response(status, answer, what=f"{method} {path} at {self.name}", retry_after=retry_after)
+
+    async def _refused_stream(self, path: str, stream: Stream) -> errors.ApiError:
+        """Read the error; not all of it, for it need have no end."""
+        said = b""
+        try:
+            async with asyncio.timeout(_REFUSAL_TIMEOUT):
+                while len(said) < _REFUSAL_MAX and (piece := await stream.read()):
+                    said += piece
+        except OSError as error:
+            if not said:
+                return self.unreachable("GET", path, error)
+        return self._refused("GET", path, stream.status, said, retry_after=stream.header("retry-after"))
+
+    def unreachable(self, method: str, path: str, error: Exception) -> errors.Unreachable:
+        """The error of ours that a failed connection is."""
+        why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+        return errors.Unreachable(f"{method} {path} at {self.name}: {why}", reason="Unreachable")
+
+
+def _keep_alive(transport: asyncio.BaseTransport) -> None:
+    """Have a connection notice within half a minute that its peer's machine is gone, even while it only listens."""
+    connection: socket.socket = transport.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        if hasattr(socket, option):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
