@@ -63,18 +63,15 @@ def band_of(spec: Mapping[str, Any]) -> Literal["guaranteed", "low"]:
 
 
 def ungate_patch(uid: str, node_name: str) -> Object:
-    """Strategic merge patch that takes our gate off a pod and narrows it to a virtual node; other gates stay.
+    """Strategic merge patch that takes our gate off a pod and narrows it to a virtual node, if one is named.
 
-    While a pod is gated, its nodeSelector may be added to (KEP-3838). The server refuses the patch as a conflict if
-    the pod is another than that of `uid`.
+    Other gates stay. While a pod is gated, its nodeSelector may be added to (KEP-3838). The server refuses the patch as
+    a conflict if the pod is another than that of `uid`.
     """
-    return {
-        "metadata": {"uid": uid},
-        "spec": {
-            "schedulingGates": [{"$patch": "delete", "name": ADMISSION_GATE}],
-            "nodeSelector": {HOSTNAME_LABEL: node_name},
-        },
-    }
+    spec: Object = {"schedulingGates": [{"$patch": "delete", "name": ADMISSION_GATE}]}
+    if node_name:
+        spec["nodeSelector"] = {HOSTNAME_LABEL: node_name}
+    return {"metadata": {"uid": uid}, "spec": spec}
 
 
 def reachable(pod: Mapping[str, Any], nodes: Mapping[str, VirtualNode]) -> tuple[str, ...]:

@@ -93,10 +93,12 @@ class Gates:
         return sorted(keys)
 
     def wants(self, view: TenantPodView) -> bool:
-        """Whether a pod must be read (again): it may be governed, or of a gang, and it changed."""
+        """Whether a pod must be read (again): it may be governed, or of a gang, or runs as one, and it changed."""
         known = self._admission.gangs.member(view.metadata.uid)
         if known is not None:
             return known.mark != view.fingerprint or known.uid in self._outdated
+        if self._admission.stands_below(view):
+            return True
         return not view.terminal and (is_gated(view) or may_be_member(view))
 
     def wants_now(self, view: TenantPodView) -> bool:
@@ -130,11 +132,17 @@ class Gates:
         if view is None:
             self._admission.unread.discard(key)
             return
-        if self.wants(view):
-            await self._read(view)
+        read = not self.wants(view) or await self._read(view)
         self._admission.unread.discard(key)
+        if not read:
+            return
+        if view.terminal or view.metadata.deletion_timestamp is not None:
+            return
         member = self._admission.gangs.member(view.metadata.uid)
-        if member is None or not member.governed or view.terminal or view.metadata.deletion_timestamp is not None:
+        if member is None or not member.governed:
+            if is_gated(view):
+                # Put there by hand, or by a server that knows better: nobody else would ever take it off.
+                await self._let_go(view, "")
             return
         verdict = self._admission.book.verdicts.get(member.uid)
         if verdict is None:
@@ -142,15 +150,17 @@ class Gates:
         elif verdict.said is Said.ADMITTED and is_gated(view) and not member.waiting_gates:
             await self._let_go(view, virtual_node_name(verdict.pool[1], verdict.pool[0]))
 
-    async def _read(self, view: TenantPodView) -> None:
+    async def _read(self, view: TenantPodView) -> bool:
+        """Read a pod as a whole; false where it is another by now, or will never run."""
         mark = view.fingerprint
         try:
             whole = decode(await self._whole(view))
         except (errors.NotFound, errors.Conflict):
-            return
+            return False
         if is_gated(view) and await self._refuse(view, whole):
-            return
+            return False
         self.note(whole, mark)
+        return True
 
     async def _let_go(self, view: TenantPodView, node: str) -> None:
         """Lift the gate, and narrow the pod to the virtual node that was chosen."""
@@ -182,12 +192,16 @@ class Gates:
         if due > now:
             self._later(view.metadata.key, due - now)
             return
-        news = told.code != waits.code
+        before = told.at, told.code, told.text
         told.at, told.code, told.text = now, waits.code, waits.text
-        if news:
-            kind: Literal["Normal", "Warning"] = "Warning" if waits.code in _SERIOUS else "Normal"
-            await self._events.emit(view.metadata, reason=waits.code, message=waits.reason, kind=kind)
-        await self._set_condition(view, status="False", reason=waits.code, message=waits.text)
+        try:
+            if before[1] != waits.code:
+                kind: Literal["Normal", "Warning"] = "Warning" if waits.code in _SERIOUS else "Normal"
+                await self._events.emit(view.metadata, reason=waits.code, message=waits.reason, kind=kind)
+            await self._set_condition(view, status="False", reason=waits.code, message=waits.text)
+        except errors.ApiError:
+            told.at, told.code, told.text = before
+            raise
 
     async def _set_condition(self, view: TenantPodView, *, status: str, reason: str, message: str) -> None:
         now = datetime.fromtimestamp(self._clock(), UTC)

@@ -89,6 +89,13 @@ class TenantAdmission:
         member = self.gangs.member(uid)
         return uid in self._left_behind if member is None else member.governed
 
+    def stands_below(self, view: TenantPodView) -> bool:
+        """Whether something that the arbiter placed stands for a pod below, and has not ended."""
+        return any(
+            pod.tenant_uid == view.metadata.uid and is_placed(pod) and not pod.ended
+            for pod, _ in self._sight.under(view.metadata.key)
+        )
+
     def left_behind(self) -> list[Gang]:
         """What is ending below of pods that are gone above: their room is on its way back."""
         return list(self._left_behind.values())

@@ -1,0 +1,235 @@
+"""Low work makes room: notice, deletion at the deadline, how it ends above; and who may stay after all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.unit.sync.admission.platform import (
+    DEADLINE,
+    about,
+    annotation,
+    bind,
+    condition,
+    deleted,
+    gated,
+    is_let_go,
+    let_go,
+    pod,
+    start,
+    told,
+)
+from tests.unit.sync.world import World, until, world
+from vkgateway.model.times import parse
+from vkgateway.sync.marks import EVICTED, EVICTED_FOR
+
+DISRUPTED = "DisruptionTarget"
+PREEMPTED = "PreemptionByVkgateway"
+LOW = {"priorityClassName": "vkgateway-low", "priority": -1000}
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[World]:
+    """A node of 8 GPUs, all guaranteed to the tenant, and low work on it; it may use twice as much."""
+    async with world() as made:
+        made.limit = made.limit | {"nvidia.com/gpu": 16_000}
+        made.guarantee = {"nvidia.com/gpu": 8000}
+        yield made
+
+
+async def low_runs(here: World, name: str = "low", *, gpus: int = 8, **other: object) -> None:
+    gated(here, name, gpus=gpus, **LOW, **other)  # type: ignore[arg-type]
+    below = await start(here, name)
+    assert annotation(below, "vkgateway.io/borrowed") == "true"
+
+
+async def noticed(here: World, name: str = "low") -> str:
+    """Wait until a notice stands above and below; its deadline."""
+    await until(lambda: annotation(here.tenant_pod(name), DEADLINE))
+    deadline = annotation(here.tenant_pod(name), DEADLINE)
+    assert annotation(here.compute_pod(name), DEADLINE) == deadline
+    return deadline
+
+
+async def test_low_work_is_told_to_go_and_when_and_a_guaranteed_pod_starts_in_its_place(here: World) -> None:
+    here.notice = 2.5
+    async with here.gateway():
+        await low_runs(here)
+        begun = time.time()
+        gated(here, "high", gpus=8)
+
+        deadline = parse(await noticed(here)).timestamp()
+        assert begun + 1.5 <= deadline <= time.time() + 2.5
+        assert annotation(here.compute_pod("low"), EVICTED_FOR).startswith("alpha/default/pod/")
+        status, reason, message = condition(here, DISRUPTED, "low") or ("", "", "")
+        assert (status, reason) == ("True", PREEMPTED)
+        assert "makes room for" in message
+        await told(here, "WaitingForEviction", "high")
+        assert here.phase("low") == "Running"
+        assert not deleted(here.compute_pod("low"))
+
+        await until(lambda: deleted(here.compute_pod("low")))
+        assert time.time() >= deadline
+        below = here.compute_pod("low")
+        assert below is not None
+        assert below["metadata"]["deletionGracePeriodSeconds"] == 5
+        assert annotation(below, EVICTED).startswith(f"{PREEMPTED}: ")
+        assert not deleted(here.tenant_pod("low")), "above it stays, and tells how it ended"
+        await here.settled()
+        assert not is_let_go(here, "high"), "not before the last of it has ended"
+
+        here.end("low", code=143)
+        await until(lambda: here.phase("low") == "Failed")
+        assert (condition(here, DISRUPTED, "low") or ("", ""))[:2] == ("True", PREEMPTED)
+        await until(lambda: here.compute_pod("low") is None)
+        await start(here, "high")
+        assert annotation(here.compute_pod("high"), "vkgateway.io/borrowed") == "false"
+
+    notices = [message for reason, message in here.events() if reason == PREEMPTED]
+    assert len(notices) == 2, "of the notice, and of the end"
+
+
+async def test_the_reason_is_told_where_the_pod_ends_well_too(here: World) -> None:
+    async with here.gateway():
+        await low_runs(here)
+        gated(here, "high", gpus=8)
+        await until(lambda: deleted(here.compute_pod("low")))
+        here.end("low", code=0)
+        await until(lambda: here.phase("low") == "Succeeded")
+        await start(here, "high")
+
+
+@pytest.mark.parametrize("server", ["below", "above"])
+async def test_the_pod_below_is_told_before_the_tenant_is(here: World, server: str) -> None:
+    here.notice = 30
+    async with here.gateway():
+        await low_runs(here)
+        slow = here.below if server == "below" else here.above
+        gate = slow.hold("PATCH", "/pods/low?" if server == "below" else "/pods/low/status")
+        gated(here, "high", gpus=8)
+        if server == "below":
+            await until(lambda: slow._faults[0].hits)
+            await here.settled()
+            assert annotation(here.tenant_pod("low"), DEADLINE) == ""
+            assert condition(here, DISRUPTED, "low") is None
+        else:
+            await until(lambda: annotation(here.compute_pod("low"), DEADLINE))
+            assert annotation(here.tenant_pod("low"), DEADLINE) == ""
+        gate.set()
+        await noticed(here)
+
+
+async def test_a_notice_is_written_once(here: World) -> None:
+    here.notice = 30
+    async with here.gateway() as sync:
+        await low_runs(here)
+        gated(here, "high", gpus=8)
+        await noticed(here)
+        await here.settled()
+        before = len(about(here.above.requests, "low")), len(about(here.below.requests, "low"))
+        sync.look_at_everything()
+        await here.settled()
+        assert (len(about(here.above.requests, "low")), len(about(here.below.requests, "low"))) == before
+        assert [reason for reason, _ in here.events()].count(PREEMPTED) == 1
+
+
+async def test_only_as_much_goes_as_must(here: World) -> None:
+    here.notice = 30
+    async with here.gateway():
+        await low_runs(here, "one", gpus=4)
+        await low_runs(here, "two", gpus=4)
+        gated(here, "high", gpus=4)
+        await until(
+            lambda: annotation(here.tenant_pod("one"), DEADLINE) or annotation(here.tenant_pod("two"), DEADLINE)
+        )
+        await here.settled()
+        told_to_go = [name for name in ("one", "two") if annotation(here.tenant_pod(name), DEADLINE)]
+        assert len(told_to_go) == 1
+
+
+async def test_those_who_are_not_needed_to_go_any_more_may_stay(here: World) -> None:
+    here.notice = 30
+    async with here.gateway():
+        await low_runs(here)
+        gated(here, "high", gpus=8)
+        await noticed(here)
+        here.delete("high")
+
+        await until(lambda: not annotation(here.tenant_pod("low"), DEADLINE))
+        await until(lambda: not annotation(here.compute_pod("low"), DEADLINE))
+        assert annotation(here.compute_pod("low"), EVICTED_FOR) == ""
+        assert (condition(here, DISRUPTED, "low") or ("", ""))[:2] == ("False", "EvictionWithdrawn")
+        await here.settled()
+        assert here.phase("low") == "Running"
+        assert not deleted(here.compute_pod("low"))
+    assert [reason for reason, _ in here.events()].count("EvictionWithdrawn") == 1
+
+
+async def test_a_reprieve_outlives_the_gateway(here: World) -> None:
+    """Nothing of the notice is left that the next one could take for one that holds."""
+    here.notice = 2
+    async with here.gateway():
+        await low_runs(here)
+        gated(here, "high", gpus=8)
+        await noticed(here)
+        here.delete("high")
+        await until(lambda: not annotation(here.compute_pod("low"), DEADLINE))
+    async with here.gateway() as sync:
+        await until(lambda: sync._desk.admission.known)
+        await until(lambda: time.time() > parse_deadline(here) + 2.5, seconds=8)
+        assert not deleted(here.compute_pod("low"))
+
+
+def parse_deadline(here: World) -> float:
+    created = pod(here, "low")["metadata"]["creationTimestamp"]
+    return parse(created).timestamp()
+
+
+async def test_those_who_were_admitted_and_not_bound_yet_just_wait_again(here: World) -> None:
+    here.notice = 1.5
+    gated(here, "low", gpus=8, **LOW)
+    async with here.gateway():
+        await let_go(here, "low")
+        gated(here, "high", gpus=8)
+        await start(here, "high")
+        bind(here, "low")
+        await told(here, "WaitingForRoom", "low")
+        assert here.compute_pod("low") is None
+        assert here.phase("low") == "Pending"
+
+
+async def test_a_tenant_that_deletes_a_pod_under_notice_has_its_way(here: World) -> None:
+    here.notice = 30
+    async with here.gateway():
+        await low_runs(here)
+        gated(here, "high", gpus=8)
+        await noticed(here)
+        here.delete("low", grace=3)
+        await until(lambda: deleted(here.compute_pod("low")))
+        here.end("low", code=143)
+        await until(lambda: here.tenant_pod("low") is None)
+        await start(here, "high")
+
+
+async def test_a_pod_under_notice_that_ends_by_itself_ends_like_any_other(here: World) -> None:
+    here.notice = 30
+    async with here.gateway():
+        await low_runs(here)
+        gated(here, "high", gpus=8)
+        await noticed(here)
+        here.end("low")
+        await until(lambda: here.phase("low") == "Succeeded")
+        await start(here, "high")
+        assert (condition(here, DISRUPTED, "low") or ("", PREEMPTED))[1] == PREEMPTED
+
+
+async def test_guaranteed_work_inside_its_cells_stays(here: World) -> None:
+    async with here.gateway():
+        gated(here, "first", gpus=8)
+        await start(here, "first")
+        gated(here, "second", gpus=8, priority=1_000_000)
+        await told(here, "WaitingForRoom", "second")
+        assert annotation(here.tenant_pod("first"), DEADLINE) == ""
+        assert here.phase("first") == "Running"

@@ -1,0 +1,353 @@
+"""Gated pods over both servers: let go and pinned where there is room, held where there is none, by-passes or not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.unit.sync.admission.platform import (
+    ADMITTED,
+    GATE,
+    SECOND_NODE,
+    add_node,
+    annotation,
+    bind,
+    change,
+    condition,
+    cordon,
+    creations,
+    gated,
+    is_let_go,
+    let_go,
+    pinned_to,
+    pod,
+    run,
+    start,
+    status_writes,
+    stranger,
+    told,
+)
+from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, until, world
+from vkgateway.kube.resources import NAMESPACES, PODS
+from vkgateway.model.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION, UID_ANNOTATION
+
+HOSTNAME = "kubernetes.io/hostname"
+GPUS = {"nvidia.com/gpu": 8000}
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[World]:
+    async with world() as made:
+        made.below.store.create(NAMESPACES, {"metadata": {"name": "default"}})
+        yield made
+
+
+# -- let go ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_gated_pod_is_let_go_narrowed_to_the_virtual_node_that_was_chosen(here: World) -> None:
+    gated(here, nodeSelector={"vkgateway.io/pool": "a100"})
+    async with here.gateway():
+        freed = await let_go(here)
+        assert freed["spec"]["nodeSelector"] == {"vkgateway.io/pool": "a100", HOSTNAME: NODE}
+        await here.settled()
+        assert creations(here) == 0, "it runs below once the tenant's scheduler has bound it"
+        assert status_writes(here) == 0, "who does not wait need not be told why"
+
+
+async def test_a_pod_that_was_bound_runs_pinned_to_its_compute_node_with_all_that_a_restart_must_know(
+    here: World,
+) -> None:
+    add_node(here)
+    here.guarantee = GPUS
+    gated(here)
+    async with here.gateway():
+        below = await start(here)
+
+    chosen = annotation(below, COMPUTE_NODE_ANNOTATION)
+    assert chosen in (COMPUTE_NODE, SECOND_NODE)
+    assert pinned_to(below) == chosen
+    assert annotation(below, BORROWED_ANNOTATION) == "false"
+    assert annotation(below, UID_ANNOTATION) == pod(here)["metadata"]["uid"]
+    assert creations(here) == 1
+
+
+async def test_work_beyond_the_guarantee_is_marked_as_borrowed(here: World) -> None:
+    gated(here)
+    async with here.gateway():
+        below = await start(here)
+    assert annotation(below, BORROWED_ANNOTATION) == "true"
+
+
+async def test_pods_that_do_not_fit_one_node_together_are_spread(here: World) -> None:
+    add_node(here)
+    here.limit = here.limit | {"nvidia.com/gpu": 16_000}
+    gated(here, "one", gpus=5)
+    gated(here, "two", gpus=5)
+    async with here.gateway():
+        nodes = {pinned_to(await start(here, name)) for name in ("one", "two")}
+    assert nodes == {COMPUTE_NODE, SECOND_NODE}
+
+
+async def test_a_pod_with_another_gate_waits_for_that_one_and_says_so(here: World) -> None:
+    gated(here, schedulingGates=[{"name": "example.com/quota"}, GATE])
+    async with here.gateway():
+        assert "example.com/quota" in await told(here, "WaitingForMembers")
+        assert pod(here)["spec"]["schedulingGates"] == [{"name": "example.com/quota"}, GATE]
+        change(here, schedulingGates=[GATE])
+        await let_go(here)
+
+
+async def test_a_pod_that_asks_for_nothing_governed_is_none_of_the_arbiters(here: World) -> None:
+    here.create("free")
+    async with here.gateway():
+        below = await here.forwarded("free")
+        await here.settled()
+    assert annotation(below, COMPUTE_NODE_ANNOTATION) == ""
+    assert condition(here, ADMITTED, "free") is None
+
+
+async def test_our_gate_on_a_pod_that_asks_for_nothing_governed_is_lifted(here: World) -> None:
+    """Put there by hand; nobody else would ever take it off."""
+    gated(here, containers=[{"name": "main", "image": "x"}])
+    async with here.gateway():
+        freed = await let_go(here)
+        assert HOSTNAME not in freed["spec"].get("nodeSelector", {})
+
+
+# -- held --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_pod_for_which_there_is_no_room_is_told_so_and_starts_when_there_is(here: World) -> None:
+    here.limit = here.limit | {"nvidia.com/gpu": 16_000}
+    gated(here, "first", gpus=8)
+    async with here.gateway():
+        await start(here, "first")
+        gated(here, "second", gpus=4)
+        message = await told(here, "WaitingForRoom", "second")
+        assert COMPUTE_NODE not in message
+        assert f"in {NODE};" in message
+        assert [reason for reason, _ in here.events()].count("WaitingForRoom") == 1
+        assert not is_let_go(here, "second")
+
+        here.end("first")
+        await let_go(here, "second")
+        await until(lambda: (condition(here, ADMITTED, "second") or ("",))[0] == "True")
+        bind(here, "second")
+        await here.forwarded("second")
+        run(here, "second")
+        await until(lambda: condition(here, ADMITTED, "second") is None)
+
+
+async def test_a_gang_of_two_with_room_for_one_stays_gated_as_a_whole(here: World) -> None:
+    add_node(here)
+    stranger(here, gpus=8, node=SECOND_NODE)
+    here.limit = here.limit | {"nvidia.com/gpu": 16_000}
+    gated(here, "one", gpus=8, gang=("train", 2))
+    gated(here, "two", gpus=8, gang=("train", 2))
+    async with here.gateway():
+        for name in ("one", "two"):
+            await told(here, "Infeasible", name)
+        await here.settled()
+        assert not is_let_go(here, "one")
+        assert not is_let_go(here, "two")
+        assert creations(here) == 0
+
+        here.below.store.delete(PODS, "daemon", "default", grace=0)
+        nodes = {pinned_to(await start(here, name)) for name in ("one", "two")}
+    assert nodes == {COMPUTE_NODE, SECOND_NODE}
+
+
+async def test_a_gang_waits_for_members_that_were_not_created_yet(here: World) -> None:
+    gated(here, "one", gang=("train", 2))
+    async with here.gateway():
+        assert "1 of" in await told(here, "WaitingForMembers", "one")
+        gated(here, "two", gang=("train", 2))
+        await let_go(here, "one")
+        await let_go(here, "two")
+
+
+async def test_marks_that_contradict_each_other_hold_the_gang_and_are_told_as_a_warning(here: World) -> None:
+    gated(here, "one", gang=("train", 2))
+    gated(here, "two", gang=("train", 3))
+    async with here.gateway():
+        await told(here, "Invalid", "one")
+        await told(here, "Invalid", "two")
+        assert not is_let_go(here, "one")
+
+
+async def test_a_tenant_at_its_limit_waits_though_there_is_room(here: World) -> None:
+    here.limit = here.limit | {"nvidia.com/gpu": 2000}
+    gated(here, "first", gpus=2)
+    async with here.gateway():
+        await start(here, "first")
+        gated(here, "second", gpus=1)
+        await told(here, "WaitingForQuota", "second")
+
+
+async def test_a_pod_deleted_while_it_is_held_goes_and_leaves_nothing(here: World) -> None:
+    gated(here, gpus=9)
+    async with here.gateway() as sync:
+        await told(here, "Infeasible")
+        here.delete()
+        await until(lambda: here.tenant_pod() is None)
+        await until(lambda: not list(sync._desk.admission.gangs))
+        assert not sync._desk.gates._told
+
+
+# -- tampering ---------------------------------------------------------------------------------------------------------
+
+
+async def test_removing_the_gate_by_hand_gains_nothing(here: World) -> None:
+    stranger(here, gpus=8)
+    gated(here)
+    async with here.gateway():
+        await told(here, "Infeasible")
+        change(here, schedulingGates=None)
+        bind(here)
+        await here.settled()
+        assert here.compute_pod() is None
+        assert condition(here, ADMITTED) is not None
+
+        here.below.store.delete(PODS, "daemon", "default", grace=0)
+        assert pinned_to(await here.forwarded()) == COMPUTE_NODE
+
+
+async def test_a_node_set_by_hand_gains_nothing(here: World) -> None:
+    stranger(here, gpus=8)
+    gated(here, nodeName=NODE, schedulingGates=None)
+    async with here.gateway():
+        await told(here, "Infeasible")
+        await here.settled()
+        assert here.compute_pod() is None
+
+        here.below.store.delete(PODS, "daemon", "default", grace=0)
+        assert pinned_to(await here.forwarded()) == COMPUTE_NODE
+
+
+async def test_a_member_let_in_by_hand_does_not_run_without_its_gang(here: World) -> None:
+    gated(here, "one", gang=("train", 2), nodeName=NODE, schedulingGates=None)
+    async with here.gateway():
+        await told(here, "WaitingForMembers", "one")
+        assert here.compute_pod("one") is None
+        gated(here, "two", gang=("train", 2))
+        await here.forwarded("one")
+        await start(here, "two")
+
+
+async def test_a_notice_written_by_the_tenant_has_no_effect(here: World) -> None:
+    gated(here)
+    async with here.gateway():
+        await start(here)
+        changed = pod(here)
+        changed["metadata"].setdefault("annotations", {})["vkgateway.io/eviction-deadline"] = "2026-01-01T00:00:00Z"
+        here.above.store.update(PODS, {**changed, "metadata": {**changed["metadata"]}}, name="web", namespace="default")
+        await here.settled()
+        below = here.compute_pod()
+        assert below is not None
+        assert annotation(below, "vkgateway.io/eviction-deadline") == ""
+        assert "deletionTimestamp" not in below["metadata"]
+
+
+# -- the compute cluster -----------------------------------------------------------------------------------------------
+
+
+async def test_pods_of_others_on_a_node_take_room_there_and_those_that_nobody_bound_take_none(here: World) -> None:
+    stranger(here, "unbound", gpus=8, node="")
+    stranger(here, "bound", gpus=6)
+    gated(here, "large", gpus=3)
+    gated(here, "small", gpus=2)
+    async with here.gateway():
+        await start(here, "small")
+        await told(here, "Infeasible", "large")
+        here.below.store.delete(PODS, "bound", "default", grace=0)
+        await start(here, "large")
+
+
+async def test_pods_of_ours_that_ask_for_nothing_governed_take_room_too(here: World) -> None:
+    hungry = [{"name": "main", "image": "x", "resources": {"requests": {"cpu": "60"}}}]
+    here.create("hungry", containers=hungry)
+    async with here.gateway():
+        await here.forwarded("hungry")
+        here.run("hungry")
+        gated(
+            here,
+            containers=[
+                {
+                    "name": "main",
+                    "image": "x",
+                    "resources": {"requests": {"cpu": "8"}, "limits": {"nvidia.com/gpu": "1"}},
+                }
+            ],
+        )
+        await told(here, "Infeasible")
+        here.end("hungry")
+        await let_go(here)
+
+
+async def test_nothing_new_starts_on_a_node_that_was_cordoned(here: World) -> None:
+    gated(here, "first")
+    async with here.gateway():
+        await start(here, "first")
+        cordon(here)
+        await here.settled()
+        gated(here, "second")
+        await told(here, "Infeasible", "second")
+        assert here.phase("first") == "Running"
+
+        add_node(here)
+        assert pinned_to(await start(here, "second")) == SECOND_NODE
+        cordon(here, closed=False)
+        gated(here, "third")
+        await start(here, "third")
+
+
+async def test_a_compute_cluster_that_cannot_be_reached_is_named_as_the_reason(here: World) -> None:
+    gated(here, "first")
+    async with here.gateway():
+        await start(here, "first")
+        port = here.below.port
+        await here.below.stop()
+        await until(lambda: here.link is not None and not here.link.reachable, seconds=20)
+        gated(here, "second")
+        assert await told(here, "WaitingForRoom", "second") == "the compute cluster cannot be reached now"
+        assert not is_let_go(here, "second")
+
+        await here.below.start(port)
+        await until(lambda: is_let_go(here, "second"), seconds=20)
+        assert here.phase("first") == "Running"
+        await here.settled()
+        assert creations(here) == 1
+
+
+async def test_a_compute_pod_that_no_node_takes_is_taken_back_and_placed_elsewhere_unseen_above(here: World) -> None:
+    add_node(here)
+    here.bind = 1.0
+    gated(here)
+    async with here.gateway():
+        await let_go(here)
+        bind(here)
+        first = await here.forwarded()
+        uid, node = first["metadata"]["uid"], pinned_to(first)
+        await here.settled()
+        before = status_writes(here)
+        phases = {here.phase()}
+
+        def placed_anew() -> bool:
+            phases.add(here.phase())
+            found = here.compute_pod()
+            return found is not None and found["metadata"]["uid"] != uid
+
+        await until(placed_anew, seconds=10)
+        second = here.compute_pod()
+        assert second is not None
+        assert {node, pinned_to(second)} == {COMPUTE_NODE, SECOND_NODE}
+        run(here)
+        await until(lambda: here.phase() == "Running")
+        await here.settled()
+        assert phases == {"Pending"}
+        assert condition(here, "DisruptionTarget") is None
+        assert status_writes(here) <= before + 2
+        assert creations(here) == 2
+    assert here.below.store.find(PODS, "web", BELOW) is not None
