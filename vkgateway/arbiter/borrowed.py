@@ -18,7 +18,9 @@ def start_borrowed(ledger: Ledger) -> list[Ask]:
     """Start whoever fits into what is free; returns all that were asked, in their turn."""
     turn = []
     step = _Step(ledger)
-    for ask in in_turn(ledger.waiting(), lambda ask: share(ledger, ask), ledger.policy, ledger.now):
+    for ask in in_turn(
+        ledger.waiting(), lambda ask: share(ledger, ask), ledger.policy, ledger.now, booked=lambda: ledger.booked
+    ):
         turn.append(ask)
         step.try_all(ask)
     return turn
@@ -34,7 +36,7 @@ class _Step:
 
     def try_all(self, ask: Ask) -> None:
         """Start it, or make room for it, or keep a place for it."""
-        key = ask.tenant, ask.kind, self._aged(ask)
+        key = ask.gang.tenant, ask.kind, self._aged(ask)
         if key in self._hopeless:
             return
         standings = list(self._ledger.pools(ask))

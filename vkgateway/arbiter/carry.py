@@ -44,7 +44,9 @@ class Carry:
             self.clear()
             self._policy = snapshot.policy
         new = self._follow_pools(snapshot)
-        changes = [*self._changed(snapshot.gangs), *self._gone(snapshot.gangs)]
+        changes = self._changed(snapshot.gangs)
+        if len(snapshot.gangs) != len(self._told) + sum(name not in self._told for name, _ in changes):
+            changes += self._gone(snapshot.gangs)
         seen = {name for name, _ in changes}
         changes += [(name, self._told[name]) for name in self._moving if name not in seen]
         self._take_in(changes, now, new)
@@ -78,8 +80,6 @@ class Carry:
 
     def _gone(self, gangs: Sequence[Gang]) -> list[tuple[str, Gang | None]]:
         there = {gang.id for gang in gangs}
-        if len(there) == len(self._told) and there == self._told.keys():
-            return []
         return [(name, None) for name in self._told if name not in there]
 
     def _take_in(self, changes: Sequence[tuple[str, Gang | None]], now: float, new: Sequence[Standing]) -> None:

@@ -19,7 +19,8 @@ def grow(ledger: Ledger) -> None:
     growing = {ask.gang.id: ask for ask in ledger.asks.values() if ask.rest and _runs(ledger, ask)}
     while growing:
         grown: dict[str, Ask] = {}
-        for ask in in_turn(growing.values(), lambda ask: share(ledger, ask), ledger.policy, ledger.now):
+        asks = [growing[name] for name in sorted(growing)]
+        for ask in in_turn(asks, lambda ask: share(ledger, ask), ledger.policy, ledger.now):
             if _next(ledger, ask) and len(ask.rest) > 1:
                 grown[ask.gang.id] = replace(ask, rest=ask.rest[1:])
         growing = grown

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from vkgateway.arbiter.asks import Ask
-from vkgateway.arbiter.facts import Band
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import by_priority
 from vkgateway.arbiter.plans import inside_of, make_room
@@ -12,14 +11,20 @@ from vkgateway.arbiter.standing import Standing
 
 def start_guaranteed(ledger: Ledger) -> None:
     """Start whoever can inside its tenant's cells, or tell who must go for it; tenants do not wait for each other."""
-    asks = [ask for ask in ledger.waiting() if ask.gang.band is Band.GUARANTEED]
-    for ask in sorted(asks, key=lambda ask: (ask.tenant, by_priority(ask))):
+    hopeless: set[tuple[str, int]] = set()
+    for ask in sorted(ledger.guaranteed(), key=lambda ask: (ask.tenant, by_priority(ask))):
+        if (ask.tenant, ask.kind) in hopeless:
+            continue
         pools = [standing for standing in ledger.pools(ask) if standing.allows_inside(ask.tenant, ask.core)]
-        if not any(_start(ledger, standing, ask) for standing in pools):
-            any(
-                make_room(ledger, standing, ask, standing.evictable, inside=inside_of(standing, ask, ask.core))
-                for standing in pools
-            )
+        if any(_start(ledger, standing, ask) for standing in pools):
+            continue
+        if any(
+            make_room(ledger, standing, ask, standing.evictable, inside=inside_of(standing, ask, ask.core))
+            for standing in pools
+        ):
+            hopeless.clear()
+        else:
+            hopeless.add((ask.tenant, ask.kind))
 
 
 def _start(ledger: Ledger, standing: Standing, ask: Ask) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from vkgateway.arbiter.accounts import total_of
 from vkgateway.arbiter.asks import Ask
@@ -31,31 +30,33 @@ def explain(ledger: Ledger, turn: Sequence[Ask]) -> Iterator[Hold]:
         key = ledger.plans[name].pool
         places[key] += 1
         yield _for(_eviction(ledger, ledger.asks[name]), name, place=places[key])
+    yield from _in_line(ledger, turn, places)
+    yield from _rests(ledger)
+
+
+def _in_line(ledger: Ledger, turn: Sequence[Ask], places: Counter[PoolKey]) -> Iterator[Hold]:
     # Equals of a tenant wait for the same reason.
     known: dict[tuple[str, int], tuple[Hold, Standing | None]] = {}
-    forecasts: dict[PoolKey, _Forecast] = {}
+    forecasts = {key: _Forecast(ledger, standing) for key, standing in ledger.standings.items()}
+    done = ledger.started.keys() | ledger.plans.keys()
     for ask in turn:
-        name = ask.gang.id
-        if name in ledger.started or name in ledger.plans:
+        gang = ask.gang
+        if gang.id in done:
             continue
-        alike = ask.tenant, ask.kind
+        alike = gang.tenant, ask.kind
         found = known.get(alike)
         if found is None:
             found = known[alike] = _why(ledger, ask)
         hold, standing = found
         if standing is None:
-            yield _for(hold, name)
+            yield _for(hold, gang.id)
             continue
         key = standing.pool.key
-        place = places[key] = places[key] + 1
+        places[key] += 1
         early = likely = None
-        if hold.code in _FORESEEN:
-            forecast = forecasts.get(key)
-            if forecast is None:
-                forecast = forecasts[key] = _Forecast(ledger, standing)
-            early, likely = forecast.next(ask)
-        yield _for(hold, name, place=place, earliest=early, likely=likely)
-    yield from _rests(ledger)
+        if hold.code in _FORESEEN and forecasts[key].left:
+            early, likely = forecasts[key].next(ask)
+        yield _for(hold, gang.id, place=places[key], earliest=early, likely=likely)
 
 
 def _for(hold: Hold, gang: str, *, place: int = 0, earliest: float | None = None, likely: float | None = None) -> Hold:
@@ -218,36 +219,34 @@ def _rests(ledger: Ledger) -> Iterator[Hold]:
         yield Hold(gang=ask.gang.id, code=HoldCode.ROOM, message=message, numbers=numbers)
 
 
-@dataclass(slots=True)
-class _Look:
-    left: int = _LOOKS
-
-
 class _Forecast:
     """When the gangs of one pool start, if they start in their turn and nobody else comes."""
 
     def __init__(self, ledger: Ledger, standing: Standing) -> None:
         self._ledger = ledger
         self._standing = standing
-        self._room = standing.room.copy()
+        self._behind: Room | None = None
         self._later: list[End] = []
-        self._look = _Look()
+        self.left = _LOOKS
+        """So many more may be asked for."""
         self._alone: dict[int, tuple[float | None, Mapping[str, str]]] = {}
 
     def next(self, ask: Ask) -> tuple[float | None, float | None]:
         """Earliest (as if it were alone in line) and likely (behind all those that were asked for before)."""
-        if self._look.left <= 0:
-            return None, None
-        self._look.left -= 1
+        self.left -= 1
         alone = self._alone.get(ask.kind)
         if alone is None:
             alone = self._alone[ask.kind] = self._earliest(self._standing.room, ask, ())
-        behind = self._earliest(self._room, ask, self._later) if alone[0] is not None else alone
+        if alone[0] is None:
+            return None, None
+        if self._behind is None:
+            self._behind = self._standing.room.copy()
+        behind = self._earliest(self._behind, ask, self._later)
         time, nodes = behind
         if time is not None:
             run = self._standing.ends.run(ask.gang)
             for pod in ask.core:
-                self._room.take(nodes[pod.uid], pod.shape)
+                self._behind.take(nodes[pod.uid], pod.shape)
                 if run is not None:
                     self._later.append(End(time + run, nodes[pod.uid], pod.shape))
         return alone[0], time

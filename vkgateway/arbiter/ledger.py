@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.carry import Carry
 from vkgateway.arbiter.decisions import Admit, Evict, Promote, Reprieve
-from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState, Policy, PoolKey
+from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, Policy, PoolKey
 from vkgateway.arbiter.standing import Standing
 
 
@@ -34,8 +34,11 @@ class Ledger:
         self.plans: dict[str, Plan] = {}
         self.started: dict[str, Start] = {}
         self.evicts: list[Evict] = []
+        self.booked = 0
+        """Grows whenever somebody gets something."""
         self._admits: list[Admit] = []
-        self._needy = [carry.asks[name] for name in sorted(carry.asks) if carry.asks[name].core]
+        self._needy = [ask for _, ask in sorted(carry.asks.items()) if ask.core]
+        self._guaranteed = [ask for ask in self._needy if ask.gang.band is Band.GUARANTEED]
         self._planned = [ask for ask in self._needy if ask.gang.plan is not None]
         self._told = {key: list(_told(standing)) for key, standing in self.standings.items()}
         self._told_for: dict[tuple[str, PoolKey], list[tuple[Gang, Pod]]] = {}
@@ -43,20 +46,23 @@ class Ledger:
             for gang, pod in told:
                 self._told_for.setdefault((pod.evicted_for, key), []).append((gang, pod))
 
-    def planned(self) -> Iterator[Ask]:
+    def planned(self) -> list[Ask]:
         """Gangs that the last cycle planned for, that still have not what they need to run, and of which nothing has
         been decided in this one.
         """
-        yield from self._left(self._planned)
+        return self._left(self._planned)
 
-    def waiting(self) -> Iterator[Ask]:
-        """Gangs that have not what they need to run, and nothing is planned for them."""
-        yield from self._left(self._needy)
+    def waiting(self) -> list[Ask]:
+        """Gangs that have not what they need to run, and nothing is planned for them; in the order of their names."""
+        return self._left(self._needy)
 
-    def _left(self, asks: Iterable[Ask]) -> Iterator[Ask]:
-        for ask in asks:
-            if ask.gang.id not in self.started and ask.gang.id not in self.plans:
-                yield ask
+    def guaranteed(self) -> list[Ask]:
+        """Those of them that are of the guaranteed band."""
+        return self._left(self._guaranteed)
+
+    def _left(self, asks: Sequence[Ask]) -> list[Ask]:
+        done = self.started.keys() | self.plans.keys()
+        return [ask for ask in asks if ask.gang.id not in done]
 
     def pools(self, ask: Ask) -> Iterator[Standing]:
         """The pools that the gang may use, best liked first."""
@@ -140,6 +146,7 @@ class Ledger:
             self.evicts.append(evict)
 
     def _book(self, ask: Ask, standing: Standing, pods: Sequence[Pod], *, inside: bool) -> None:
+        self.booked += 1
         for pod in pods:
             standing.count(ask.tenant, pod)
         if inside:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
@@ -16,33 +16,49 @@ def by_priority(ask: Ask) -> tuple[int, float, str]:
     return -ask.gang.priority, ask.gang.created, ask.gang.id
 
 
-def in_turn(asks: Iterable[Ask], share: Callable[[Ask], float], policy: Policy, now: float) -> Iterator[Ask]:
+def in_turn(
+    asks: Iterable[Ask],
+    share: Callable[[Ask], float],
+    policy: Policy,
+    now: float,
+    *,
+    booked: Callable[[], int] | None = None,
+) -> Iterator[Ask]:
     """All of them, in the order of who is next (dominant resource fairness).
 
     `share` is asked again for a tenant each time after one of its gangs had its turn: whoever got something is later.
     Between equal shares the gang that was created first has its turn. A tenant's own gangs: its guaranteed band first,
-    then by priority that grows with age, then by age.
+    then by priority that grows with age, then by age; equals in the order in which they are given.
+
+    `booked`: a number that grows when anybody gets something; as long as it does not, shares stay the same.
     """
     queues = _queues(asks, policy, now)
-    heap: list[tuple[float, float, str]] = []
-    for queue in queues.values():
-        heappush(heap, _key(queue[-1], share))
+    heap = [(share(queue[-1]), queue[-1].gang.created, tenant) for tenant, queue in queues.items()]
+    heapify(heap)
     while heap:
-        _, _, tenant = heappop(heap)
-        queue = queues[tenant]
+        mine, _, tenant = heappop(heap)
+        queue, other = queues[tenant], heap[0] if heap else None
         while True:
-            yield queue.pop()
+            before = booked() if booked is not None else 0
+            ask = queue.pop()
+            yield ask
             if not queue:
                 break
-            key = _key(queue[-1], share)
-            if heap and heap[0] < key:
-                heappush(heap, key)
+            follows = queue[-1]
+            if booked is None or booked() != before or ask.running or follows.running or not _same_pools(ask, follows):
+                mine = share(follows)
+            if other is not None and other < (mine, follows.gang.created, tenant):
+                heappush(heap, (mine, follows.gang.created, tenant))
                 break
+
+
+def _same_pools(one: Ask, other: Ask) -> bool:
+    return one.gang.pools is other.gang.pools or one.gang.pools == other.gang.pools
 
 
 def _queues(asks: Iterable[Ask], policy: Policy, now: float) -> dict[str, list[Ask]]:
     """By tenant, its next gang last."""
-    found = sorted(asks, key=lambda ask: ask.gang.id)
+    found = list(asks)
     gangs = [ask.gang for ask in found]
     numbers: dict[str, int] = {}
     tenant = np.array([numbers.setdefault(gang.tenant, len(numbers)) for gang in gangs], dtype=np.int64)
@@ -50,7 +66,7 @@ def _queues(asks: Iterable[Ask], policy: Policy, now: float) -> dict[str, list[A
     priority = np.array([gang.priority for gang in gangs], dtype=np.float64)
     created = np.array([gang.created for gang in gangs], dtype=np.float64)
     age = np.minimum(np.maximum(0.0, now - created), policy.age_cap)
-    # Stable: what is equal in all of these is in the order of names.
+    # Stable: what is equal in all of these stays in the order in which it was given.
     order = np.lexsort((created, -(priority + age * policy.age_weight), low, tenant))
     queues: dict[str, list[Ask]] = {}
     for index in order[::-1].tolist():
@@ -60,7 +76,3 @@ def _queues(asks: Iterable[Ask], policy: Policy, now: float) -> dict[str, list[A
             queue = queues[ask.tenant] = []
         queue.append(ask)
     return queues
-
-
-def _key(ask: Ask, share: Callable[[Ask], float]) -> tuple[float, float, str]:
-    return share(ask), ask.gang.created, ask.tenant
