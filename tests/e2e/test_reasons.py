@@ -57,7 +57,7 @@ def test_who_waits_is_in_the_queue_and_can_be_explained(platform: Platform, wait
 
 
 def waiting(platform: Platform, name: str) -> Any:
-    found = [each for each in as_json(platform, "queue") if name in (each["name"], each["id"])]
+    found = [each for each in as_json(platform, "queue") if each["name"] == name]
     return found[0] if found else None
 
 
