@@ -225,6 +225,8 @@ class FakeApiServer:
             return web.json_response({"gitVersion": "v1.36.3"}) if parts == ["version"] else web.Response(text="ok")
         if len(parts) == size:
             return self._discovery("/".join(parts))
+        if len(parts) == 2 and parts[0] == "apis":
+            return self._group(parts[1])
         target = self._target(parts, size)
         if not target.name:
             return await self._collection(request, target)
@@ -240,6 +242,13 @@ class FakeApiServer:
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
         rest = [*rest, "", ""]
         return Target(resource, namespace, rest[1], rest[2])
+
+    def _group(self, name: str) -> web.Response:
+        versions = [where for where, _ in self._kinds if where.startswith(f"apis/{name}/")]
+        if not versions:
+            raise Refusal(404, "NotFound", "the server could not find the requested resource")
+        preferred = {"groupVersion": versions[0].removeprefix("apis/"), "version": versions[0].rpartition("/")[2]}
+        return web.json_response({"kind": "APIGroup", "name": name, "preferredVersion": preferred})
 
     def _discovery(self, prefix: str) -> web.Response:
         kinds = [known for (where, _), known in self._kinds.items() if where == prefix]

@@ -75,7 +75,7 @@ class Beside:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._news.clear()
-                for kind, reference in self._wanted.items():
+                for kind, reference in list(self._wanted.items()):
                     if kind not in self._watches and (resource := await self._resource(reference)) is not None:
                         watch = self._watches[kind] = self._watch(reference, resource)
                         group.create_task(watch.run(), name=f"tenant/{self._tenant}/watch-{reference.plural}")
@@ -100,8 +100,8 @@ class Beside:
         path = f"/apis/{reference.group}"
         try:
             answer = await self._client.request("GET", path)
-        except errors.ApiError as error:
-            log.info("kind not known", tenant=self._tenant, kind=reference.kind, error=error.message)
+            version = msgspec.json.decode(answer, type=_Group).preferred_version.group_version
+        except (errors.ApiError, msgspec.DecodeError) as error:
+            log.info("kind not known", tenant=self._tenant, kind=reference.kind, error=str(error))
             return None
-        version = msgspec.json.decode(answer, type=_Group).preferred_version.group_version
         return Resource(f"apis/{version}", reference.plural, reference.kind) if version else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ from vkgateway.sync.marks import EVICTED, EVICTED_FOR
 
 DISRUPTED = "DisruptionTarget"
 PREEMPTED = "PreemptionByVkgateway"
-LOW = {"priorityClassName": "vkgateway-low", "priority": -1000}
+LOW: dict[str, Any] = {"priorityClassName": "vkgateway-low", "priority": -1000}
 
 
 @pytest.fixture
@@ -39,8 +40,8 @@ async def here() -> AsyncIterator[World]:
         yield made
 
 
-async def low_runs(here: World, name: str = "low", *, gpus: int = 8, **other: object) -> None:
-    gated(here, name, gpus=gpus, **LOW, **other)  # type: ignore[arg-type]
+async def low_runs(here: World, name: str = "low", *, gpus: int = 8, **other: Any) -> None:
+    gated(here, name, gpus=gpus, **LOW, **other)
     below = await start(here, name)
     assert annotation(below, "vkgateway.io/borrowed") == "true"
 

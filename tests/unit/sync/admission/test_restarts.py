@@ -296,7 +296,7 @@ async def test_the_rest_of_a_gang_keeps_its_place_before_those_that_came_later(h
     async with here.gateway():
         await let_go(here, "two")
         await start(here, "one")
-    gated(here, "late", gpus=4, **LOW)  # type: ignore[arg-type]
+    gated(here, "late", gpus=4, **LOW)
     async with here.gateway():
         await told(here, "WaitingForRoom", "late")
         bind(here, "two")

@@ -546,18 +546,41 @@ def test_a_notice_on_what_is_left_behind_changes_nothing() -> None:
 
 def test_everything_is_known_once_all_is_listed_and_read() -> None:
     made = Made()
-    assert not made.part.known
+    said = [made.part.known]
     made.part.listed()
-    assert made.part.known
-
+    said.append(made.part.known)
     made.part.unread.add(KEY)
-    assert not made.part.known
-    made.part.unread.clear()
-    made.pods.put_above(above("u2"))
-    made.pods.put_below(below("u2"))
-    assert not made.part.known, "one that runs was not read yet"
-    made.part.put(member("u2", pools=(POOL, OTHER_POOL)))
-    assert made.part.known
+    said.append(made.part.known)
+    assert said == [False, True, False]
+
+
+def test_what_runs_must_be_read_before_everything_is_known() -> None:
+    made = Made(waits=False)
+    made.part.listed()
+    made.pods.put_above(above())
+    made.pods.put_below(below())
+    said = [made.part.known]
+    made.part.put(member(pools=(POOL, OTHER_POOL)))
+    said.append(made.part.known)
+    assert said == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("other", "stands"),
+    [
+        ({}, True),
+        ({"deletionTimestamp": "2026-03-01T12:30:00Z"}, True),
+        ({"phase": "Succeeded"}, False),
+        ({"marks": {COMPUTE_NODE_ANNOTATION: ""}}, False),
+        ({"marks": {UID_ANNOTATION: "an-earlier-one"}}, False),
+    ],
+    ids=["runs", "ends", "ended", "not placed", "another's"],
+)
+def test_what_stands_below_for_a_pod(other: dict[str, Any], stands: bool) -> None:
+    made = Made()
+    assert not made.part.stands_below(above())
+    made.pods.put_below(below(**other))
+    assert made.part.stands_below(above()) is stands
 
 
 # -- the book ----------------------------------------------------------------------------------------------------------

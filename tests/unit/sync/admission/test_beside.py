@@ -1,0 +1,155 @@
+"""Objects beside pods: watched once they are wanted, found when they appear, and told of when they change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.sync.admission.samples import reference
+from tests.unit.sync.world import until
+from vkgateway.kube.resources import Resource
+from vkgateway.sync.admission import beside as module
+from vkgateway.sync.admission.beside import Beside
+from vkgateway.translate.gangs import Reference
+
+PODGROUPS = Resource("apis/scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup")
+RAY_CLUSTERS = Resource("apis/ray.io/v1", "rayclusters", "RayCluster")
+RAY = Reference("ray.io", "RayCluster", "rayclusters", "default", "ray")
+GROUP = {"metadata": {"name": "train"}, "spec": {"minMember": 4}}
+
+
+@asynccontextmanager
+async def running(server: FakeApiServer) -> AsyncIterator[tuple[Beside, list[Reference]]]:
+    changed: list[Reference] = []
+    async with server.client() as client:
+        beside = Beside("alpha", client, changed=changed.append)
+        task = asyncio.create_task(beside.run())
+        try:
+            yield beside, changed
+            assert not task.done(), task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeApiServer]:
+    async with FakeApiServer() as made:
+        yield made
+
+
+def asked(server: FakeApiServer, path: str) -> int:
+    return sum(1 for request in server.requests if request == f"GET {path}")
+
+
+async def test_an_object_that_is_there_is_found(server: FakeApiServer) -> None:
+    server.register(PODGROUPS)
+    server.store.create(PODGROUPS, GROUP)
+    async with running(server) as (beside, changed):
+        assert beside.look(reference()) is None
+        beside.want(reference())
+        await until(lambda: beside.look(reference()))
+        found = beside.look(reference())
+        assert found is not None
+        assert found["spec"] == {"minMember": 4}
+        assert changed == [reference()]
+        assert beside.look(reference("another")) is None
+
+
+async def test_nothing_is_asked_of_the_server_before_something_is_wanted(server: FakeApiServer) -> None:
+    async with running(server):
+        await asyncio.sleep(0.05)
+    assert server.requests == []
+
+
+async def test_a_kind_is_watched_once_however_many_of_it_are_wanted(server: FakeApiServer) -> None:
+    server.register(PODGROUPS)
+    async with running(server) as (beside, _):
+        for number in range(5):
+            beside.want(reference(f"train-{number}"))
+        await until(lambda: server.watches)
+        await asyncio.sleep(0.05)
+        assert server.watches == 1
+        assert asked(server, "/apis/scheduling.volcano.sh") == 1
+
+
+async def test_what_comes_changes_and_goes_is_told(server: FakeApiServer) -> None:
+    server.register(PODGROUPS)
+    async with running(server) as (beside, changed):
+        beside.want(reference())
+        await until(lambda: server.watches)
+        server.store.create(PODGROUPS, GROUP)
+        await until(lambda: len(changed) == 1)
+        server.store.update(PODGROUPS, {**GROUP, "spec": {"minMember": 5}}, name="train", namespace="default")
+        await until(lambda: len(changed) == 2)
+        found = beside.look(reference())
+        assert found is not None
+        assert found["spec"] == {"minMember": 5}
+        server.store.delete(PODGROUPS, "train", "default")
+        await until(lambda: len(changed) == 3)
+        assert beside.look(reference()) is None
+        assert changed == [reference()] * 3
+
+
+async def test_a_kind_that_the_server_does_not_know_is_asked_for_again(
+    server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_RETRY", 0.05)
+    async with running(server) as (beside, changed):
+        beside.want(reference())
+        await until(lambda: asked(server, "/apis/scheduling.volcano.sh") >= 3)
+        assert changed == []
+
+        server.register(PODGROUPS)
+        server.store.create(PODGROUPS, GROUP)
+        await until(lambda: beside.look(reference()))
+        times = asked(server, "/apis/scheduling.volcano.sh")
+        await asyncio.sleep(0.2)
+        assert asked(server, "/apis/scheduling.volcano.sh") == times
+
+
+async def test_a_kind_that_is_wanted_while_another_is_asked_for_is_watched_too(server: FakeApiServer) -> None:
+    for resource in (PODGROUPS, RAY_CLUSTERS):
+        server.register(resource)
+    gate = server.hold("GET", "/apis/scheduling.volcano.sh")
+    async with running(server) as (beside, _):
+        beside.want(reference())
+        await until(lambda: server.requests)
+        beside.want(RAY)
+        gate.set()
+        await until(lambda: server.watches == 2)
+
+
+async def test_one_unknown_kind_does_not_keep_others_waiting(server: FakeApiServer) -> None:
+    server.register(RAY_CLUSTERS)
+    async with running(server) as (beside, _):
+        beside.want(reference())
+        await until(lambda: server.requests)
+        beside.want(RAY)
+        await until(lambda: server.watches == 1)
+
+
+@pytest.mark.parametrize("answer", [b"no json", b'{"preferredVersion": 7}', b"{}"])
+async def test_a_server_that_answers_nonsense_of_a_kind_is_asked_again(answer: bytes) -> None:
+    class Nonsense:
+        def __init__(self) -> None:
+            self.asked = 0
+
+        async def request(self, *_args: Any, **_options: Any) -> bytes:
+            self.asked += 1
+            return answer
+
+    client = Nonsense()
+    beside = Beside("alpha", client, changed=lambda _reference: None)  # type: ignore[arg-type]
+    task = asyncio.create_task(beside.run())
+    beside.want(reference())
+    await until(lambda: client.asked)
+    await asyncio.sleep(0.02)
+    assert not task.done(), task
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
