@@ -97,8 +97,11 @@ async def prepare(management: Client) -> None:
     """Make what the gateway itself needs in the management cluster: its kinds and its namespace."""
     folder = resources.files("vkgateway.model") / "crds"
     definitions = [yamltext.load(file.read_text()) for file in folder.iterdir() if file.name.endswith(".yaml")]
-    await apply_objects(management, definitions)
-    await prerequisites.ensure(management)
+    # Side by side, for tenants wait; each to its end, so that no part of it goes on while it is tried again.
+    parts = [apply_objects(management, [definition]) for definition in definitions]
+    for result in await asyncio.gather(*parts, prerequisites.ensure(management), return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
 
 
 @contextlib.asynccontextmanager
