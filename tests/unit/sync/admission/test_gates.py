@@ -1,0 +1,441 @@
+"""Gates: lifted for who was admitted, and for nobody else; who waits is told why, not too soon and not too often."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.sync.admission.samples import POOL, TENANT, Pods, reference
+from tests.unit.sync.admission.test_tenant import Service
+from vkgateway.arbiter.decisions import Admit, Evict, Hold, HoldCode
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import EVENTS, PODS
+from vkgateway.model.names import ADMISSION_GATE
+from vkgateway.model.objects import Object
+from vkgateway.sync.admission.beside import Beside
+from vkgateway.sync.admission.gates import Gates
+from vkgateway.sync.admission.tenant import TenantAdmission
+from vkgateway.sync.compute import Key
+from vkgateway.sync.events import EventRecorder
+from vkgateway.sync.pods.views import TenantPodView, decode_tenant_pod
+
+KEY = ("default", "web")
+GATE = {"name": ADMISSION_GATE}
+GPU = {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+FREE = {"containers": [{"name": "main", "image": "x"}]}
+
+
+class Made:
+    """One tenant's gates before its API server; time stands still, and what the watch shows is told by hand."""
+
+    def __init__(self, server: FakeApiServer, client: Client) -> None:
+        self.server = server
+        self.client = client
+        self.now = 1000.0
+        self.pods = Pods()
+        self.later: list[tuple[Key, float]] = []
+        self.refused: list[str] = []
+        self.admission = TenantAdmission(
+            TENANT,
+            self.pods.above,
+            links=self.pods.links,
+            bindings=self.pods.bindings(),
+            service=Service(),
+            sent={},
+            look=lambda _key: None,
+            clock=lambda: self.now,
+        )
+        self.beside = Beside(TENANT, client, changed=lambda _reference: None)
+        self.gates = Gates(
+            self.admission,
+            client,
+            self.pods.above,
+            bindings=self.pods.bindings(),
+            beside=self.beside,
+            events=EventRecorder(client, clock=lambda: self.now),
+            whole=self._whole,
+            refuse=self._refuse,
+            later=lambda key, seconds: self.later.append((key, seconds)),
+            clock=lambda: self.now,
+        )
+
+    async def _whole(self, view: TenantPodView) -> bytes:
+        found = await self.client.get(PODS, view.metadata.name, namespace=view.metadata.namespace)
+        if decode_tenant_pod(found).metadata.uid != view.metadata.uid:
+            raise errors.Conflict("another pod has the name now", status=409, reason="Conflict")
+        return found
+
+    async def _refuse(self, view: TenantPodView, _pod: Object) -> bool:
+        return view.metadata.name in self.refused
+
+    def create(self, *, meta: Object | None = None, **spec: Any) -> str:
+        """A pod that the watch shows; its uid."""
+        document = {"metadata": {"name": "web", **(meta or {})}, "spec": {**GPU, "schedulingGates": [GATE], **spec}}
+        self.server.store.create(PODS, document, "default")
+        return self.show().metadata.uid
+
+    def show(self) -> TenantPodView:
+        """What the watch shows now."""
+        view = decode_tenant_pod(json.dumps(self.stored()).encode())
+        self.pods.put_above(view)
+        return view
+
+    def change(self, **spec: Any) -> None:
+        document = self.stored()
+        self.server.store.update(
+            PODS, {**document, "spec": {**document["spec"], **spec}}, name="web", namespace="default"
+        )
+        self.show()
+
+    def stored(self) -> Object:
+        return self.server.store.get(PODS, "web", "default")
+
+    async def look(self) -> None:
+        await self.gates.reconcile(KEY)
+
+    def admit(self, uid: str) -> None:
+        gang = f"{TENANT}/default/pod/{uid}"
+        self.admission.admit(Admit(gang=gang, pool=POOL, nodes={uid: "host-1"}, borrowed=True), now=self.now)
+
+    def hold(self, uid: str, message: str = "no room", code: HoldCode = HoldCode.ROOM) -> None:
+        gang = f"{TENANT}/default/pod/{uid}"
+        self.admission.hold([Hold(gang=gang, code=code, message=message)], pools={gang: POOL})
+
+    def condition(self) -> tuple[str, str, str] | None:
+        for entry in self.stored()["status"].get("conditions", ()):
+            if entry["type"] == "vkgateway.io/Admitted":
+                return entry["status"], entry["reason"], entry["message"]
+        return None
+
+    def events(self) -> list[tuple[str, str]]:
+        return [(event["reason"], event["type"]) for event in self.server.store.all(EVENTS)]
+
+    def writes(self) -> int:
+        return sum(1 for request in self.server.requests if "/pods/web" in request and not request.startswith("GET"))
+
+    @property
+    def gated(self) -> bool:
+        return bool(self.stored()["spec"].get("schedulingGates"))
+
+
+@pytest.fixture
+async def made() -> AsyncIterator[Made]:
+    async with FakeApiServer() as server, server.client() as client:
+        yield Made(server, client)
+
+
+# -- lifting -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_pod_is_read_once_and_stays_gated_until_it_is_admitted(made: Made) -> None:
+    uid = made.create()
+    made.admission.unread.add(KEY)
+    await made.look()
+    await made.look()
+
+    assert made.admission.gangs.member(uid) is not None
+    assert made.admission.unread == set()
+    assert made.gated
+    assert made.writes() == 0
+    assert len(made.server.requests) == 1
+
+    made.admit(uid)
+    await made.look()
+    assert not made.gated
+    assert made.stored()["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "a100.local"}
+    assert made.condition() is None
+
+
+async def test_who_is_told_to_go_before_it_was_let_go_stays(made: Made) -> None:
+    uid = made.create()
+    await made.look()
+    made.admit(uid)
+    gang = f"{TENANT}/default/pod/{uid}"
+    made.admission.evict(
+        Evict(gang=gang, pods=(uid,), whole=True, makes_room_for="alpha/x", deadline=made.now + 30, lost=0.0)
+    )
+    await made.look()
+    assert made.gated
+
+
+async def test_one_with_other_gates_is_not_let_go_before_these_are_off(made: Made) -> None:
+    uid = made.create(schedulingGates=[GATE, {"name": "example.com/x"}])
+    await made.look()
+    made.admit(uid)
+    await made.look()
+    assert made.gated
+
+    made.change(schedulingGates=[GATE])
+    await made.look()
+    assert not made.gated
+
+
+@pytest.mark.parametrize("meta", [{"deletionTimestamp": "2026-03-01T12:30:00Z"}, None])
+async def test_one_that_is_deleted_or_gone_is_left_alone(made: Made, meta: Object | None) -> None:
+    uid = made.create()
+    await made.look()
+    made.admit(uid)
+    if meta is None:
+        made.pods.above.items.clear()
+        made.admission.unread.add(KEY)
+    else:
+        made.stored()["metadata"].update(meta)
+        made.show()
+    await made.look()
+    assert made.writes() == 0
+    assert made.admission.unread == set()
+
+
+@pytest.mark.parametrize("status", [404, 409])
+async def test_one_that_went_meanwhile_is_no_error(made: Made, status: int) -> None:
+    uid = made.create()
+    await made.look()
+    made.admit(uid)
+    made.server.fail("PATCH", "/pods/web", status=status, reason="NotFound" if status == 404 else "Conflict")
+    await made.look()
+    assert made.gated
+
+
+async def test_a_namesake_is_not_let_go_for_its_forerunner(made: Made) -> None:
+    uid = made.create()
+    await made.look()
+    made.admit(uid)
+    made.server.store.delete(PODS, "web", "default")
+    made.server.store.create(PODS, {"metadata": {"name": "web"}, "spec": {**GPU, "schedulingGates": [GATE]}}, "default")
+    await made.look()
+    assert made.gated
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [{}, {"annotations": {"vkgateway.io/gang": "train", "vkgateway.io/gang-size": "2"}}],
+    ids=["alone", "member"],
+)
+async def test_our_gate_on_a_pod_that_asks_for_nothing_governed_is_lifted_and_no_other(
+    made: Made, meta: Object
+) -> None:
+    made.create(meta=meta, **FREE, schedulingGates=[{"name": "example.com/x"}, GATE])
+    await made.look()
+    assert made.stored()["spec"]["schedulingGates"] == [{"name": "example.com/x"}]
+    assert "nodeSelector" not in made.stored()["spec"]
+
+
+async def test_a_pod_that_could_not_be_read_is_not_taken_for_one_that_asks_for_nothing(made: Made) -> None:
+    made.create()
+    made.server.fail("GET", "/pods/web", status=404, reason="NotFound")
+    await made.look()
+    assert made.gated
+
+
+async def test_a_pod_that_breaks_policy_is_not_let_wait(made: Made) -> None:
+    uid = made.create()
+    made.refused.append("web")
+    made.admission.unread.add(KEY)
+    await made.look()
+    assert made.admission.gangs.member(uid) is None
+    assert made.admission.unread == set()
+    assert made.gated
+
+
+async def test_pods_without_gate_or_gang_are_not_read(made: Made) -> None:
+    made.create(schedulingGates=[])
+    await made.look()
+    assert made.server.requests == []
+
+    made.change(schedulingGates=[GATE])
+    made.stored()["status"]["phase"] = "Failed"
+    made.show()
+    await made.look()
+    assert made.server.requests == []
+
+
+async def test_a_pod_that_changed_is_read_again(made: Made) -> None:
+    uid = made.create()
+    await made.look()
+    made.change(priority=5)
+    await made.look()
+    member = made.admission.gangs.member(uid)
+    assert member is not None
+    assert member.priority == 5
+
+
+async def test_pods_are_read_again_when_what_says_their_size_changed(made: Made) -> None:
+    uid = made.create(meta={"annotations": {"scheduling.k8s.io/group-name": "train"}})
+    await made.look()
+    view = made.show()
+    assert not made.gates.wants(view)
+    assert made.gates.beside_changed(reference("another")) == []
+    assert made.gates.beside_changed(reference()) == [KEY]
+    assert made.gates.wants(view)
+
+    await made.look()
+    assert not made.gates.wants(view)
+    member = made.admission.gangs.member(uid)
+    assert member is not None
+    made.gates.beside_changed(reference())
+    made.gates.forget(member)
+    assert made.gates.beside_changed(reference()) == []
+    assert not made.gates._users
+    assert not made.gates._outdated
+
+
+# -- telling -----------------------------------------------------------------------------------------------------------
+
+
+async def test_who_waits_is_told_why_after_a_second(made: Made) -> None:
+    uid = made.create()
+    await made.look()
+    made.hold(uid)
+    await made.look()
+    assert made.condition() is None
+    assert made.events() == []
+    assert made.later == [(KEY, 1.0)]
+
+    made.now += 1
+    await made.look()
+    assert made.condition() == ("False", "WaitingForRoom", "no room")
+    assert made.events() == [("WaitingForRoom", "Normal")]
+
+
+async def test_who_waits_is_written_to_twice_in_a_minute_at_most(made: Made) -> None:
+    uid = made.create()
+    await made.look()
+    made.hold(uid)
+    await made.look()
+    for second in range(1, 62):
+        made.now = 1000.0 + second
+        made.hold(uid, message=f"no room: {second}")
+        made.show()
+        await made.look()
+    assert made.writes() == 3, "after 1, 31 and 61 seconds"
+    assert (made.condition() or ("", "", ""))[2] == "no room: 61"
+    assert made.events() == [("WaitingForRoom", "Normal")]
+
+
+async def test_another_look_is_asked_for_when_the_next_word_is_due(made: Made) -> None:
+    uid = made.create()
+    await made.look()
+    made.hold(uid)
+    await made.look()
+    made.now += 1
+    await made.look()
+    made.now += 10
+    made.hold(uid, message="still no room")
+    made.later.clear()
+    await made.look()
+    assert made.later == [(KEY, 20.0)]
+
+
+async def test_the_same_is_not_told_again(made: Made) -> None:
+    uid = made.create()
+    await made.look()
+    made.hold(uid)
+    await made.look()
+    made.now += 1
+    await made.look()
+    made.show()
+    writes = made.writes()
+    for _ in range(5):
+        made.now += 100
+        await made.look()
+    assert made.writes() == writes
+
+
+async def test_each_new_reason_is_an_event_and_what_will_not_pass_a_warning(made: Made) -> None:
+    uid = made.create()
+    await made.look()
+    made.hold(uid)
+    await made.look()
+    for code in (HoldCode.ROOM, HoldCode.QUOTA, HoldCode.INFEASIBLE, HoldCode.INVALID):
+        made.now += 31
+        made.hold(uid, code=code)
+        await made.look()
+        made.show()
+    assert made.events() == [
+        ("WaitingForRoom", "Normal"),
+        ("WaitingForQuota", "Normal"),
+        ("Infeasible", "Warning"),
+        ("Invalid", "Warning"),
+    ]
+
+
+async def test_who_could_not_be_told_is_told_at_the_next_try(made: Made) -> None:
+    uid = made.create()
+    await made.look()
+    made.hold(uid)
+    await made.look()
+    made.now += 1
+    made.server.fail("PATCH", "/pods/web/status", status=503)
+    with pytest.raises(errors.ApiError):
+        await made.look()
+    assert made.condition() is None
+
+    await made.look()
+    assert made.condition() == ("False", "WaitingForRoom", "no room")
+    assert made.events() == [("WaitingForRoom", "Normal")]
+
+
+async def test_conditions_of_others_are_left_alone(made: Made) -> None:
+    uid = made.create()
+    theirs = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    await made.look()
+    made.hold(uid)
+    await made.look()
+    # The watch does not show yet what their scheduler has written.
+    made.server.store.update(
+        PODS,
+        made.stored() | {"status": {"phase": "Pending", "conditions": [theirs]}},
+        name="web",
+        namespace="default",
+        status=True,
+    )
+    made.now += 1
+    await made.look()
+    assert [entry["type"] for entry in made.stored()["status"]["conditions"]] == [
+        "PodScheduled",
+        "vkgateway.io/Admitted",
+    ]
+    assert made.stored()["status"]["conditions"][0] == theirs
+
+
+async def test_who_was_told_to_wait_is_told_that_it_may_start(made: Made) -> None:
+    uid = made.create()
+    await made.look()
+    made.hold(uid)
+    await made.look()
+    made.now += 1
+    await made.look()
+    made.show()
+    made.admit(uid)
+    await made.look()
+    assert (made.condition() or ("", ""))[:2] == ("True", "Admitted")
+    assert not made.gated
+
+
+async def test_who_is_forgotten_is_told_anew(made: Made) -> None:
+    uid = made.create()
+    await made.look()
+    member = made.admission.gangs.member(uid)
+    assert member is not None
+    made.hold(uid)
+    await made.look()
+    made.gates.forget(member)
+    assert not made.gates._told
+
+
+async def test_members_that_ask_for_nothing_governed_are_told_nothing(made: Made) -> None:
+    marked = {"annotations": {"vkgateway.io/gang": "train", "vkgateway.io/gang-size": "2"}}
+    made.create(meta=marked, **FREE, schedulingGates=[])
+    await made.look()
+    gang = f"{TENANT}/default/gang/train"
+    made.admission.hold([Hold(gang=gang, code=HoldCode.MEMBERS, message="1 of 2")], pools={})
+    made.now += 100
+    await made.look()
+    await made.look()
+    assert made.writes() == 0
+    assert made.events() == []
