@@ -9,11 +9,11 @@ import msgspec
 WAITING, STARTING, RUNNING, LEAVING = "waiting", "starting", "running", "leaving"
 
 
-class _Shown(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class _Shown(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
     """Amounts are in whole units of a resource (GPUs), times in seconds since the epoch."""
 
 
-class PoolState(_Shown, frozen=True):
+class PoolState(_Shown, frozen=True, gc=False):
     """A pool, by one of the resources that are handed out there."""
 
     pool: str
@@ -47,7 +47,7 @@ class PoolState(_Shown, frozen=True):
     gangs_running: int
 
 
-class TenantState(_Shown, frozen=True):
+class TenantState(_Shown, frozen=True, gc=False):
     """A tenant in a pool, by one of the resources that are handed out there."""
 
     tenant: str
@@ -66,7 +66,7 @@ class TenantState(_Shown, frozen=True):
     gangs_running: int
 
 
-class GangState(_Shown, frozen=True):
+class GangState(_Shown, frozen=True, gc=False):
     """A gang; a lone pod is a gang of one."""
 
     id: str
@@ -103,7 +103,7 @@ class GangState(_Shown, frozen=True):
     """The gang for which room is kept ahead of it."""
 
 
-class State(_Shown, frozen=True):
+class State(_Shown, frozen=True, gc=False):
     """All of it."""
 
     time: float = 0.0

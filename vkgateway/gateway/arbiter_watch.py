@@ -12,7 +12,7 @@ import msgspec
 
 from vkgateway.arbiter.decisions import Decisions
 from vkgateway.arbiter.facts import PodState, Snapshot
-from vkgateway.arbiter.report import report
+from vkgateway.arbiter.report import report, summary
 from vkgateway.gateway import metrics
 from vkgateway.gateway.config import Arbiter
 from vkgateway.gateway.decisionlog import DecisionLog
@@ -94,7 +94,7 @@ class ArbiterWatch:
     def measure(self) -> None:
         """Set the figures of pools, as they are after the last cycle."""
         if self._last is not None:
-            metrics.observe_state(report(*self._last))
+            metrics.observe_state(summary(*self._last))
 
     def state(self) -> bytes:
         """How pools, tenants and gangs stand after the last cycle, as JSON."""

@@ -161,10 +161,10 @@ class Gateway:
     def _nodes_changed(self, tenant: str) -> None:
         self.tenants.wake(tenant)
 
-    def _measure(self) -> None:
+    async def _measure(self) -> None:
         metrics.count_tenants(self.tenants.phases())
         metrics.count_compute_clusters(link.reachable for link in self.computes.links.values())
-        self._watch.measure()
+        await asyncio.to_thread(self._watch.measure)
         metrics.measure_queue(self.engine.queue, tenants=self.tenants.names())
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Final, Self
 
@@ -32,8 +32,8 @@ _CONNECTIONS: Final = 64
 class HealthServer:
     """Serves these paths; `checks` by name decide on /readyz, `refresh` is called before metrics are read.
 
-    `state` gives, as JSON, how pools, tenants and gangs stand; without it that is not known here. It names all tenants:
-    so it is for whoever may reach this address, and for nobody else.
+    `state` gives, as JSON, how pools, tenants and gangs stand, and is called in a thread of its own, since it may take
+    long; without it that is not known here. It names all tenants: it is for whoever may reach this address.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class HealthServer:
         address: str,
         port: int,
         checks: Mapping[str, Check],
-        refresh: Callable[[], None] = lambda: None,
+        refresh: Callable[[], Awaitable[None] | None] = lambda: None,
         state: Callable[[], bytes] | None = None,
     ) -> None:
         self._address = address
@@ -100,14 +100,14 @@ class HealthServer:
                 request = await session.await_request(patience=_PATIENCE)
                 if request is None:
                     return
-                more = await session.reply(self._answer(request))
+                more = await session.reply(await self._answer(request))
         except OSError as error:  # a time-out is one
             log.debug("health connection ended", peer=wire.peer, error=str(error))
         finally:
             with contextlib.suppress(asyncio.CancelledError):
                 await wire.closed(linger=1.0)
 
-    def _answer(self, request: Request) -> Reply:
+    async def _answer(self, request: Request) -> Reply:
         if request.method != "GET":
             return Reply.text(405, "only GET is known here")
         if request.path == ("healthz",):
@@ -115,10 +115,11 @@ class HealthServer:
         if request.path == ("readyz",):
             return self._readyz()
         if request.path == ("metrics",):
-            self._refresh()
+            if (refreshed := self._refresh()) is not None:
+                await refreshed
             return Reply(200, generate_latest(), CONTENT_TYPE_LATEST)
         if request.path == ("arbiter", "state") and self._state is not None:
-            return Reply(200, self._state(), "application/json")
+            return Reply(200, await asyncio.to_thread(self._state), "application/json")
         return Reply.text(404, "known here: /healthz, /readyz, /metrics, /arbiter/state")
 
     def _readyz(self) -> Reply:

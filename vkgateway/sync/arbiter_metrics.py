@@ -7,7 +7,7 @@ from typing import Final, Literal, get_args
 from prometheus_client import Counter, Gauge, Histogram
 
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.state import WAITING, State
+from vkgateway.arbiter.state import State
 
 Term = Literal["watch", "cycle", "notice", "grace", "bind"]
 """A part of the time to a guaranteed start: until the arbiter hears of the gang, until it has decided, until the notice
@@ -90,14 +90,11 @@ def observe_state(state: State) -> None:
     for gauge in _GAUGES:
         gauge.clear()
     for pool in state.pools:
-        WAITING_GANGS.labels(pool.node).set(0)
+        WAITING_GANGS.labels(pool.node).set(pool.gangs_waiting)
         FREE.labels(pool.node, pool.resource).set(pool.free)
         USED.labels(pool.node, pool.resource).set(pool.used)
         BORROWED.labels(pool.node, pool.resource).set(pool.borrowed)
         FRAGMENTATION.labels(pool.node, pool.resource).set(pool.fragmentation)
-    for gang in state.gangs:
-        if gang.state == WAITING and gang.pool:
-            WAITING_GANGS.labels(gang.pool).inc()
 
 
 def forget(tenant: str) -> None:

@@ -10,13 +10,17 @@ from tests.unit.arbiter.sim import GPU, KEY, LOW, Cluster, gang, node, quota
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, Hold, HoldCode
 from vkgateway.arbiter.facts import Gang, Pod, PodState, Quota
-from vkgateway.arbiter.report import report
+from vkgateway.arbiter.report import report, summary
 from vkgateway.arbiter.state import GangState, State, waiting_in
 
 
 def told(there: Cluster) -> State:
     """What is told of a cluster once nothing more is to be decided."""
-    return report(there.snapshot(), decide(there.snapshot(), there.now), there.now)
+    snapshot = there.snapshot()
+    decisions = decide(snapshot, there.now)
+    found = report(snapshot, decisions, there.now)
+    assert summary(snapshot, decisions, there.now) == msgspec.structs.replace(found, gangs=())
+    return found
 
 
 def gang_of(state: State, name: str) -> GangState:

@@ -40,6 +40,19 @@ async def test_each_path_tells_its_own() -> None:
             assert answer.status == 405
 
 
+async def test_what_is_measured_for_a_while_is_waited_for() -> None:
+    done: list[bool] = []
+
+    async def measure() -> None:
+        await asyncio.sleep(0)
+        done.append(True)
+
+    health = HealthServer(address="127.0.0.1", port=0, checks={}, refresh=measure)
+    async with health, aiohttp.ClientSession() as session:
+        answer = await session.get(f"http://127.0.0.1:{health.port}/metrics")
+        assert (answer.status, done) == (200, [True])
+
+
 async def test_the_state_is_told_as_json_where_there_is_one() -> None:
     seen = [b'{"time":1.0}', b'{"time":2.0}']
     health = HealthServer(address="127.0.0.1", port=0, checks={}, state=lambda: seen.pop(0))

@@ -7,7 +7,7 @@ from prometheus_client import REGISTRY
 from tests.unit.arbiter.sim import GPU, LOW, Cluster, gang, node, quota
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict
-from vkgateway.arbiter.report import report
+from vkgateway.arbiter.report import summary
 from vkgateway.arbiter.state import State
 from vkgateway.sync import arbiter_metrics as metrics
 
@@ -21,7 +21,7 @@ def test_pools_are_told_and_forgotten() -> None:
     there.add(gang("a/ns/gang/in", "a", [4]), gang("b/ns/gang/low", "b", [2], band=LOW))
     there.settle(2)
     there.add(gang("b/ns/gang/wide", "b", [8, 8]))
-    metrics.observe_state(report(there.snapshot(), decide(there.snapshot(), there.now), there.now))
+    metrics.observe_state(summary(there.snapshot(), decide(there.snapshot(), there.now), there.now))
     at = {"pool": "pool.compute", "resource": GPU}
     assert value("arbiter_waiting_gangs", pool="pool.compute") == 1
     assert (value("arbiter_used_units", **at), value("arbiter_borrowed_units", **at)) == (4, 2)

@@ -125,8 +125,8 @@ class Arbitration:
         self._news.set()
 
     def names(self) -> dict[str, Key]:
-        """Namespaces and names of all pods that take part, by uid."""
-        return {member.uid: member.key for tenant in self._tenants.values() for member in tenant.gangs}
+        """Namespaces and names of all pods that take part, by uid; may be called from another thread."""
+        return {member.uid: member.key for tenant in list(self._tenants.values()) for member in tenant.gangs}
 
     def bounds(self, pool: PoolKey | None) -> Bounds:
         """How those who are evicted from a pool are treated."""

@@ -1,0 +1,137 @@
+"""Sums over the pods of a pool, by tenant and by node, and how pool and tenants stand by them (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from vkgateway.arbiter.facts import Pod, Pool, PoolKey, Quota
+from vkgateway.arbiter.state import PoolState, TenantState
+from vkgateway.model.names import virtual_node_name
+from vkgateway.model.requests import Milli
+
+
+@dataclass(slots=True)
+class Part:
+    """A tenant's part of a pool, in thousandths."""
+
+    used: Milli = field(default_factory=dict)
+    borrowed: Milli = field(default_factory=dict)
+    waiting: Milli = field(default_factory=dict)
+    gangs_waiting: int = 0
+    gangs_running: int = 0
+
+
+@dataclass(slots=True)
+class Sums:
+    """What is counted of a pool while its pods are gone through."""
+
+    pool: Pool
+    parts: dict[str, Part] = field(default_factory=dict)
+    nodes: dict[str, Milli] = field(default_factory=dict)
+    """What the gateway's pods hold on each node."""
+
+    def part(self, tenant: str) -> Part:
+        """A tenant's part, empty at first."""
+        found = self.parts.get(tenant)
+        if found is None:
+            found = self.parts[tenant] = Part()
+        return found
+
+    def put(self, tenant: str, pod: Pod, node: str, *, borrowed: bool) -> None:
+        """Count a pod on its node."""
+        part = self.part(tenant)
+        self._add(part.borrowed if borrowed else part.used, pod)
+        self._add(self.nodes.setdefault(node, {}), pod)
+
+    def wait(self, tenant: str, pod: Pod) -> None:
+        """Count a pod that waits."""
+        self._add(self.part(tenant).waiting, pod)
+
+    def _add(self, total: Milli, pod: Pod) -> None:
+        for name, amount in pod.shape.requests:
+            if name in self.pool.governed:
+                total[name] = total.get(name, 0) + amount
+
+
+def pool_states(sums: Sums, quotas: Mapping[str, Quota]) -> Iterator[PoolState]:
+    """How the pool stands, by each resource that is handed out there."""
+    pool, parts = sums.pool, sums.parts.values()
+    usable = [node for node in pool.nodes if node.usable]
+    for name in pool.governed:
+        sizes = [node.allocatable.get(name, 0) for node in usable]
+        others = sum(node.used.get(name, 0) for node in usable)
+        frees = [
+            max(0, size - node.used.get(name, 0) - sums.nodes.get(node.name, {}).get(name, 0))
+            for node, size in zip(usable, sizes, strict=True)
+        ]
+        free, whole = sum(frees), [size for size, left in zip(sizes, frees, strict=True) if size and left == size]
+        guaranteed = sum(max(0, quota.guarantee.get(name, 0)) for quota in quotas.values())
+        borrowed = sum(part.borrowed.get(name, 0) for part in parts)
+        yield PoolState(
+            pool=pool.key[1],
+            compute_cluster=pool.key[0],
+            node=node_name(pool.key),
+            resource=name,
+            nodes=len(pool.nodes),
+            usable_nodes=len(usable),
+            allocatable=units(sum(sizes)),
+            others=units(others),
+            guaranteed=units(guaranteed),
+            used=units(sum(part.used.get(name, 0) for part in parts)),
+            borrowed=units(borrowed),
+            lent=units(_lent(borrowed, _unused(name, sums, quotas), sum(sizes) - others - guaranteed)),
+            free=units(free),
+            waiting=units(sum(part.waiting.get(name, 0) for part in parts)),
+            largest=units(max(frees, default=0)),
+            whole_nodes=len(whole),
+            fragmentation=round((free - sum(whole)) / free, 4) if free else 0.0,
+            gangs_waiting=sum(part.gangs_waiting for part in parts),
+            gangs_running=sum(part.gangs_running for part in parts),
+        )
+
+
+def _unused(name: str, sums: Sums, quotas: Mapping[str, Quota]) -> int:
+    """What is guaranteed and not used by those who have it."""
+    nothing = Part()
+    return sum(
+        max(0, quota.guarantee.get(name, 0) - sums.parts.get(tenant, nothing).used.get(name, 0))
+        for tenant, quota in quotas.items()
+    )
+
+
+def _lent(borrowed: int, unused: int, unpromised: int) -> int:
+    """What is borrowed beyond all that is promised to nobody must lie on guarantees that are not used."""
+    return min(unused, max(0, borrowed - max(0, unpromised)))
+
+
+def tenant_states(sums: Sums, quotas: Mapping[str, Quota]) -> Iterator[TenantState]:
+    """How each tenant stands that has a quota or something else there, by each resource."""
+    for tenant in sorted(quotas.keys() | sums.parts.keys()):
+        quota, part = quotas.get(tenant), sums.parts.get(tenant, Part())
+        for name in sums.pool.governed:
+            limit = quota.limit.get(name) if quota is not None else None
+            yield TenantState(
+                tenant=tenant,
+                pool=sums.pool.key[1],
+                compute_cluster=sums.pool.key[0],
+                resource=name,
+                guarantee=units(quota.guarantee.get(name, 0) if quota is not None else 0),
+                limit=units(limit) if limit is not None else None,
+                weight=quota.weight if quota is not None else 0.0,
+                used=units(part.used.get(name, 0)),
+                borrowed=units(part.borrowed.get(name, 0)),
+                waiting=units(part.waiting.get(name, 0)),
+                gangs_waiting=part.gangs_waiting,
+                gangs_running=part.gangs_running,
+            )
+
+
+def node_name(key: PoolKey) -> str:
+    """Name of the virtual node that stands for a pool."""
+    return virtual_node_name(key[1], key[0])
+
+
+def units(amount: int) -> float:
+    """Thousandths in units; whole ones as whole numbers."""
+    return amount // 1000 if amount % 1000 == 0 else amount / 1000
