@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vkgateway.arbiter.facts import Pool, Quota
-from vkgateway.arbiter.refusals import refusals
 from vkgateway.gateway.pools import quota
 from vkgateway.model import quantity
 from vkgateway.model.api import TenantPool
@@ -16,6 +15,9 @@ def unkept(tenant: str, wanted: TenantPool, *, pool: Pool, others: Sequence[Quot
 
     Whoever was accepted before comes first: also where nodes have died since and not even that can be kept.
     """
+    # It brings numpy, for which neither a starting gateway nor the command line should wait.
+    from vkgateway.arbiter.refusals import refusals
+
     mine = quota(tenant, wanted, granted=1.0)
     before = refusals(pool, others)
     found = [sentence for sentence in refusals(pool, [*others, mine]) if sentence not in before]
