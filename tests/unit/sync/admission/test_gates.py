@@ -118,7 +118,6 @@ class Made:
     def writes(self) -> int:
         return sum(1 for request in self.server.requests if "/pods/web" in request and not request.startswith("GET"))
 
-    @property
     def gated(self) -> bool:
         return bool(self.stored()["spec"].get("schedulingGates"))
 
@@ -140,13 +139,13 @@ async def test_a_pod_is_read_once_and_stays_gated_until_it_is_admitted(made: Mad
 
     assert made.admission.gangs.member(uid) is not None
     assert made.admission.unread == set()
-    assert made.gated
+    assert made.gated()
     assert made.writes() == 0
     assert len(made.server.requests) == 1
 
     made.admit(uid)
     await made.look()
-    assert not made.gated
+    assert not made.gated()
     assert made.stored()["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "a100.local"}
     assert made.condition() is None
 
@@ -160,7 +159,7 @@ async def test_who_is_told_to_go_before_it_was_let_go_stays(made: Made) -> None:
         Evict(gang=gang, pods=(uid,), whole=True, makes_room_for="alpha/x", deadline=made.now + 30, lost=0.0)
     )
     await made.look()
-    assert made.gated
+    assert made.gated()
 
 
 async def test_one_with_other_gates_is_not_let_go_before_these_are_off(made: Made) -> None:
@@ -168,11 +167,11 @@ async def test_one_with_other_gates_is_not_let_go_before_these_are_off(made: Mad
     await made.look()
     made.admit(uid)
     await made.look()
-    assert made.gated
+    assert made.gated()
 
     made.change(schedulingGates=[GATE])
     await made.look()
-    assert not made.gated
+    assert not made.gated()
 
 
 @pytest.mark.parametrize("meta", [{"deletionTimestamp": "2026-03-01T12:30:00Z"}, None])
@@ -198,7 +197,7 @@ async def test_one_that_went_meanwhile_is_no_error(made: Made, status: int) -> N
     made.admit(uid)
     made.server.fail("PATCH", "/pods/web", status=status, reason="NotFound" if status == 404 else "Conflict")
     await made.look()
-    assert made.gated
+    assert made.gated()
 
 
 async def test_a_namesake_is_not_let_go_for_its_forerunner(made: Made) -> None:
@@ -208,7 +207,7 @@ async def test_a_namesake_is_not_let_go_for_its_forerunner(made: Made) -> None:
     made.server.store.delete(PODS, "web", "default")
     made.server.store.create(PODS, {"metadata": {"name": "web"}, "spec": {**GPU, "schedulingGates": [GATE]}}, "default")
     await made.look()
-    assert made.gated
+    assert made.gated()
 
 
 @pytest.mark.parametrize(
@@ -229,7 +228,7 @@ async def test_a_pod_that_could_not_be_read_is_not_taken_for_one_that_asks_for_n
     made.create()
     made.server.fail("GET", "/pods/web", status=404, reason="NotFound")
     await made.look()
-    assert made.gated
+    assert made.gated()
 
 
 async def test_a_pod_that_breaks_policy_is_not_let_wait(made: Made) -> None:
@@ -239,7 +238,7 @@ async def test_a_pod_that_breaks_policy_is_not_let_wait(made: Made) -> None:
     await made.look()
     assert made.admission.gangs.member(uid) is None
     assert made.admission.unread == set()
-    assert made.gated
+    assert made.gated()
 
 
 async def test_pods_without_gate_or_gang_are_not_read(made: Made) -> None:
@@ -414,7 +413,7 @@ async def test_who_was_told_to_wait_is_told_that_it_may_start(made: Made) -> Non
     made.admit(uid)
     await made.look()
     assert (made.condition() or ("", ""))[:2] == ("True", "Admitted")
-    assert not made.gated
+    assert not made.gated()
 
 
 async def test_who_is_forgotten_is_told_anew(made: Made) -> None:

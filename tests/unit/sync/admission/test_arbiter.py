@@ -1,0 +1,451 @@
+"""The arbitration: when it decides, from what, and that its answers reach the right tenants."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.unit.sync.admission.samples import GPU, POOL, TENANT, Pods, above, below, member
+from tests.unit.sync.world import until
+from vkgateway.arbiter.decisions import Admit, Decisions, Evict, Hold, HoldCode, Promote, Reprieve
+from vkgateway.arbiter.facts import Plan, PodState, Quota, Snapshot
+from vkgateway.model.api import Pool as PoolSpec
+from vkgateway.model.names import COMPUTE_NODE_ANNOTATION, TENANT_LABEL
+from vkgateway.model.objects import Condition, Meta, NodeStatusView, NodeView
+from vkgateway.sync.admission.arbiter import Arbitration, Settings
+from vkgateway.sync.admission.gangs import Bounds
+from vkgateway.sync.admission.member import Member
+from vkgateway.sync.admission.tenant import TenantAdmission
+from vkgateway.sync.admission.verdicts import Said
+from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.strangers import StrangerView, decode_stranger
+
+GANG = f"{TENANT}/default/pod/u1"
+SPEC = PoolSpec(name="a100")
+
+
+def node(name: str = "host-1") -> NodeView:
+    return NodeView(
+        metadata=Meta(name=name),
+        status=NodeStatusView(allocatable={GPU: "8"}, conditions=(Condition(type="Ready", status="True"),)),
+    )
+
+
+def everything_known(link: ComputeLink) -> None:
+    """As if all lists were complete and the cluster answered."""
+    link.reachable = True
+    for reflector in (link.pods, link.namespaces, link.nodes, link.strangers, *link.copies.values()):
+        reflector._complete.set()  # type: ignore[attr-defined]
+
+
+class Part:
+    """A tenant's part, fed by hand."""
+
+    def __init__(self, name: str, pods: Pods, arbitration: Arbitration) -> None:
+        self.admission = TenantAdmission(
+            name,
+            pods.above,
+            links=pods.links,
+            bindings=pods.bindings(),
+            service=arbitration,
+            sent={},
+            look=lambda _key: None,
+            clock=arbitration._clock,
+        )
+
+    def put(self, one: Member) -> None:
+        self.admission.put(one)
+
+
+class Made:
+    """An arbitration over one compute cluster, with a judge that answers what the test wants."""
+
+    def __init__(self, *, expected: Sequence[str] | None = (TENANT,), specs: Iterable[PoolSpec] = (SPEC,)) -> None:
+        self.now = 1000.0
+        self.pods = Pods()
+        self.expected = expected
+        self.specs = tuple(specs)
+        self.links: dict[str, ComputeLink] = {"local": self.pods.link}
+        self.answer = Decisions()
+        self.asked: list[Snapshot] = []
+        self.pods.link.nodes.items["", "host-1"] = node()
+        everything_known(self.pods.link)
+        self.arbitration = Arbitration(
+            Settings(gather=0.001, notice=7.0, grace_max=8.0, bind=60.0),
+            links=lambda: self.links,
+            specs=lambda: {"local": self.specs},
+            expected=lambda: self.expected,
+            clock=lambda: self.now,
+            decide=self._decide,
+        )
+        self.alpha = Part(TENANT, self.pods, self.arbitration)
+
+    def _decide(self, snapshot: Snapshot, _now: float) -> Decisions:
+        self.asked.append(snapshot)
+        return self.answer
+
+    def join(self, part: Part | None = None) -> None:
+        part = part or self.alpha
+        part.admission.listed()
+        self.arbitration.add(part.admission)
+
+    def wait_above(self, uid: str = "u1", **other: Any) -> None:
+        """A pod that waits."""
+        self.pods.put_above(above(uid))
+        self.alpha.put(member(uid, **other))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.arbitration.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def cycle(self) -> Snapshot:
+        """One more cycle; what was decided from."""
+        number = len(self.asked)
+        self.arbitration.poke()
+        await until(lambda: len(self.asked) > number)
+        await asyncio.sleep(0.01)
+        return self.asked[-1]
+
+    def said(self, uid: str = "u1") -> Said:
+        return self.alpha.admission.book.verdicts[uid].said
+
+    def stranger(self, *, uid: str = "s1", gpus: int = 2, node: str = "host-1") -> StrangerView:
+        containers = [{"name": "x", "resources": {"limits": {GPU: gpus}}}]
+        document = {
+            "metadata": {"name": uid, "namespace": "x", "uid": uid},
+            "spec": {"nodeName": node, "containers": containers},
+        }
+        return decode_stranger(json.dumps(document).encode())
+
+
+@pytest.fixture
+async def made() -> Made:
+    return Made()
+
+
+# -- when --------------------------------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_decided_before_every_tenant_is_known(made: Made) -> None:
+    async with made.running():
+        made.arbitration.poke()
+        await asyncio.sleep(0.05)
+        assert made.asked == []
+        made.join()
+        await until(lambda: made.asked)
+
+
+@pytest.mark.parametrize("missing", ["tenant", "unread", "cluster", "expected"])
+async def test_after_a_while_it_begins_without_those_that_do_not_come(made: Made, missing: str) -> None:
+    if missing == "expected":
+        made.expected = None
+    if missing == "unread":
+        made.alpha.admission.unread.add(("default", "web"))
+    if missing == "cluster":
+        made.pods.link.reachable = False
+    if missing != "tenant":
+        made.join()
+    async with made.running():
+        made.arbitration.poke()
+        await asyncio.sleep(0.05)
+        assert made.asked == []
+        made.now += 20
+        await until(lambda: made.asked)
+
+
+async def test_it_decides_again_when_something_changed_and_not_otherwise(made: Made) -> None:
+    made.join()
+    async with made.running():
+        await until(lambda: made.asked)
+        await asyncio.sleep(0.05)
+        number = len(made.asked)
+        await asyncio.sleep(0.05)
+        assert len(made.asked) == number
+
+        made.wait_above()
+        await until(lambda: len(made.asked) == number + 1)
+        assert [gang.id for gang in made.asked[-1].gangs] == [GANG]
+
+
+@pytest.mark.parametrize("change", ["reachable", "node", "stranger", "complete"])
+async def test_a_change_in_a_compute_cluster_is_news(made: Made, change: str) -> None:
+    made.join()
+    async with made.running():
+        await until(lambda: made.asked)
+        await asyncio.sleep(0.05)
+        number = len(made.asked)
+        link = made.pods.link
+        if change == "reachable":
+            link._watches(True, "")
+            link.reachable = False
+            link._judge()
+        elif change == "node":
+            link._node_changed(None, node("host-2"))
+        elif change == "stranger":
+            link._stranger_changed(None, made.stranger())
+        else:
+            link.nodes._on_complete()  # type: ignore[misc]
+        await until(lambda: len(made.asked) > number)
+
+
+async def test_it_decides_when_the_next_deadline_has_come(made: Made) -> None:
+    made.join()
+    made.wait_above()
+    made.answer = Decisions(admits=(Admit(gang=GANG, pool=POOL, nodes={"u1": "host-1"}, borrowed=True),))
+    async with made.running():
+        await made.cycle()
+        evict = Evict(gang=GANG, pods=("u1",), whole=True, makes_room_for="beta/x", deadline=made.now + 0.2, lost=0.0)
+        made.answer = Decisions(evicts=(evict,))
+        await made.cycle()
+        made.answer = Decisions()
+        number = len(made.asked)
+        await until(lambda: made.alpha.admission.book.verdicts["u1"].said is Said.EVICTING)
+        made.now += 0.2
+        await until(lambda: len(made.asked) > number)
+        assert made.alpha.admission.book.verdicts == {}
+
+
+async def test_nothing_is_left_behind_when_it_ends(made: Made) -> None:
+    made.join()
+    async with made.running():
+        await until(lambda: made.asked)
+        assert made.pods.link.on_pod_changed
+    link = made.pods.link
+    assert (link.on_pod_changed, link.on_stranger_changed, link.on_nodes_changed, link.on_reachable_changed) == (
+        [],
+        [],
+        [],
+        [],
+    )
+
+
+# -- from what ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_snapshot_has_pools_quotas_gangs_and_last_plans(made: Made) -> None:
+    quota = Quota(tenant=TENANT, pool=POOL, limit={GPU: 8000})
+    made.alpha.admission.rebound([quota])
+    made.join()
+    made.wait_above()
+    plan = Plan(pool=POOL, nodes={"u1": "host-1"}, borrowed=False)
+    made.answer = Decisions(plans={GANG: plan})
+    async with made.running():
+        snapshot = await made.cycle()
+        assert [pool.key for pool in snapshot.pools] == [POOL]
+        assert snapshot.quotas == (quota,)
+        assert [pod.state for gang in snapshot.gangs for pod in gang.pods] == [PodState.WAITING]
+
+        again = await made.cycle()
+        assert again.gangs[0].plan == plan
+        assert again.pools[0] is snapshot.pools[0]
+
+        made.answer = Decisions()
+        await made.cycle()
+        assert (await made.cycle()).gangs[0].plan is None
+
+
+async def test_strangers_and_pods_that_nobody_read_are_a_burden_and_members_are_none(made: Made) -> None:
+    made.pods.link.strangers.items["x", "s1"] = made.stranger(gpus=2)
+    made.pods.put_below(below("u1"))
+    made.pods.put_above(above("u1"))
+    made.pods.put_below(below("free", marks={COMPUTE_NODE_ANNOTATION: ""}))
+    made.join()
+    async with made.running():
+        await asyncio.sleep(0.05)
+        made.now += 20
+        snapshot = await made.cycle()
+        assert snapshot.pools[0].nodes[0].used[GPU] == 4000
+
+        made.alpha.put(member("u1"))
+        snapshot = await made.cycle()
+        assert snapshot.pools[0].nodes[0].used[GPU] == 3000
+        assert snapshot.gangs[0].pods[0].state is PodState.PLACED
+
+        made.arbitration.remove(TENANT)
+        snapshot = await made.cycle()
+        assert snapshot.pools[0].nodes[0].used[GPU] == 4000
+        assert snapshot.gangs == ()
+
+        made.pods.link._stranger_changed(made.stranger(), None)
+        made.pods.drop_below("u1")
+        assert (await made.cycle()).pools[0].nodes[0].used == {GPU: 1000}
+
+
+async def test_pods_that_wear_our_label_and_are_nobodys_are_counted_for_no_tenant(made: Made) -> None:
+    view = below("u1", labels={TENANT_LABEL: "beta"})
+    made.pods.link.pods.items[view.metadata.key] = view
+    made.join()
+    async with made.running():
+        assert (await made.cycle()).pools[0].nodes[0].used == {}
+
+
+async def test_what_is_left_of_a_limit_is_less_by_what_the_arbiter_does_not_place(made: Made) -> None:
+    made.alpha.admission.rebound(
+        [Quota(tenant=TENANT, pool=POOL, limit={GPU: 8000, "cpu": 1000}, guarantee={GPU: 4000})]
+    )
+    made.pods.put_below(below("free", marks={COMPUTE_NODE_ANNOTATION: ""}))
+    made.join()
+    async with made.running():
+        quota = (await made.cycle()).quotas[0]
+        assert quota.limit == {GPU: 7000, "cpu": 1000}
+        assert quota.guarantee == {GPU: 4000}
+
+
+async def test_nodes_that_did_not_take_a_pod_are_left_alone_for_a_while(made: Made) -> None:
+    made.join()
+    async with made.running():
+        assert (await made.cycle()).pools[0].nodes[0].usable
+        made.arbitration.avoid("local", "host-1")
+        made.arbitration.avoid("elsewhere", "host-1")
+        assert not (await made.cycle()).pools[0].nodes[0].usable
+        made.now += 299
+        assert not (await made.cycle()).pools[0].nodes[0].usable
+        made.now += 2
+        assert (await made.cycle()).pools[0].nodes[0].usable
+
+
+async def test_what_ends_of_pods_that_are_gone_is_told_as_room_to_come(made: Made) -> None:
+    made.pods.put_below(below("gone"))
+    made.join()
+    async with made.running():
+        snapshot = await made.cycle()
+        assert [(gang.id, gang.pods[0].state) for gang in snapshot.gangs] == [
+            ("alpha/default/gone/gone", PodState.ENDING)
+        ]
+        assert snapshot.pools[0].nodes[0].used == {}
+
+
+async def test_gangs_that_only_a_cluster_away_could_run_wait_for_it(made: Made) -> None:
+    made.join()
+    made.wait_above("u1")
+    made.wait_above("u2", pools=(POOL, ("far", "a100")))
+    made.wait_above("u3", pools=())
+    async with made.running():
+        await made.cycle()
+        assert made.alpha.admission.book.holds == {}
+
+        made.pods.link.reachable = False
+        snapshot = await made.cycle()
+        assert snapshot.pools == ()
+        holds = made.alpha.admission.book.holds
+        assert {gang: waits.reason for gang, waits in holds.items()} == {
+            GANG: "the compute cluster cannot be reached now",
+            f"{TENANT}/default/pod/u2": "the compute cluster cannot be reached now",
+        }
+
+
+async def test_a_cluster_that_is_connected_anew_is_looked_at_anew(made: Made) -> None:
+    made.join()
+    async with made.running():
+        await made.cycle()
+        old, new = made.pods.link, Pods().link
+        new.nodes.items["", "host-9"] = node("host-9")
+        everything_known(new)
+        made.links["local"] = new
+        snapshot = await made.cycle()
+        assert [found.name for found in snapshot.pools[0].nodes] == ["host-9"]
+        assert old.on_pod_changed == []
+
+        del made.links["local"]
+        assert (await made.cycle()).pools == ()
+
+
+# -- what follows ------------------------------------------------------------------------------------------------------
+
+
+async def test_each_answer_reaches_the_tenant_whose_gang_it_is_about(made: Made) -> None:
+    beta = Part("beta", Pods(), made.arbitration)
+    made.join()
+    made.join(beta)
+    made.wait_above()
+    async with made.running():
+        made.answer = Decisions(
+            admits=(
+                Admit(gang=GANG, pool=POOL, nodes={"u1": "host-1"}, borrowed=True),
+                Admit(gang="gone/x", pool=POOL, nodes={"u1": "host-1"}, borrowed=True),
+            )
+        )
+        await made.cycle()
+        assert made.said() is Said.ADMITTED
+        assert beta.admission.book.verdicts == {}
+
+        made.answer = Decisions(
+            evicts=(Evict(gang=GANG, pods=("u1",), whole=True, makes_room_for="beta/x", deadline=2000.0, lost=0.0),),
+            holds=(Hold(gang="beta/default/pod/u9", code=HoldCode.ROOM, message="no room"),),
+        )
+        await made.cycle()
+        assert made.said() is Said.EVICTING
+        assert list(beta.admission.book.holds) == ["beta/default/pod/u9"]
+        assert made.alpha.admission.book.holds == {}
+
+        made.answer = Decisions(
+            reprieves=(Reprieve(gang=GANG, pods=("u1",)),), promotes=(Promote(gang=GANG, pods=("u1",)),)
+        )
+        await made.cycle()
+        assert made.said() is Said.ADMITTED
+        assert not made.alpha.admission.book.verdicts["u1"].borrowed
+        assert beta.admission.book.holds == {}
+
+
+async def test_a_pod_that_went_while_it_was_decided_about_is_not_admitted(made: Made) -> None:
+    made.join()
+    made.wait_above()
+    decide = made.arbitration._decide
+
+    def slow(snapshot: Snapshot, now: float) -> Decisions:
+        made.pods.above.items.clear()
+        decide(snapshot, now)
+        return Decisions(admits=(Admit(gang=GANG, pool=POOL, nodes={"u1": "host-1"}, borrowed=True),))
+
+    made.arbitration._decide = slow
+    async with made.running():
+        await made.cycle()
+        assert made.alpha.admission.book.verdicts == {}
+
+
+async def test_a_tenant_that_went_while_it_was_decided_about_hurts_nobody(made: Made) -> None:
+    made.join()
+    made.wait_above()
+    made.answer = Decisions(
+        admits=(Admit(gang=GANG, pool=POOL, nodes={"u1": "host-1"}, borrowed=True),),
+        holds=(Hold(gang=GANG, code=HoldCode.ROOM, message="no room"),),
+    )
+    decide = made.arbitration._decide
+
+    def slow(snapshot: Snapshot, now: float) -> Decisions:
+        made.arbitration._tenants.clear()
+        return decide(snapshot, now)
+
+    made.arbitration._decide = slow
+    async with made.running():
+        await made.cycle()
+        await made.cycle()
+
+
+# -- how those who go are treated --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (SPEC, Bounds(7.0, 8.0)),
+        (PoolSpec(name="a100", notice_seconds=1), Bounds(1.0, 8.0)),
+        (PoolSpec(name="a100", notice_seconds=0, grace_seconds=0), Bounds(0.0, 0.0)),
+        (PoolSpec(name="h100", notice_seconds=1, grace_seconds=2), Bounds(7.0, 8.0)),
+    ],
+)
+async def test_a_pool_may_have_its_own_notice_and_grace(spec: PoolSpec, expected: Bounds) -> None:
+    arbitration = Made(specs=(spec,)).arbitration
+    assert arbitration.bounds(POOL) == expected
+    assert arbitration.bounds(("elsewhere", "a100")) == Bounds(7.0, 8.0)
+    assert arbitration.bounds(None) == Bounds(7.0, 8.0)
