@@ -91,7 +91,7 @@ def lines(compute: ComputeCluster, events: list[Event]) -> Iterator[str]:
     yield from section("Events", event_lines(events))
 
 
-_POOL_TITLES = ("pool", "nodes", "usable", "allocatable", "guaranteed", "selector")
+_POOL_TITLES = ("pool", "nodes", "usable", "allocatable", "guaranteed", "selector", "levels", "notice", "grace")
 
 
 def _pool_row(pool: Pool, compute: ComputeCluster) -> tuple[str, ...]:
@@ -103,4 +103,11 @@ def _pool_row(pool: Pool, compute: ComputeCluster) -> tuple[str, ...]:
         resource_list(seen.allocatable) if seen else "-",
         resource_list(seen.guaranteed) if seen else "-",
         resource_list(pool.node_selector),
+        ", ".join(pool.levels) or "-",
+        _seconds(pool.notice_seconds),
+        _seconds(pool.grace_seconds),
     )
+
+
+def _seconds(value: int | None) -> str:
+    return "-" if value is None else f"{value}s"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,7 @@ def lines(tenant: Tenant, events: list[Event]) -> Iterator[str]:
     yield from section("Events", event_lines(events))
 
 
-_POOL_TITLES = ("pool", "virtual node", "ready", "guarantee", "limit", "capacity")
+_POOL_TITLES = ("pool", "virtual node", "ready", "guarantee", "cells", "limit", "weight", "capacity")
 
 
 def _pool_row(pool: TenantPool, tenant: Tenant) -> tuple[str, ...]:
@@ -74,6 +75,14 @@ def _pool_row(pool: TenantPool, tenant: Tenant) -> tuple[str, ...]:
         seen.node_name if seen else "-",
         "yes" if seen and seen.ready else "no",
         resource_list(pool.guarantee),
+        _cells(pool.cells),
         resource_list(pool.limit),
+        f"{pool.weight:g}",
         resource_list(seen.capacity) if seen else "-",
     )
+
+
+def _cells(sizes: Sequence[int]) -> str:
+    """`2x8+1`; a dash where they are cut from the guarantee."""
+    counts = Counter(sizes)
+    return "+".join(f"{number}x{size}" if number > 1 else str(size) for size, number in counts.items()) or "-"

@@ -202,6 +202,20 @@ async def test_list_and_describe_show_tenants(cli: Cli) -> None:
     assert yaml.safe_load(cli.out)["metadata"]["name"] == "alpha"
 
 
+async def test_describe_shows_how_a_guarantee_is_cut(cli: Cli) -> None:
+    pool = "a100:guarantee=nvidia.com/gpu=17,cells=2x8+1,weight=2.5"
+    code, _ = await asyncio.gather(
+        cli("tenant", "create", "alpha", "--pool", pool), cli.when_made("alpha", all_true(cli, "alpha"))
+    )
+    assert code == 0, cli.err
+    made = cli.server.store.get(TENANTS, "alpha")["spec"]["pools"]
+    assert made == [
+        {"name": "a100", "guarantee": {"nvidia.com/gpu": "17"}, "weight": 2.5, "cells": [8, 8, 1]},
+    ]
+    assert await cli("tenant", "describe", "alpha") == 0
+    assert "nvidia.com/gpu=17   2x8+1   -       2.5" in cli.out
+
+
 async def test_what_is_not_there_is_3_and_says_what_is(cli: Cli) -> None:
     await make(cli)
     for command in (("describe",), ("kubeconfig",), ("delete",)):

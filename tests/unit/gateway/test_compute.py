@@ -53,6 +53,11 @@ async def test_a_cluster_is_connected_prepared_and_told(server: FakeApiServer, c
         assert pool["allocatable"]["nvidia.com/gpu"] == "16"
         assert pool["guaranteed"] == {"nvidia.com/gpu": "3"}
         assert computes.links["local"].reachable
+        facts = computes.pool_facts(("local", "a100"))
+        assert facts is not None
+        assert facts.governed == ("nvidia.com/gpu",)
+        assert [one.allocatable for one in facts.nodes] == [{"nvidia.com/gpu": 8000}] * 2
+        assert computes.pool_facts(("local", "b200")) is computes.pool_facts(("east", "a100")) is None
         assert server.store.find(NAMESPACES, "vkgateway-system")
         for name in ("vkgateway-guaranteed", "vkgateway-low"):
             assert server.store.get(PRIORITY_CLASSES, name)["preemptionPolicy"] == "Never"
