@@ -27,6 +27,8 @@ _PATIENCE: Final = 20.0
 """Seconds after a start for which it is waited until every tenant's pods are known."""
 _REFRESH: Final = 30.0
 """Seconds between two looks where nothing happens but time, as long as something waits."""
+_LATER: Final = 1.0
+"""Seconds after which it is looked at what pods that the arbiter does not place hold on nodes."""
 _REST: Final = 0.5
 """Part of a cycle's time that is rested after it: the rest of the gateway wants to live, too."""
 
@@ -198,7 +200,9 @@ class Arbitration:
             self._clusters.pop(name).close()
         for name, link in links.items():
             if name not in self._clusters:
-                self._clusters[name] = ClusterFacts(link, is_member=self._is_member, poke=self.poke)
+                self._clusters[name] = ClusterFacts(
+                    link, is_member=self._is_member, poke=self.poke, poke_later=self._poke_later
+                )
 
     def _is_member(self, tenant: str, uid: str) -> bool:
         known = self._tenants.get(tenant)
@@ -293,10 +297,22 @@ class Arbitration:
         if wait is not None:
             self._look_again(wait)
 
+    def _poke_later(self) -> None:
+        """Something changed that need not be looked at at once."""
+        self._look_again(_LATER)
+
     def _look_again(self, seconds: float) -> None:
+        """Decide again in so many seconds at the latest."""
+        loop = asyncio.get_running_loop()
         if self._timer is not None:
+            if self._timer.when() <= loop.time() + seconds:
+                return
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.poke)
+        self._timer = loop.call_later(seconds, self._timed)
+
+    def _timed(self) -> None:
+        self._timer = None
+        self.poke()
 
 
 def _unreachable(gang: Gang) -> Hold:

@@ -25,12 +25,21 @@ IsMember = Callable[[str, str], bool]
 
 
 class ClusterFacts:
-    """One compute cluster; `poke` is called when something changed that the arbiter should look at."""
+    """One compute cluster; `poke` is called when something changed that the arbiter should look at, `poke_later` where
+    that is only what others hold there: pods that it does not place come and go by the hundred."""
 
-    def __init__(self, link: ComputeLink, *, is_member: IsMember, poke: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        link: ComputeLink,
+        *,
+        is_member: IsMember,
+        poke: Callable[[], None],
+        poke_later: Callable[[], None],
+    ) -> None:
         self.link = link
         self._is_member = is_member
         self._poke = poke
+        self._poke_later = poke_later
         self._occupancy = Occupancy()
         self._pools: dict[str, PoolFacts] = {}
         self.avoided: dict[str, float] = {}
@@ -81,7 +90,7 @@ class ClusterFacts:
             self._count(new)
         elif old is not None:
             self._occupancy.drop(old.metadata.uid)
-        self._poke()
+        self._poke_later()
 
     def _count(self, pod: ComputePodView) -> None:
         uid = pod.metadata.uid
@@ -96,7 +105,7 @@ class ClusterFacts:
             self._occupancy.hold(new.metadata.uid, node=new.node, amounts=new.requests)
         elif old is not None:
             self._occupancy.drop(old.metadata.uid)
-        self._poke()
+        self._poke_later()
 
 
 def requests_of(pod: ComputePodView) -> Milli | None:
