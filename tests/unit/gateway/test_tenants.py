@@ -19,14 +19,14 @@ from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.ledger import ACCEPTED_SPEC
 from vkgateway.gateway.planes import Access, NodesSeen, OnStep
 from vkgateway.gateway.status import passed
-from vkgateway.gateway.tenants import (
+from vkgateway.gateway.tenants import TenantController
+from vkgateway.gateway.upkeep import (
     KEEP_SECONDS,
     PROBE_SECONDS,
     PROBES_IN_VAIN,
     RECALLED_SECONDS,
     RENEW_AGAIN_SECONDS,
     RENEW_SECONDS,
-    TenantController,
 )
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import EVENTS, NAMESPACES, PODS, TENANTS
