@@ -107,6 +107,10 @@ class Arbiter(_Section, frozen=True):
     grace_seconds_max: Annotated[
         Seconds, Meta(description="The most that an evicted pod may take to end, in seconds; a pool may say its own.")
     ] = 120.0
+    minimum_run_seconds: Annotated[
+        Delay,
+        Meta(description="For so long after its start nothing is evicted unless nothing else will do, in seconds."),
+    ] = 0.0
     age_cap_seconds: Annotated[
         Delay, Meta(description="Waiting raises the place in line for so long at most, in seconds.")
     ] = 3600.0

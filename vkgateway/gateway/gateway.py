@@ -173,6 +173,7 @@ def _arbiter_settings(section: ArbiterSection) -> Settings:
         policy=Policy(age_cap=section.age_cap_seconds, run_margin=section.run_margin),
         notice=section.notice_seconds,
         grace_max=section.grace_seconds_max,
+        minimum_run=section.minimum_run_seconds,
         gather=section.gather_seconds,
         bind=section.bind_seconds,
     )

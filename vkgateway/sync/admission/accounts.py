@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from vkgateway.sync.admission.gangs import Seen
+from vkgateway.sync.admission.history import RunTimes
 from vkgateway.sync.admission.member import Member
 from vkgateway.sync.admission.startmeter import StartMeter
 from vkgateway.sync.admission.verdicts import PREEMPTED, Ran, Said, Verdict
@@ -30,8 +31,13 @@ class Accounts:
         self._tenant = tenant
         self._audience = audience
         self._clock = clock
+        self._history = RunTimes()
         self._since: dict[str, float] = {}
         """Since when (seconds since the epoch) each pod, by uid, holds what it was given below."""
+
+    def expect(self, member: Member) -> float | None:
+        """Seconds that a pod will run, by those like it; None: too few are known."""
+        return self._history.expect(*member.key)
 
     def arrived(self, member: Member) -> None:
         """A pod that is to be placed was read for the first time."""
@@ -43,6 +49,8 @@ class Accounts:
         if seen.state is None:
             self._audience.meter.gone(self._gang(member), uid)
             start = self._since.pop(uid, None)
+            if start is not None and seen.done:
+                self._history.ran(*member.key, self._clock() - start)
             if start is not None and verdict is not None:
                 self._audience.ended(self._tenant, self._ran(member, verdict, start=start, done=seen.done))
         elif below is not None:

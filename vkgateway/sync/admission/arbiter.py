@@ -41,6 +41,7 @@ class Settings:
     notice: float = 30.0
     grace_max: float = 120.0
     gather: float = 0.05
+    minimum_run: float = 0.0
     bind: float = 60.0
     """A compute pod that its node has not taken for so long is taken back, and planned again."""
 
@@ -140,8 +141,9 @@ class Arbitration:
                     return Bounds(
                         settings.notice if notice is None else float(notice),
                         settings.grace_max if grace is None else float(grace),
+                        settings.minimum_run,
                     )
-        return Bounds(settings.notice, settings.grace_max)
+        return Bounds(settings.notice, settings.grace_max, settings.minimum_run)
 
     def recount(self, pod: ComputePodView, cluster: str) -> None:
         """Look again at whose burden a pod is below: it was read, or forgotten."""

@@ -104,6 +104,7 @@ class Desk:
     def rebound(self, quotas: Iterable[Quota]) -> None:
         """The tenant's pools, or what it may use of them, changed: pods may reach others now."""
         self.admission.rebound(quotas)
+        self.gates.pools_changed()
         for member in self.admission.gangs:
             self._look_at_gate(member.key, 0.0)
 

@@ -11,6 +11,7 @@ from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, PoolKey
 from vkgateway.sync.admission.member import Member
 from vkgateway.sync.compute import Key
 from vkgateway.translate.gangs import GangMarks, MarkError, agree
+from vkgateway.translate.governed import is_extended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,10 @@ class Bounds:
 
     notice: float
     grace_max: float
+    minimum_run: float = 0.0
+    """For so long after its start nothing is evicted, unless nothing else will do."""
+    restart_max: float = 3600.0
+    """The most that a restart may be said to cost, for each unit that a gang holds: who says more gains nothing."""
 
 
 @dataclass(slots=True)
@@ -49,12 +54,18 @@ class _Group:
 
 
 class TenantGangs:
-    """All gangs of one tenant. `look` tells where a member stands now."""
+    """All gangs of one tenant. `look` tells where a member stands now, `expect` how many seconds ones like it ran."""
 
     def __init__(
-        self, tenant: str, *, look: Callable[[Member], Seen], bounds: Callable[[PoolKey | None], Bounds]
+        self,
+        tenant: str,
+        *,
+        look: Callable[[Member], Seen],
+        bounds: Callable[[PoolKey | None], Bounds],
+        expect: Callable[[Member], float | None] = lambda _: None,
     ) -> None:
         self._tenant = tenant
+        self._expect = expect
         self._look = look
         self._bounds = bounds
         self._members: dict[str, Member] = {}
@@ -222,6 +233,7 @@ class TenantGangs:
         running = next((pod.pool for pod in pods if pod.pool is not None), None)
         bounds = self._bounds(running or (pools[0] if pools else None))
         roles = Counter(member.marks.role for member in counted if member.marks is not None)
+        units = sum(amount for member in governed for name, amount in member.shape.requests if is_extended(name)) / 1000
         needed = {role: number - roles[role] for role, number in marks.role_minimum.items()}
         return Gang(
             id=self._id(name),
@@ -238,7 +250,9 @@ class TenantGangs:
             preferred_level=marks.preferred_level,
             run_limit=marks.run_limit,
             checkpoint=marks.checkpoint,
-            restart_cost=marks.restart_cost,
+            restart_cost=min(marks.restart_cost, bounds.restart_max * units),
+            minimum_run=bounds.minimum_run,
+            expected_run=self._expect(governed[0]) if marks.run_limit is None else None,
             notice=bounds.notice,
             grace=min(bounds.grace_max, max(member.grace for member in governed)),
             plan=plan,

@@ -92,6 +92,10 @@ class Gates:
             self._outdated.update(member.uid for member in self._admission.gangs.under(key))
         return sorted(keys)
 
+    def pools_changed(self) -> None:
+        """The tenant's pools changed: pods that are on no node yet must be read again."""
+        self._outdated.update(member.uid for member in self._admission.gangs if not member.bound)
+
     def wants(self, view: TenantPodView) -> bool:
         """Whether a pod must be read (again): it may be governed, or of a gang, or runs as one, and it changed."""
         known = self._admission.gangs.member(view.metadata.uid)

@@ -60,7 +60,8 @@ class TenantAdmission:
         self.quotas: tuple[Quota, ...] = ()
         self.book = Book()
         self._sight = Sight(name, pods, links, book=self.book, sent=sent, clock=clock)
-        self.gangs = TenantGangs(name, look=self._sight.seen, bounds=service.bounds)
+        self._accounts = Accounts(name, service, clock=clock)
+        self.gangs = TenantGangs(name, look=self._sight.seen, bounds=service.bounds, expect=self._accounts.expect)
         self.unread: set[Key] = set()
         """Pods that are still to be read."""
         self.complete = False
@@ -76,7 +77,6 @@ class TenantAdmission:
         """The uids of those, by cluster and name."""
         self._known: dict[str, Seen] = {}
         """Where each member stood when it was last looked at."""
-        self._accounts = Accounts(name, service, clock=clock)
 
     @property
     def known(self) -> bool:

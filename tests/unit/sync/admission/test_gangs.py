@@ -201,6 +201,22 @@ def test_those_who_are_evicted_are_treated_as_the_pool_says_in_which_they_run() 
     assert made.one().notice == 1.0
 
 
+def test_who_says_that_a_restart_costs_more_than_can_be_gains_nothing() -> None:
+    made = Made(*(member(f"u{n}", marks=marks(minimum=2, rank=n, restart_cost=1e9)) for n in range(2)))
+    made.bounds = lambda _pool: Bounds(5.0, 6.0, 60.0, 100.0)
+    gang = made.one()
+    assert gang.restart_cost == 200.0, "of two pods with a GPU each"
+    assert gang.minimum_run == 60.0
+
+
+def test_how_long_its_like_ran_is_told_where_no_limit_is_declared() -> None:
+    gangs = TenantGangs(TENANT, look=lambda _: WAITING, bounds=lambda _: Bounds(5.0, 6.0), expect=lambda _: 40.0)
+    gangs.put(member("u1"))
+    gangs.put(member("u2", marks=marks(minimum=1, run_limit=9.0)))
+    found = {gang.run_limit: gang.expected_run for gang in gangs.gangs()[0]}
+    assert found == {None: 40.0, 9.0: None}
+
+
 # -- why a gang is not judged ------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,41 @@
+"""How long gangs like each other ran, so that the end of one that declares none can be foreseen."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import OrderedDict, deque
+from typing import Final
+
+_LIKE: Final = 4096
+"""Kinds of work that are remembered, those that ran last."""
+_RUNS: Final = 20
+"""Runs of a kind that are remembered."""
+_ENOUGH: Final = 3
+"""Runs after which a kind is known."""
+_OWN: Final = re.compile(r"(-[0-9]+|-[a-z0-9]{5,10})+$")
+"""What tells a run from the last one of its kind: numbers, and what Jobs and generateName put at the end."""
+
+
+class RunTimes:
+    """What one tenant's work took; forgotten with the process, and learned anew."""
+
+    def __init__(self) -> None:
+        self._kinds: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def ran(self, namespace: str, name: str, seconds: float) -> None:
+        """Work of this name ran to its end in so many seconds."""
+        kind = _kind(namespace, name)
+        self._kinds.setdefault(kind, deque(maxlen=_RUNS)).append(seconds)
+        self._kinds.move_to_end(kind)
+        while len(self._kinds) > _LIKE:
+            self._kinds.popitem(last=False)
+
+    def expect(self, namespace: str, name: str) -> float | None:
+        """Seconds that work of this name will take, as the middle of those before; None: too few are known."""
+        runs = self._kinds.get(_kind(namespace, name), ())
+        return statistics.median(runs) if len(runs) >= _ENOUGH else None
+
+
+def _kind(namespace: str, name: str) -> str:
+    return f"{namespace}/{_OWN.sub('', name)}"
