@@ -351,3 +351,34 @@ async def test_a_compute_pod_that_no_node_takes_is_taken_back_and_placed_elsewhe
         assert status_writes(here) <= before + 2
         assert creations(here) == 2
     assert here.below.store.find(PODS, "web", BELOW) is not None
+
+
+# -- the platform ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_pod_that_no_pool_took_starts_once_its_tenant_has_one(here: World) -> None:
+    async with here.gateway() as sync:
+        assert here.link is not None
+        quotas = sync._desk.admission.quotas
+        links = {"local": here.link}
+        sync.rebind(sync.tenant, links=links, bindings={})
+        sync.set_quotas([])
+        gated(here)
+        await told(here, "Invalid")
+
+        sync.rebind(sync.tenant, links=links, bindings={NODE: here.binding(here.link)})
+        sync.set_quotas(quotas)
+        await start(here)
+
+
+async def test_a_pod_whose_pool_is_taken_from_its_tenant_is_not_let_go(here: World) -> None:
+    stranger(here, gpus=8)
+    gated(here)
+    async with here.gateway() as sync:
+        await told(here, "Infeasible")
+        assert here.link is not None
+        sync.rebind(sync.tenant, links={"local": here.link}, bindings={})
+        sync.set_quotas([])
+        here.below.store.delete(PODS, "daemon", "default", grace=0)
+        await here.settled()
+        assert not is_let_go(here)
