@@ -73,7 +73,7 @@ async def state(data_dir: Path, gateway: str | None = None) -> State:
             body = await answer.read()
             if answer.status != 200:
                 raise UnavailableError(
-                    f"the gateway at {where} does not say how things stand: {answer.status} {answer.reason}",
+                    f"the gateway at {where} does not say how things stand: it answers {answer.status}",
                     hint="Is it of another version? Start it anew: vkgateway up",
                 )
     except (aiohttp.ClientError, TimeoutError) as error:
