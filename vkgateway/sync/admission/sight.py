@@ -124,15 +124,14 @@ def is_placed(pod: ComputePodView) -> bool:
 def recovered(pod: ComputePodView, cluster: str) -> Verdict:
     """What was said of a pod that runs, as it is written on it."""
     annotations = pod.metadata.annotations
-    deadline = annotations.get(EVICTION_DEADLINE_ANNOTATION)
-    born = pod.metadata.creation_timestamp
+    deadline = _moment(annotations.get(EVICTION_DEADLINE_ANNOTATION))
     return Verdict(
         said=Said.EVICTING if deadline else Said.ADMITTED,
         pool=(cluster, pod.metadata.labels.get(POOL_LABEL, "")),
         node=pod.spec.node_name or annotations.get(COMPUTE_NODE_ANNOTATION, ""),
         borrowed=annotations.get(BORROWED_ANNOTATION) != "false",
-        since=times.parse(born).timestamp() if born else 0.0,
-        deadline=times.parse(deadline).timestamp() if deadline else 0.0,
+        since=_moment(pod.metadata.creation_timestamp),
+        deadline=deadline,
         evicted_for=annotations.get(EVICTED_FOR, ""),
     )
 
@@ -154,6 +153,14 @@ def ending_gang(tenant: str, pod: ComputePodView, cluster: str, *, now: float) -
     )
     name = f"{tenant}/{pod.tenant_key[0]}/gone/{pod.tenant_uid}"
     return Gang(id=name, tenant=tenant, pods=(ending,), pools=(said.pool,))
+
+
+def _moment(text: str | None) -> float:
+    """Seconds since the epoch; 0 where nothing is told, or something that is no time: annotations can be edited."""
+    try:
+        return times.parse(text).timestamp() if text else 0.0
+    except ValueError:
+        return 0.0
 
 
 def _placed(verdict: Verdict, node: str) -> Seen:

@@ -242,6 +242,12 @@ def test_what_does_not_say_that_it_is_inside_the_guarantee_is_borrowed(mark: str
     assert recovered(below(marks={BORROWED_ANNOTATION: mark}), "local").borrowed is borrowed
 
 
+@pytest.mark.parametrize("text", ["soon", "2026-03-01T12:30:00", ""])
+def test_a_notice_without_a_time_is_none(text: str) -> None:
+    verdict = recovered(below(marks={EVICTION_DEADLINE_ANNOTATION: text}), "local")
+    assert (verdict.said, verdict.deadline) == (Said.ADMITTED, 0.0)
+
+
 def test_a_pod_that_is_not_bound_is_where_it_was_to_go() -> None:
     verdict = recovered(below(node="", marks={COMPUTE_NODE_ANNOTATION: "host-9"}), "local")
     assert (verdict.node, verdict.pool, verdict.said, verdict.deadline) == ("host-9", POOL, Said.ADMITTED, 0.0)
