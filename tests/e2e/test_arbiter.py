@@ -17,7 +17,7 @@ from vkgateway.translate.conditions import ADMITTED_CONDITION
 
 GANG = "vkgateway.io/gang"
 RUN_SECONDS = "kwok.vkgateway.io/run-seconds"
-LOW = {"priorityClassName": "vkgateway-low"}
+LOW: dict[str, Any] = {"priorityClassName": "vkgateway-low"}
 
 
 @pytest.fixture(scope="module")

@@ -29,10 +29,12 @@ class Caller:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
-    async def ask(
-        self, method: str, target: str, *, body: bytes = b"", **headers: str
-    ) -> tuple[int, dict[str, str], bytes]:
-        """Send a request; returns status, headers and, where its length is told, the body."""
+    async def ask(self, method: str, target: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        """Send a request without a body; returns status, headers and, where its length is told, the body."""
+        return await self.send(method, target, b"", **headers)
+
+    async def send(self, method: str, target: str, body: bytes, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        """Send a request with its body; returns the same."""
         lines = [f"{method} {target} HTTP/1.1", "Host: node"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         lines += [f"Content-Length: {len(body)}"] if body else []

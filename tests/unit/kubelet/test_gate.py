@@ -23,7 +23,7 @@ REVIEW = {
 async def test_a_review_is_answered_on_a_connection_kept_alive(endpoint: Endpoint) -> None:
     caller = await endpoint.call()
     for _ in range(2):
-        status, headers, body = await caller.ask("POST", "/admission/gate?timeout=3s", body=json.dumps(REVIEW).encode())
+        status, headers, body = await caller.send("POST", "/admission/gate?timeout=3s", json.dumps(REVIEW).encode())
         assert (status, headers["content-type"]) == (200, "application/json")
         assert json.loads(body)["response"].keys() == {"uid", "allowed", "patchType", "patch"}
 
@@ -31,13 +31,13 @@ async def test_a_review_is_answered_on_a_connection_kept_alive(endpoint: Endpoin
 async def test_a_review_as_large_as_a_pod_can_be(endpoint: Endpoint) -> None:
     review = json.dumps(REVIEW | {"padding": "x" * 3 * 1024 * 1024}).encode()
     caller = await endpoint.call()
-    assert (await caller.ask("POST", "/admission/gate", body=review))[0] == 200
+    assert (await caller.send("POST", "/admission/gate", review))[0] == 200
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b'{"request":null}'])
 async def test_what_is_no_review_is_refused(endpoint: Endpoint, body: bytes) -> None:
     caller = await endpoint.call()
-    assert (await caller.ask("POST", "/admission/gate", body=body))[0] == 400
+    assert (await caller.send("POST", "/admission/gate", body))[0] == 400
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ async def test_what_is_no_review_is_refused(endpoint: Endpoint, body: bytes) -> 
 )
 async def test_nothing_else_is_answered_there(endpoint: Endpoint, method: str, path: str, status: int) -> None:
     caller = await endpoint.call()
-    assert (await caller.ask(method, path, body=b"{}"))[0] == status
+    assert (await caller.send(method, path, b"{}"))[0] == status
 
 
 async def test_a_tenant_that_is_not_served_is_not_answered(endpoint: Endpoint) -> None:
     caller = await endpoint.call("beta")
-    assert (await caller.ask("POST", "/admission/gate", body=b"{}"))[0] == 403
+    assert (await caller.send("POST", "/admission/gate", b"{}"))[0] == 403
