@@ -11,6 +11,7 @@ from vkgateway.programs.binaries.catalogue import (
     DEFAULT_VERSIONS,
     PROGRAMS,
     UNITS,
+    Unit,
     check_version,
     unit_of,
 )
@@ -92,6 +93,35 @@ def test_other_projects_are_simply_required() -> None:
     text = go_mod(unit_of("etcd"), "3.6.8", go_version="1.24.13", upstream="ignored")
     assert text.splitlines()[1:] == ["go 1.24.13"] + [
         f"require go.etcd.io/etcd/{module}/v3 v3.6.8" for module in ("server", "etcdctl", "etcdutl")
+    ]
+
+
+def test_replacements_of_a_unit_that_keeps_them() -> None:
+    rival = Unit(
+        name="rival",
+        project="rival",
+        packages={"rival": "example.org/rival/cmd"},
+        modules=("example.org/rival",),
+        replacements={"example.org/apis": "1.14.0"},
+    )
+    upstream = """\
+module example.org/rival
+
+replace example.org/old => example.org/new v1.2.3
+
+replace (
+	k8s.io/api => k8s.io/api v0.34.1
+	// kept in this tree
+	example.org/apis => ./staging/src/example.org/apis
+)
+"""
+    assert go_mod(rival, "1.14.1", go_version="1.24.0", upstream=upstream).splitlines() == [
+        "module build",
+        "go 1.24.0",
+        "require example.org/rival v1.14.1",
+        "replace example.org/old => example.org/new v1.2.3",
+        "replace k8s.io/api => k8s.io/api v0.34.1",
+        "replace example.org/apis => example.org/apis v1.14.0",
     ]
 
 

@@ -44,6 +44,9 @@ class Unit:
     """Set by the linker: `import/path.name={version}`; `{major}` and `{minor}` are filled in as well."""
     staging: bool = False
     """The first module keeps other modules in its own tree (`./staging/src`), published as v0.MINOR.PATCH."""
+    replacements: Mapping[str, str] | None = None
+    """Module to the version taken in place of what the first module replaces it by in its own tree; its replacements by
+    published versions are then kept as they are. None: its replacements are none of the build's."""
     release: Release | None = None
     seconds: int = 60
     """What a build with cold caches takes on two cores, roughly. The longest build begins first."""

@@ -19,6 +19,7 @@ from vkgateway.programs.binaries.run import run
 _NEEDED_BYTES = 1_000_000_000
 _MAINS = Path(__file__).with_name("mains")
 _STAGING = re.compile(r"^\s*(?:replace\s+)?(\S+)\s+=>\s+\./staging/src/\S+\s*$", re.MULTILINE)
+_REPLACED = re.compile(r"^\s*(?:replace\s+)?(\S+\s+=>\s+\S+\s+v\S+)\s*$", re.MULTILINE)
 _SETTINGS = re.compile(r"^(?:go|godebug)\s+[^(\s].*$", re.MULTILINE)
 
 
@@ -147,6 +148,9 @@ def go_mod(unit: Unit, version: str, *, go_version: str, upstream: str) -> str:
         staged = f"v0.{version.partition('.')[2]}"
         replaced = dict.fromkeys(_STAGING.findall(upstream))
         lines += [f"replace {module} => {module} {staged}" for module in replaced]
+    if unit.replacements is not None:
+        lines += [f"replace {line}" for line in _REPLACED.findall(upstream)]
+        lines += [f"replace {module} => {module} v{own}" for module, own in unit.replacements.items()]
     return "\n".join(lines) + "\n"
 
 
