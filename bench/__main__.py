@@ -13,9 +13,9 @@ import click
 import uvloop
 from rich.console import Console
 
-from bench import burst, cost, light, memory, onboard, report, restart, surroundings
+from bench import burst, cost, gang, light, memory, onboard, reclaim, report, restart, surroundings
 from bench.outcome import Result
-from bench.platform import platform
+from bench.platform import GPU_NODES, platform
 from bench.procfs import stolen_seconds
 from bench.session import Session
 from bench.settings import LARGEST, Settings, hollow_nodes
@@ -27,13 +27,16 @@ from vkgateway.model.errors import VkgatewayError
 
 BENCHMARKS: dict[str, ModuleType] = {
     "light": light,
+    "gang": gang,
+    "reclaim": reclaim,
     "onboard": onboard,
     "burst": burst,
     "cost": cost,
     "restart": restart,
     "memory": memory,
 }
-"""In the order of `all`: light removes its few tenants, those of onboard stay; cost tells of the bursts before it."""
+"""In the order of `all`: the first three remove their few tenants, those of onboard stay; cost tells of the bursts
+before it."""
 
 
 @click.command()
@@ -73,9 +76,10 @@ async def _run(names: list[str], settings: Settings) -> None:
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     nodes = hollow_nodes(max(settings.sizes(2500)) + 100)
+    gpu_nodes = GPU_NODES if {"gang", "reclaim"} & set(names) else 1
     with Progress() as progress:
         try:
-            async with platform(settings, nodes=nodes, report=progress) as ready:
+            async with platform(settings, nodes=nodes, gpu_nodes=gpu_nodes, report=progress) as ready:
                 session = Session(ready, settings, report=progress)
                 for name in names:
                     await _measure(name, session)

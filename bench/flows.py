@@ -105,7 +105,7 @@ async def direct(platform: Platform, *, pods: int, tenants: int, token: bool) ->
     kind = PodKind(run="direct", token=token, selector={POOL_LABEL: POOL})
     timeline = Timeline()
     places = await namespaces(platform, [f"direct-{number:02d}" for number in range(tenants)])
-    async with watching([(platform.compute, _namespace)], run=kind.run, timeline=timeline):
+    async with watching([(platform.compute, namespace_of)], run=kind.run, timeline=timeline):
         await warm_up(places, kind, timeline=timeline)
         return await burst(places, pods, kind, timeline=timeline, platform=platform)
 
@@ -128,5 +128,6 @@ def always(name: str) -> Where:
     return lambda _pod: name
 
 
-def _namespace(pod: SeenPod) -> str:
+def namespace_of(pod: SeenPod) -> str:
+    """The place of pods that are created in the compute cluster itself."""
     return pod.metadata.namespace

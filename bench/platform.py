@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +33,14 @@ from vkgateway.model.objects import NodeView
 from vkgateway.programs.supervisor.client import SupervisorClient
 
 POOL: Final = "a100"
+"""For many small pods."""
+GPU_POOL: Final = "v100"
+"""For those that take GPUs by whole nodes; `GPU_NODES` of them, where something is measured there."""
+GPU_NODES: Final = 16
+GPUS_PER_NODE: Final = 8
 _READY_WITHIN: Final = 180.0
+Pool = Mapping[str, object]
+"""A pool of a Tenant's spec: its name, and what is guaranteed there."""
 _decode_tenant = msgspec.json.Decoder(Tenant).decode
 _decode_node = msgspec.json.Decoder(NodeView).decode
 
@@ -86,11 +93,11 @@ class Platform:
     async def _onboard(self, name: str) -> None:
         await self.create_tenant(name)
 
-    async def create_tenant(self, name: str) -> float:
-        """Make a tenant; returns the seconds until its virtual node was Ready."""
+    async def create_tenant(self, name: str, *pools: Pool) -> float:
+        """Make a tenant with these pools, or the one for many small pods; the seconds until its nodes were Ready."""
         started = now()
         with contextlib.suppress(errors.AlreadyExists):
-            await self.compute.create(TENANTS, _tenant(name))
+            await self.compute.create(TENANTS, _tenant(name, pools or ({"name": POOL},)))
         await self.until_ready(name)
         seconds = now() - started
         admin = self.paths.data_dir / "tenants" / name / "admin.kubeconfig"
@@ -110,15 +117,31 @@ class Platform:
 
     async def until_schedulable(self, count: int) -> None:
         """Wait until the virtual nodes of the first tenants are ready and without taints."""
+        for name in list(self.tenants)[:count]:
+            await self.until_node_usable(name, POOL)
+
+    async def until_node_usable(self, tenant: str, pool: str) -> None:
+        """Wait until a tenant's virtual node is ready and without taints."""
         deadline = now() + _READY_WITHIN
-        for name, client in list(self.tenants.items())[:count]:
-            while True:
-                node = _decode_node(await client.get(NODES, f"{POOL}.local"))
-                if node.usable and not node.spec.taints:
-                    break
-                if now() > deadline:
-                    raise UnavailableError(f"the virtual node of tenant {name} does not become ready")
-                await asyncio.sleep(0.2)
+        while True:
+            node = _decode_node(await self.tenants[tenant].get(NODES, f"{pool}.local"))
+            if node.usable and not node.spec.taints:
+                return
+            if now() > deadline:
+                raise UnavailableError(f"the virtual node of tenant {tenant} does not become ready")
+            await asyncio.sleep(0.2)
+
+    @contextlib.asynccontextmanager
+    async def tenants_with(self, pools: Mapping[str, Pool]) -> AsyncIterator[list[Place]]:
+        """Tenants by name, each with one pool, for as long as the block lasts; their namespaces `default`."""
+        self.report(f"making {len(pools)} tenants")
+        try:
+            for name, pool in pools.items():
+                await self.create_tenant(name, pool)
+                await self.until_node_usable(name, str(pool["name"]))
+            yield [Place(name, self.tenants[name], "default") for name in pools]
+        finally:
+            await self.remove_tenants([name for name in pools if name in self.tenants])
 
     def places(self, count: int) -> list[Place]:
         """The tenants as places for pods: their namespace `default`."""
@@ -162,15 +185,16 @@ class Platform:
 
 
 @contextlib.asynccontextmanager
-async def platform(settings: Settings, *, nodes: int, report: Report) -> AsyncIterator[Platform]:
-    """A platform with so many hollow nodes for as long as the block lasts; removed afterwards unless it is to be kept.
+async def platform(settings: Settings, *, nodes: int, gpu_nodes: int = 1, report: Report) -> AsyncIterator[Platform]:
+    """A platform with so many hollow nodes in its two pools for as long as the block lasts; removed afterwards unless
+    it is to be kept.
 
     `settings.data_dir` names one to use or make; otherwise it is made in a new folder.
     """
     folder = settings.data_dir or Path(tempfile.mkdtemp(prefix="vkgateway-bench-"))
     options = UpOptions(
         real_node="no",
-        hollow_nodes={POOL: nodes, "v100": 1},
+        hollow_nodes={POOL: nodes, GPU_POOL: gpu_nodes},
         durable=False,
         program_dirs=settings.program_dirs,
     )
@@ -186,10 +210,10 @@ async def platform(settings: Settings, *, nodes: int, report: Report) -> AsyncIt
             await asyncio.shield(down(folder, purge=True, report=report))
 
 
-def _tenant(name: str) -> Mapping[str, object]:
+def _tenant(name: str, pools: Sequence[Pool]) -> Mapping[str, object]:
     return {
         "apiVersion": "vkgateway.io/v1alpha1",
         "kind": "Tenant",
         "metadata": {"name": name},
-        "spec": {"pools": [{"name": POOL}]},
+        "spec": {"pools": list(pools)},
     }

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from vkgateway.model.names import GANG_ANNOTATION, GANG_MIN_ANNOTATION
+
 RUN_LABEL: Final = "bench"
 """Every pod of a run carries it with the run's name, so that watches see no others."""
+GPU: Final = "nvidia.com/gpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +18,8 @@ class PodKind:
     """What the pods of a run have in common.
 
     `token` is whether they mount a service account token, `selector` a node selector, `scheduler` who binds them (the
-    server's default where empty), `node` where they are bound already, `finalizer` one that holds them.
+    server's default where empty), `node` where they are bound already, `finalizer` one that holds them, `gpus` how many
+    they ask for, `priority_class` their priority, `restart` whether their containers are started again.
     """
 
     run: str
@@ -25,28 +29,48 @@ class PodKind:
     node: str = ""
     finalizer: str = ""
     labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    gpus: int = 0
+    priority_class: str = ""
+    restart: str = ""
 
 
 def manifest(name: str, kind: PodKind) -> dict[str, Any]:
     """A pod of one small container."""
     metadata: dict[str, Any] = {"name": name, "labels": {RUN_LABEL: kind.run, "app": "load", **(kind.labels or {})}}
+    if kind.annotations:
+        metadata["annotations"] = kind.annotations
     if kind.finalizer:
         metadata["finalizers"] = [kind.finalizer]
+    resources: dict[str, Any] = {"requests": {"cpu": "100m", "memory": "64Mi"}}
+    if kind.gpus:
+        resources["limits"] = {GPU: str(kind.gpus)}
     spec: dict[str, Any] = {
         "containers": [
             {
                 "name": "main",
                 "image": "registry.invalid/load:1",
                 "command": ["sleep", "infinity"],
-                "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
+                "resources": resources,
             }
         ]
     }
     if not kind.token:
         spec["automountServiceAccountToken"] = False
-    placement = {"nodeSelector": kind.selector, "schedulerName": kind.scheduler, "nodeName": kind.node}
-    spec |= {field: value for field, value in placement.items() if value}
+    chosen = {
+        "nodeSelector": kind.selector,
+        "schedulerName": kind.scheduler,
+        "nodeName": kind.node,
+        "priorityClassName": kind.priority_class,
+        "restartPolicy": kind.restart,
+    }
+    spec |= {field: value for field, value in chosen.items() if value}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def gang_marks(gang: str, members: int) -> dict[str, str]:
+    """Annotations by which so many pods start together or not at all."""
+    return {GANG_ANNOTATION: gang, GANG_MIN_ANNOTATION: str(members)}
 
 
 def spread(count: int, places: int) -> list[tuple[int, str]]:

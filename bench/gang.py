@@ -1,0 +1,179 @@
+"""gang: training jobs that need all their pods, more of them than have room, with three who bring pods to nodes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Final, Literal
+
+from bench import flows, volcano
+from bench.flows import POOL_LABEL, namespace_of
+from bench.jobplay import Play, Venue
+from bench.jobs import GPUS_PER_JOB, GPUS_PER_POD, ROLES, Job, Tally, tally
+from bench.light import tenant_of
+from bench.load import Place
+from bench.outcome import Cell, Outcome, Target
+from bench.platform import GPU_NODES, GPU_POOL, GPUS_PER_NODE
+from bench.pods import GPU, PodKind, gang_marks
+from bench.session import Session
+from bench.stats import percentile
+from vkgateway.model.errors import UnavailableError
+
+TITLE: Final = "Jobs of 2 parameter servers and 4 workers that do nothing unless all six run; two fit at a time"
+COLUMNS: Final = [
+    "jobs", "runs", "system", "completed", "makespan, s", "of Volcano's", "held in vain, GPU-s", "idle, GPU-s",
+]  # fmt: skip
+System = Literal["kube-scheduler", "Volcano", "vkgateway"]
+Tallies = dict[tuple[System, int], list[Tally]]
+
+_SYSTEMS: Final[tuple[System, ...]] = ("kube-scheduler", "Volcano", "vkgateway")
+_RUNS: Final = {1: 1, 2: 1, 5: 3}
+"""Jobs at once, and how often."""
+_FIT: Final = GPU_NODES * GPUS_PER_NODE // GPUS_PER_JOB
+_WORK: Final = 5.0
+_LIMIT: Final = 60.0
+"""Four times what five jobs need at least."""
+_SELECTOR: Final = {POOL_LABEL: GPU_POOL}
+_TENANTS: Final = ("gang-a", "gang-b")
+
+
+async def run(session: Session) -> Outcome:
+    """Run every number of jobs with every system, one system after the other, on the same nodes.
+
+    Where Volcano cannot be built, that is said, and the others are compared without it.
+    """
+    notes = list(NOTES)
+    try:
+        programs = await volcano.provide(report=session.report)
+    except UnavailableError as error:
+        programs = None
+        notes.append(f"Volcano is missing here: {error}.")
+    tallies: Tallies = {}
+    async with session.without_gateway():
+        await _runs(session, "kube-scheduler", _plain(session), tallies)
+        if programs:
+            await _runs(session, "Volcano", _volcano(session, programs), tallies)
+    await _runs(session, "vkgateway", _vkgateway(session), tallies)
+    return tell(tallies, notes=notes)
+
+
+async def _runs(session: Session, system: System, venue: AbstractAsyncContextManager[Venue], tallies: Tallies) -> None:
+    async with venue as ready:
+        session.report(f"{system}: warming up")
+        jobs = [Job(f"gang-warm-{index}") for index in range(len(ready.places))]
+        await Play(ready, jobs, run="gang-warm", work=0.0, limit=_LIMIT).run()
+        for count, times in _RUNS.items():
+            for number in range(times):
+                session.report(f"{system}: {count} jobs, run {number + 1} of {times}")
+                name = f"gang-{count}-{number}"
+                jobs = [Job(f"{name}-{index}") for index in range(count)]
+                seen, until = await Play(ready, jobs, run=name, work=_WORK, limit=_LIMIT).run()
+                done = tally(seen, fit=_FIT, until=until)
+                tallies.setdefault((system, count), []).append(done)
+                session.report.done(f"{system}: {done.completed} of {count} jobs in {until - seen[0].created:.1f} s")
+
+
+@asynccontextmanager
+async def _plain(session: Session) -> AsyncIterator[Venue]:
+    """The compute cluster's own scheduler, which knows pods and no gangs."""
+
+    def kind(_job: Job, run: str) -> PodKind:
+        return PodKind(run=run, gpus=GPUS_PER_POD, restart="Never", selector=_SELECTOR)
+
+    places = await flows.namespaces(session.platform, ["gang-plain"])
+    yield Venue(platform=session.platform, places=places, where=namespace_of, kind=kind)
+
+
+@asynccontextmanager
+async def _volcano(session: Session, programs: Path) -> AsyncIterator[Venue]:
+    def kind(job: Job, run: str) -> PodKind:
+        marks = {volcano.GROUP_ANNOTATION: job.name}
+        return PodKind(
+            run=run,
+            gpus=GPUS_PER_POD,
+            restart="Never",
+            selector=_SELECTOR,
+            scheduler=volcano.SCHEDULER,
+            annotations=marks,
+        )
+
+    async def prepare(place: Place, job: Job) -> None:
+        resources = {GPU: str(GPUS_PER_JOB)}
+        await volcano.create_group(
+            place.client, job.name, namespace=place.namespace, members=len(ROLES), resources=resources
+        )
+
+    platform = session.platform
+    places = await flows.namespaces(platform, ["gang-volcano"])
+    async with volcano.volcano(platform, folder=programs, report=session.report):
+        yield Venue(platform=platform, places=places, where=namespace_of, kind=kind, prepare=prepare)
+
+
+@asynccontextmanager
+async def _vkgateway(session: Session) -> AsyncIterator[Venue]:
+    def kind(job: Job, run: str) -> PodKind:
+        return PodKind(run=run, gpus=GPUS_PER_POD, restart="Never", annotations=gang_marks(job.name, len(ROLES)))
+
+    platform = session.platform
+    async with platform.tenants_with({name: {"name": GPU_POOL} for name in _TENANTS}) as places:
+        yield Venue(platform=platform, places=places, where=tenant_of, kind=kind, tenants=True)
+
+
+def tell(tallies: Tallies, *, notes: list[str]) -> Outcome:
+    """Rows by number of jobs; of several runs the one that completed least, and the middle of what can be middled."""
+    rows = [_row(tallies, system, count) for count in _RUNS for system in _SYSTEMS if (system, count) in tallies]
+    most = max(_RUNS)
+    ours, theirs = tallies["vkgateway", most], tallies.get(("Volcano", most), [])
+    targets = [
+        Target(
+            what=f"jobs completed of {most}, in the worst run",
+            seen=min(done.completed for done in ours),
+            limit=most,
+            at_least=True,
+        )
+    ]
+    ratio = _ratio(_makespan(ours), _makespan(theirs))
+    if ratio is not None:
+        targets.append(Target(what=f"makespan of {most} jobs, share of Volcano's", seen=ratio, limit=1.0))
+    return Outcome(columns=COLUMNS, rows=rows, targets=targets, notes=notes)
+
+
+def _row(tallies: Tallies, system: System, count: int) -> list[Cell]:
+    done = tallies[system, count]
+    makespan = _makespan(done)
+    return [
+        count,
+        len(done),
+        system,
+        min(each.completed for each in done),
+        None if makespan is None else round(makespan, 2),
+        _ratio(makespan, _makespan(tallies.get(("Volcano", count), []))),
+        round(percentile([each.held for each in done], 0.5)),
+        round(percentile([each.idle for each in done], 0.5)),
+    ]
+
+
+def _makespan(done: list[Tally]) -> float | None:
+    """The middle one; None where a run did not complete, or there was none."""
+    known = [each.makespan for each in done if each.makespan is not None]
+    return percentile(known, 0.5) if known and len(known) == len(done) else None
+
+
+def _ratio(span: float | None, base: float | None) -> float | None:
+    return None if span is None or base is None else round(span / base, 2)
+
+
+NOTES: Final = [
+    f"{GPU_NODES} hollow nodes of {GPUS_PER_NODE} GPUs; a pod takes a node, a job {GPUS_PER_JOB} GPUs. The pods of a "
+    "job are created one after the other, the jobs side by side, as their controllers would. A job works for "
+    f"{_WORK:.0f} s from when all its pods run; this benchmark then ends them on their nodes, alike in all systems.",
+    f"A run is broken off after {_LIMIT:.0f} s. completed: in the worst run; other figures: the middle of the runs.",
+    f"kube-scheduler: pods in the compute cluster. Volcano: its scheduler and controllers {volcano.VERSION} in the "
+    "compute cluster, a PodGroup for each job, the configuration of its Helm chart. No gateway runs with either. "
+    "vkgateway: by turns in two tenants without guarantees, pods marked as gangs.",
+    "makespan: from the first request to the watch event that shows the last job's end to its user; for vkgateway "
+    "that is in the tenant.",
+    "held in vain: GPUs of pods that have a node while their job waits for the others. idle: room for whole jobs in "
+    "which none runs though one is there that has not run; the unavoidable time between two jobs is part of it.",
+]

@@ -1,0 +1,129 @@
+"""Volcano in the compute cluster: its scheduler and controllers as processes of the platform, its kinds, its gangs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from bench import rivals
+from bench.platform import Platform
+from bench.rivals import Rival
+from bench.timeline import now
+from vkgateway.kube import errors
+from vkgateway.kube.apply import apply_objects
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import CRDS, Resource
+from vkgateway.local.steps import Report
+from vkgateway.model.errors import UnavailableError
+from vkgateway.programs.binaries.catalogue import Unit
+from vkgateway.programs.supervisor.spec import ProcessSpec
+
+VERSION: Final = "1.14.1"
+SCHEDULER: Final = "volcano"
+"""Name by which pods ask for its scheduler."""
+GROUP_ANNOTATION: Final = "scheduling.k8s.io/group-name"
+POD_GROUPS: Final = Resource("apis/scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup")
+QUEUES: Final = Resource("apis/scheduling.volcano.sh/v1beta1", "queues", "Queue", namespaced=False)
+RIVAL: Final = Rival(
+    Unit(
+        name="volcano",
+        project="volcano",
+        packages={
+            "vc-scheduler": "volcano.sh/volcano/cmd/scheduler",
+            "vc-controller-manager": "volcano.sh/volcano/cmd/controller-manager",
+        },
+        modules=("volcano.sh/volcano",),
+        variables=("volcano.sh/volcano/pkg/version.Version=v{version}",),
+        replacements={"volcano.sh/apis": "1.14.0"},
+        seconds=210,
+    ),
+    VERSION,
+    {
+        "config/crd/volcano/bases": "crds",
+        "installer/helm/chart/volcano/config/volcano-scheduler.conf": "scheduler.conf",
+    },
+)
+_GROUP: Final = "volcano"
+_READY_WITHIN: Final = 60.0
+
+
+@contextlib.asynccontextmanager
+async def volcano(platform: Platform, *, folder: Path, report: Report) -> AsyncIterator[None]:
+    """Volcano at work in the compute cluster for as long as the block lasts; `folder` is what `provide` gave.
+
+    It is set up as its Helm chart does it, with the chart's own configuration of the scheduler and without the
+    webhooks, which only complete and check what people write.
+    """
+    documents = _definitions(folder / "crds")
+    report("starting Volcano")
+    await apply_objects(platform.compute, documents, field_manager="bench")
+    try:
+        for spec in _processes(folder, kubeconfig=platform.paths.kubeconfig):
+            await platform.supervisor.ensure(spec)
+        await _until_queue_open(platform.compute)
+        yield
+    finally:
+        await platform.supervisor.remove_group(_GROUP)
+        for document in documents:
+            with contextlib.suppress(errors.NotFound):
+                await platform.compute.delete(CRDS, document["metadata"]["name"])
+
+
+async def create_group(client: Client, name: str, *, namespace: str, members: int, resources: dict[str, str]) -> None:
+    """Say that pods with the group's annotation start together or not at all."""
+    await client.create(POD_GROUPS, pod_group(name, members=members, resources=resources), namespace=namespace)
+
+
+def pod_group(name: str, *, members: int, resources: dict[str, str]) -> dict[str, Any]:
+    """A gang of all its members; `resources` is what they ask for together."""
+    return {
+        "apiVersion": POD_GROUPS.api_version,
+        "kind": POD_GROUPS.kind,
+        "metadata": {"name": name},
+        "spec": {"minMember": members, "minResources": resources, "queue": "default"},
+    }
+
+
+async def provide(*, report: Report) -> Path:
+    """The folder with Volcano's programs, built where there is none."""
+    return await rivals.provide(RIVAL, report=report)
+
+
+def _definitions(folder: Path) -> list[dict[str, Any]]:
+    texts = (file.read_text() for file in sorted(folder.glob("*.yaml")))
+    return [document for text in texts for document in yaml.safe_load_all(text) if document]
+
+
+def _processes(folder: Path, *, kubeconfig: Path) -> Sequence[ProcessSpec]:
+    common = (f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--kube-api-qps=2000", "--kube-api-burst=4000")
+    scheduler = (str(folder / "vc-scheduler"), f"--scheduler-conf={folder / 'scheduler.conf'}", "--cache-dumper=false")
+    controllers = (str(folder / "vc-controller-manager"),)
+    return (
+        ProcessSpec(name=f"{_GROUP}/controller-manager", argv=(*controllers, *common)),
+        ProcessSpec(name=f"{_GROUP}/scheduler", argv=(*scheduler, *common)),
+    )
+
+
+class _QueueStatus(msgspec.Struct):
+    state: str = ""
+
+
+class _Queue(msgspec.Struct):
+    status: _QueueStatus = msgspec.field(default_factory=_QueueStatus)
+
+
+async def _until_queue_open(client: Client) -> None:
+    """Wait for its default queue, which the scheduler makes and the controllers open: then both are at work."""
+    deadline = now() + _READY_WITHIN
+    while now() < deadline:
+        with contextlib.suppress(errors.NotFound):
+            if msgspec.json.decode(await client.get(QUEUES, "default"), type=_Queue).status.state == "Open":
+                return
+        await asyncio.sleep(0.2)
+    raise UnavailableError(f"Volcano's queue did not open within {_READY_WITHIN:.0f} s")
