@@ -19,6 +19,7 @@ from vkgateway.sync.admission.startmeter import StartMeter
 from vkgateway.sync.admission.tenant import TenantAdmission
 from vkgateway.sync.admission.verdicts import Ran
 from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.metrics import RETRIES
 from vkgateway.sync.pods.views import ComputePodView
 
 log = structlog.get_logger(__name__)
@@ -29,6 +30,8 @@ _REFRESH: Final = 30.0
 """Seconds between two looks where nothing happens but time, as long as something waits."""
 _LATER: Final = 1.0
 """Seconds after which it is looked at what pods that the arbiter does not place hold on nodes."""
+_AFTER_DEFECT: Final = 5.0
+"""Seconds after which it is tried again where a cycle failed."""
 _REST: Final = 0.5
 """Part of a cycle's time that is rested after it: the rest of the gateway wants to live, too."""
 
@@ -168,12 +171,21 @@ class Arbitration:
                 await asyncio.sleep(self.settings.gather)
                 self._news.clear()
                 if self._ready():
-                    await self._cycle()
+                    await self._try()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
             for cluster in self._clusters.values():
                 cluster.close()
+
+    async def _try(self) -> None:
+        """One cycle; a defect in it must not take the rest of the gateway along, and perhaps passes with its cause."""
+        try:
+            await self._cycle()
+        except Exception:
+            log.exception("nothing could be decided; it is tried again")
+            RETRIES.labels("defect").inc()
+            self._look_again(_AFTER_DEFECT)
 
     def _ready(self) -> bool:
         """Whether enough is known; at a start a gang that is half read must not be taken for half there."""

@@ -55,7 +55,7 @@ class Sight:
             return self._seen_below(member, above, *below)
         verdict = self._book.verdicts.get(member.uid)
         if above is None or above.terminal or above.metadata.deletion_timestamp is not None:
-            if verdict is not None and self._is_sent(member):
+            if verdict is not None and self.is_sent(member):
                 return _ending(_placed(verdict, verdict.node), self._clock() + member.grace)
             return Seen(done=True) if above is not None and above.phase == "Succeeded" else _GONE
         return Seen(state=PodState.WAITING) if verdict is None else _placed(verdict, verdict.node)
@@ -88,7 +88,7 @@ class Sight:
 
     def is_gone(self, member: Member) -> bool:
         """Whether nothing of a member is left."""
-        return self.above(member) is None and self.below(member) is None and not self._is_sent(member)
+        return self.above(member) is None and self.below(member) is None and not self.is_sent(member)
 
     def has_owner(self, pod: ComputePodView) -> bool:
         """Whether the tenant pod that a compute pod stands for is still there."""
@@ -109,7 +109,8 @@ class Sight:
             return _ending(seen, self._clock() + member.grace)
         return seen
 
-    def _is_sent(self, member: Member) -> bool:
+    def is_sent(self, member: Member) -> bool:
+        """Whether a member was sent below a moment ago, and may not show there yet."""
         return self._sent.get(member.uid, 0.0) > self._clock()
 
     def _is_retaken(self, pod: ComputePodView) -> bool:

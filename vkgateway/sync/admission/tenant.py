@@ -226,7 +226,7 @@ class TenantAdmission:
             self.gangs.touch(uid)
         for uid, verdict in list(self.book.verdicts.items()):
             member = self.gangs.member(uid)
-            if member is None or self._sight.below(member) is not None:
+            if member is None or self._sight.below(member) is not None or self._sight.is_sent(member):
                 continue
             if verdict.said is Said.EVICTING and verdict.deadline <= now:
                 self.take_back(uid)

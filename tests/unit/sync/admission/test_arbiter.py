@@ -17,6 +17,7 @@ from vkgateway.arbiter.facts import Plan, PodState, Quota, Snapshot
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.names import COMPUTE_NODE_ANNOTATION, TENANT_LABEL
 from vkgateway.model.objects import Condition, Meta, NodeStatusView, NodeView
+from vkgateway.sync.admission import arbiter as module
 from vkgateway.sync.admission.arbiter import Arbitration, Settings
 from vkgateway.sync.admission.gangs import Bounds
 from vkgateway.sync.admission.member import Member
@@ -213,6 +214,20 @@ async def test_it_decides_when_the_next_deadline_has_come(made: Made) -> None:
         made.now += 0.2
         await until(lambda: len(made.asked) > number)
         assert made.alpha.admission.book.verdicts == {}
+
+
+async def test_a_defect_in_a_cycle_is_told_and_it_goes_on(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_AFTER_DEFECT", 0.05)
+    made.join()
+    decide = made.arbitration._decide
+
+    def defect(_snapshot: Snapshot, _now: float) -> Decisions:
+        made.arbitration._decide = decide
+        raise ZeroDivisionError
+
+    made.arbitration._decide = defect
+    async with made.running():
+        await until(lambda: made.asked)
 
 
 async def test_nothing_is_left_behind_when_it_ends(made: Made) -> None:

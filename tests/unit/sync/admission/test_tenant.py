@@ -317,6 +317,15 @@ def test_a_pod_that_was_told_to_go_before_it_was_below_just_waits_again_at_its_d
     assert made.state() is PodState.WAITING
 
 
+def test_one_that_was_sent_below_a_moment_ago_is_not_taken_for_one_that_is_not_there() -> None:
+    made = Made()
+    made.admit()
+    made.sent["u1"] = made.now + 60
+    made.evict(deadline=30)
+    made.part.expire(made.now + 30)
+    assert made.state() is PodState.NOTIFIED
+
+
 def test_one_that_runs_stays_told_to_go_until_it_is_gone() -> None:
     made = Made()
     made.admit()
