@@ -36,6 +36,8 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reprieves: int
     promotes: int
     holds: int
+    left_out: int
+    """So many cycles before it were not written down, since they came too quickly."""
     same: bool
     differs: str = ""
     """In what, and which came first."""
@@ -49,6 +51,7 @@ COLUMNS: tuple[Column[Replayed], ...] = (
     Column("reprieves", lambda one: one.reprieves, "right"),
     Column("promotes", lambda one: one.promotes, "right"),
     Column("holds", lambda one: one.holds, "right"),
+    Column("left out", lambda one: one.left_out or "", "right"),
     Column("same", lambda one: one.same),
     Column("differs in", lambda one: one.differs),
 )
@@ -97,7 +100,8 @@ def decided_again(entry: Entry | Unreadable) -> Replayed:
 
     if isinstance(entry, Unreadable):
         why = f"line {entry.line} cannot be read: {entry.why}"
-        return Replayed(time="", gangs=0, admits=0, evicts=0, reprieves=0, promotes=0, holds=0, same=False, differs=why)
+        none = dict.fromkeys(("gangs", "admits", "evicts", "reprieves", "promotes", "holds", "left_out"), 0)
+        return Replayed(time="", **none, same=False, differs=why)
     then, now = entry.decisions, decide(entry.snapshot, entry.time)
     return Replayed(
         time=datetime.fromtimestamp(entry.time, UTC).isoformat(timespec="milliseconds"),
@@ -107,6 +111,7 @@ def decided_again(entry: Entry | Unreadable) -> Replayed:
         reprieves=len(then.reprieves),
         promotes=len(then.promotes),
         holds=len(then.holds),
+        left_out=entry.left_out,
         same=then == now,
         differs="; ".join(_differences(then, now)),
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,14 +15,19 @@ from vkgateway.gateway.jsonlines import JsonLines, read_lines
 
 MOST_BYTES = 256 * 1024 * 1024
 """A file of so many bytes is put aside."""
+RATE = 16e6
+BURST = 64e6
+"""Bytes that may be written a second, and at once after some quiet: beyond it cycles are left out, and counted."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One cycle: all that `decide` was told, and what it answered; `time` is in seconds since the epoch."""
 
     time: float
     snapshot: Snapshot
     decisions: Decisions
+    left_out: int = 0
+    """So many cycles before it were not written, since they came too quickly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +41,37 @@ class Unreadable:
 class DecisionLog:
     """Appends cycles to a file, those alone in which something was decided, or gangs wait for other reasons."""
 
-    def __init__(self, path: Path, *, most: int = MOST_BYTES) -> None:
+    def __init__(
+        self, path: Path, *, most: int = MOST_BYTES, burst: float = BURST, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._lines = JsonLines(path, most=most)
+        self._burst = burst
+        self._clock = clock
+        self._left, self._at = burst, clock()
+        """How many bytes may be written at that time."""
+        self._left_out = 0
         self._holds: frozenset[tuple[str, str]] = frozenset()
 
     def write(self, snapshot: Snapshot, decisions: Decisions, now: float) -> bool:
-        """Write a cycle down; False: there was nothing new in it."""
+        """Write a cycle down; False: there was nothing new in it, or much was written just before."""
         holds = frozenset((hold.gang, hold.code.value) for hold in decisions.holds)
         if holds == self._holds and not _acts(snapshot, decisions):
             return False
-        self._holds = holds
-        self._lines.append(encode(snapshot, decisions, now))
+        at = self._clock()
+        self._left, self._at = min(self._burst, self._left + (at - self._at) * RATE), at
+        if self._left <= 0:
+            self._left_out += 1
+            return False
+        line = encode(Entry(time=now, snapshot=snapshot, decisions=decisions, left_out=self._left_out))
+        self._left -= len(line)
+        self._holds, self._left_out = holds, 0
+        self._lines.append(line)
         return True
 
 
-def encode(snapshot: Snapshot, decisions: Decisions, now: float) -> bytes:
+def encode(entry: Entry) -> bytes:
     """A cycle as one line of JSON, without its end. Numbers that are not finite cannot be told."""
-    return msgspec.json.encode(Entry(time=now, snapshot=snapshot, decisions=decisions))
+    return msgspec.json.encode(entry)
 
 
 def read(path: Path) -> Iterator[Entry | Unreadable]:

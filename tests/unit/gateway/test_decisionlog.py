@@ -161,6 +161,21 @@ def test_cycles_in_which_nothing_is_new_are_left_out(tmp_path: Path) -> None:
     assert [cycle(), cycle()] == [True, False]
 
 
+def test_what_comes_too_quickly_is_left_out_and_counted(tmp_path: Path) -> None:
+    seconds = [0.0]
+    log = DecisionLog(tmp_path / "decisions.jsonl", burst=1500, clock=lambda: seconds[0])
+    snapshot = story().snapshot()
+    decisions = decide(snapshot, 1.0)
+    written = [log.write(snapshot, decisions, 1.0) for _ in range(6)]
+    seconds[0] = 60.0
+    written.append(log.write(snapshot, decisions, 2.0))
+    assert written[0]
+    assert written[-2:] == [False, True]
+    entries = list(read(tmp_path / "decisions.jsonl"))
+    assert [entry.left_out for entry in entries if isinstance(entry, Entry)][-1] == written.count(False)
+    assert len(entries) == written.count(True)
+
+
 def test_lines_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     file = tmp_path / "decisions.jsonl"
     log, there = DecisionLog(file), story()
