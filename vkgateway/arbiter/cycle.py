@@ -66,8 +66,6 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
 def _round(ledger: Ledger) -> Sequence[Ask]:
     """All of the steps; returns the gangs that borrow, in their turn."""
     keep_plans(ledger, borrowed=False)
-    for standing in ledger.standings.values():
-        standing.promote()
     start_guaranteed(ledger)
     while start_elsewhere(ledger):
         start_guaranteed(ledger)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from vkgateway.arbiter.asks import Ask
+from vkgateway.arbiter.facts import Gang
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import by_priority
 from vkgateway.arbiter.plans import inside_of, make_room
@@ -10,21 +13,45 @@ from vkgateway.arbiter.standing import Standing
 
 
 def start_guaranteed(ledger: Ledger) -> None:
-    """Start whoever can inside its tenant's cells, or tell who must go for it; tenants do not wait for each other."""
+    """Start whoever can inside its tenant's cells, or tell who must go for it; tenants do not wait for each other.
+
+    What runs already and borrows stands in the same line: it is inside from now on if cells hold it in its turn.
+    """
     hopeless: set[tuple[str, int]] = set()
-    for ask in sorted(ledger.guaranteed(), key=lambda ask: (ask.tenant, by_priority(ask))):
-        if (ask.tenant, ask.kind) in hopeless:
-            continue
-        pools = [standing for standing in ledger.pools(ask) if standing.allows_inside(ask.tenant, ask.core)]
-        if any(_start(ledger, standing, ask) for standing in pools):
-            continue
-        if any(
-            make_room(ledger, standing, ask, standing.evictable, inside=inside_of(standing, ask, ask.core))
-            for standing in pools
-        ):
-            hopeless.clear()
-        else:
-            hopeless.add((ask.tenant, ask.kind))
+    for turn in _line(ledger):
+        ask = turn.ask
+        if ask is None:
+            if turn.standing is not None:
+                turn.standing.promote(turn.gang)
+        elif (ask.tenant, ask.kind) not in hopeless:
+            _try(ledger, ask, hopeless)
+
+
+class _Turn(NamedTuple):
+    """A gang that waits, or one that runs and borrows, and where it runs."""
+
+    gang: Gang
+    ask: Ask | None = None
+    standing: Standing | None = None
+
+
+def _line(ledger: Ledger) -> list[_Turn]:
+    turns = [_Turn(ask.gang, ask) for ask in ledger.guaranteed()]
+    turns += [_Turn(gang, None, standing) for standing in ledger.standings.values() for gang in standing.promotable()]
+    return sorted(turns, key=lambda turn: (turn.gang.tenant, by_priority(turn.gang), turn.ask is not None))
+
+
+def _try(ledger: Ledger, ask: Ask, hopeless: set[tuple[str, int]]) -> None:
+    pools = [standing for standing in ledger.pools(ask) if standing.allows_inside(ask.tenant, ask.core)]
+    if any(_start(ledger, standing, ask) for standing in pools):
+        return
+    if any(
+        make_room(ledger, standing, ask, standing.evictable, inside=inside_of(standing, ask, ask.core))
+        for standing in pools
+    ):
+        hopeless.clear()
+    else:
+        hopeless.add((ask.tenant, ask.kind))
 
 
 def _start(ledger: Ledger, standing: Standing, ask: Ask) -> bool:

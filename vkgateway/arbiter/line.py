@@ -8,12 +8,12 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from vkgateway.arbiter.asks import Ask
-from vkgateway.arbiter.facts import Band, Policy
+from vkgateway.arbiter.facts import Band, Gang, Policy
 
 
-def by_priority(ask: Ask) -> tuple[int, float, str]:
+def by_priority(gang: Gang) -> tuple[int, float, str]:
     """The order of a tenant's guaranteed gangs: priority, then age."""
-    return -ask.gang.priority, ask.gang.created, ask.gang.id
+    return -gang.priority, gang.created, gang.id
 
 
 def in_turn(

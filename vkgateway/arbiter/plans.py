@@ -116,7 +116,7 @@ class _Keeper:
 
     def run(self) -> None:
         waiting: list[tuple[Ask, Plan]] = []
-        for ask in sorted(self._ledger.planned(), key=by_priority):
+        for ask in sorted(self._ledger.planned(), key=lambda ask: by_priority(ask.gang)):
             plan = ask.gang.plan
             if plan is None or plan.borrowed is not self._borrowed or not self._hold(ask, plan):
                 continue

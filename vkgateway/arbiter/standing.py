@@ -185,28 +185,28 @@ class Standing(Accounts):
         """Whether a placed pod is inside its tenant's cells."""
         return uid in self.within.pods
 
-    def promote(self) -> None:
-        """What runs of the guaranteed band and borrows is inside from now on, where unused cells hold it as it stands.
-
-        First the core of a gang, all of it or none; then its other pods one by one.
-        """
+    def promotable(self) -> list[Gang]:
+        """Gangs of the guaranteed band of which something runs and borrows, where their tenant's cells have room."""
         names = self._waking | self.within.demoted()
-        order = sorted(
-            (gang for name in names if (gang := self.gangs[name]).band is Band.GUARANTEED),
-            key=lambda gang: (-gang.priority, gang.created, gang.id),
-        )
-        for gang in order:
-            if not self.within.left(gang.tenant):
-                continue
-            placed = [pod for pod in gang.pods if self._has(pod) and pod.state is PodState.PLACED]
-            core = core_of(gang, placed)
-            chosen = {pod.uid for pod in core}
-            missing = [pod for pod in core if not self.is_inside(pod.uid)]
-            if missing and not self.move_in(gang.tenant, [(pod, pod.node) for pod in missing], gang=gang.id):
-                continue
-            for pod in sorted(placed, key=lambda pod: (pod.rank, pod.uid)):
-                if pod.uid not in chosen and not self.is_inside(pod.uid):
-                    self.move_in(gang.tenant, [(pod, pod.node)], gang=gang.id)
+        gangs = (self.gangs[name] for name in sorted(names))
+        return [gang for gang in gangs if gang.band is Band.GUARANTEED and self.within.left(gang.tenant)]
+
+    def promote(self, gang: Gang) -> None:
+        """What of it runs is inside from now on, where unused cells hold it as it stands.
+
+        First its core, all of it or none; then its other pods one by one.
+        """
+        if not self.within.left(gang.tenant):
+            return
+        placed = [pod for pod in gang.pods if self._has(pod) and pod.state is PodState.PLACED]
+        core = core_of(gang, placed)
+        chosen = {pod.uid for pod in core}
+        missing = [pod for pod in core if not self.is_inside(pod.uid)]
+        if missing and not self.move_in(gang.tenant, [(pod, pod.node) for pod in missing], gang=gang.id):
+            return
+        for pod in sorted(placed, key=lambda pod: (pod.rank, pod.uid)):
+            if pod.uid not in chosen and not self.is_inside(pod.uid):
+                self.move_in(gang.tenant, [(pod, pod.node)], gang=gang.id)
 
     def promoted(self) -> Iterator[Gang]:
         """Gangs of which running pods may have been promoted in this cycle, by their names."""
@@ -245,7 +245,7 @@ class Standing(Accounts):
 
     @property
     def evictable(self) -> Evictable:
-        """What runs outside of cells. To be asked for when all that runs has been promoted."""
+        """What runs outside of cells."""
         return self.calling.evictable(self.gangs, self.within.pods)
 
     @property

@@ -99,7 +99,7 @@ def story(random: Random, mix: Mix | None = None) -> Story:
     for _ in range(random.randint(1, mix.most_gangs)):
         while random.random() < 0.3:
             steps.append(_step(random, mix, there, names, arrives=()))
-        one = _gang(random, mix, f"g{len(names)}")
+        one = gang_of(random, mix, f"g{len(names)}")
         names.append(one.id)
         seconds = mix.step if random.random() < 0.3 else 0.0
         steps.append(
@@ -124,7 +124,7 @@ def _step(
     return Step(arrives, leaves, down, mix.forgets and random.random() < 0.2, mix.step)
 
 
-def _gang(random: Random, mix: Mix, name: str) -> Gang:
+def gang_of(random: Random, mix: Mix, name: str) -> Gang:
     count = random.choice((1, 1, 2, 2, 3, 4))
     if mix.equal:
         shapes: list[int | Shape] = [random.choice(mix.sizes)] * count

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from tests.unit.arbiter.sim import GPU, Cluster, held
-from tests.unit.arbiter.stories import GRACE, NOTICE, Mix, Story, story
+from tests.unit.arbiter.sim import GPU, KEY, Cluster, gang, held, node, quota
+from tests.unit.arbiter.stories import GRACE, NOTICE, TENANTS, Mix, Step, Story, gang_of, story
 from vkgateway.arbiter.asks import Ask, read
 from vkgateway.arbiter.cells import Cells
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, HoldCode
-from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, Policy, Snapshot
+from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, Policy, Pool, Snapshot
 from vkgateway.arbiter.inside import Inside
 from vkgateway.arbiter.placement import place
 from vkgateway.arbiter.room import Room
@@ -200,4 +200,89 @@ def in_time(random: Random) -> tuple[Story, Callable[[Story], None]]:
     return story(random, Mix(equal=True, limits=False, leaves=False)), tell
 
 
-INVARIANTS = {each.__name__: each for each in (whatever_comes, deciding_again, in_time)}
+def nobody_starves(random: Random) -> tuple[Story, Callable[[Story], None]]:
+    """A gang that fits an empty pool starts, whatever keeps coming: of others, or of its own tenant's low band."""
+    runs = (5.0, 12.0, 20.0)
+    mix = Mix(most_nodes=3, most_gangs=3, limits=False, leaves=False, tail=0, runs=runs)
+    begins = story(random, mix)
+    quotas = tuple(replace(each, guarantee={}) for each in begins.quotas)
+    big = gang("big", random.choice(TENANTS), _largest(random, begins))
+    comes = (Step(((big, 20.0),), seconds=4.0),)
+    small = Mix(sizes=(1, 2, 4), runs=runs)
+    always = tuple(
+        Step(
+            ((_after(big, gang_of(random, small, f"s{number}")), random.choice(runs)),),
+            seconds=random.choice((2.0, 6.0)),
+        )
+        for number in range(20)
+    )
+
+    def tell(each: Story) -> None:
+        there = Cluster(each.nodes, each.quotas, policy=Policy(age_cap=20.0, age_weight=0.3), recreate=each.recreate)
+        names = {one.id for step in each.steps for one, _ in step.arrives}
+        for step in each.steps:
+            for one, run in step.arrives:
+                there.add(one)
+                there.runs[one.id] = run or 20.0
+            there.cycle()
+            there.advance(step.seconds)
+        for _ in range(15):
+            there.cycle()
+            there.advance(4.0)
+        assert "big" not in names or "big" in there.started, "it starves"
+
+    return replace(begins, quotas=quotas, steps=(*begins.steps, *comes, *always)), tell
+
+
+def _after(big: Gang, one: Gang) -> Gang:
+    """Its tenant's own work is not ahead of it for ever."""
+    return replace(one, band=Band.LOW, priority=0) if one.tenant == big.tenant else one
+
+
+def _largest(random: Random, begins: Story) -> list[int]:
+    """Pods that fit an empty pool, but would not fit beside much."""
+    room = Room(Pool(key=KEY, nodes=begins.nodes, governed=(GPU,), levels=("rack",)))
+    sizes: list[int] = []
+    for size in random.choice(((8,), (4,), (8, 4), (8, 2))):
+        while place(room, gang("x", "a", [size]).pods) is not None and len(sizes) < 8:
+            sizes.append(size)
+    return sizes or [1]
+
+
+def better_than_alone(random: Random) -> tuple[Story, Callable[[Story], None]]:
+    """No guaranteed gang waits for longer than in a cluster of its tenant's own cells, but for notice and grace."""
+    mix = Mix(equal=True, limits=False, leaves=False, tail=30, runs=(5.0, 12.0, 40.0), most_gangs=12)
+    found = story(random, mix)
+    size = random.choice((1, 2, 4, 8))
+    steps = []
+    for step in found.steps:
+        arrives = tuple((_alone(one, size) if one.tenant == "a" else one, run) for one, run in step.arrives)
+        steps.append(replace(step, arrives=arrives))
+
+    def tell(each: Story) -> None:
+        shared = Cluster(each.nodes, each.quotas, recreate=True)
+        cells = [size for size, number in shared.cells().unused("a").items() for _ in range(number)]
+        own = [node(f"own{number}", size) for number, size in enumerate(cells)]
+        private = Cluster(own, [quota("a", sum(cells), cells=tuple(cells))], recreate=True)
+        for step in each.steps:
+            for one, run in step.arrives:
+                for there in (shared, private):
+                    if there is shared or one.tenant == "a":
+                        there.add(one)
+                        there.runs[one.id] = run or 40.0
+            for there in (shared, private) if own else ():
+                there.settle(step.seconds)
+        for name, time in private.started.items():
+            if shared.now > time + NOTICE + GRACE + 1:
+                assert shared.started.get(name, 1e9) <= time + NOTICE + GRACE + 1, f"{name} would start sooner alone"
+
+    return replace(found, steps=tuple(steps)), tell
+
+
+def _alone(one: Gang, size: int) -> Gang:
+    return gang(one.id, one.tenant, [size], band=Band.GUARANTEED, priority=one.priority)
+
+
+INVARIANTS = {
+    each.__name__: each for each in (whatever_comes, deciding_again, in_time, nobody_starves, better_than_alone)
+}
