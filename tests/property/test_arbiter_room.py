@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vkgateway.arbiter.facts import Node, Pool, Shape, Toleration
-from vkgateway.arbiter.fitting import fits
+from vkgateway.arbiter.matching import fits
 from vkgateway.arbiter.room import Mark, Room
 from vkgateway.arbiter.views import PLENTY, View
 from vkgateway.model.objects import Taint

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from vkgateway.arbiter.facts import Node, Requirement, Shape, Toleration
-from vkgateway.arbiter.fitting import ABSENT, Fitting, allows, blocked, disliked, fits, selects, tolerates
+from vkgateway.arbiter.fitting import ABSENT, Fitting
+from vkgateway.arbiter.matching import allows, blocked, disliked, fits, selects, tolerates
 from vkgateway.model.objects import Taint
 
 

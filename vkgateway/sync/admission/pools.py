@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vkgateway.arbiter.facts import Node, Pool, PoolKey, Toleration
-from vkgateway.arbiter.fitting import tolerates
+from vkgateway.arbiter.matching import tolerates
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import NodeView
 from vkgateway.model.requests import milli

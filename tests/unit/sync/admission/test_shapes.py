@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.translate.samples import DEFAULT_TOLERATIONS, POOL, container, forward, pod
 from vkgateway.arbiter.facts import Requirement, Shape, Toleration
-from vkgateway.arbiter.fitting import blocked, selects
+from vkgateway.arbiter.matching import blocked, selects
 from vkgateway.model.objects import Object, Taint
 from vkgateway.model.requests import pod_requests
 from vkgateway.sync.admission.shapes import shape_of
