@@ -216,6 +216,25 @@ async def test_it_decides_when_the_next_deadline_has_come(made: Made) -> None:
         assert made.alpha.admission.book.verdicts == {}
 
 
+@pytest.mark.parametrize("away", [False, True], ids=["held", "cluster away"])
+async def test_as_long_as_something_waits_it_looks_again_now_and_then(
+    made: Made, monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    monkeypatch.setattr(module, "_REFRESH", 0.05)
+    made.join()
+    async with made.running():
+        await until(lambda: made.asked)
+        await asyncio.sleep(0.1)
+        assert len(made.asked) == 1
+
+        if away:
+            made.pods.link.reachable = False
+        else:
+            made.answer = Decisions(holds=(Hold(gang=GANG, code=HoldCode.ROOM, message="no room"),))
+        made.wait_above()
+        await until(lambda: len(made.asked) >= 4)
+
+
 async def test_a_defect_in_a_cycle_is_told_and_it_goes_on(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_AFTER_DEFECT", 0.05)
     made.join()

@@ -29,6 +29,7 @@ from tests.unit.sync.admission.test_evictions import LOW, low_runs, noticed
 from tests.unit.sync.world import COMPUTE_NODE, World, until, world
 from vkgateway.arbiter.facts import PodState
 from vkgateway.kube.resources import NAMESPACES, PODS
+from vkgateway.sync.marks import EVICTED, RETAKEN
 from vkgateway.sync.tenant import TenantSync
 
 
@@ -242,6 +243,62 @@ async def test_a_deletion_that_did_not_reach_below_is_made_up_for(here: World) -
         await until(lambda: deleted(here.compute_pod("first")))
         here.end("first", code=143)
         await start(here, "second")
+
+
+async def test_what_is_left_of_pods_that_went_while_nobody_watched_is_removed_and_its_room_used(here: World) -> None:
+    async with here.gateway():
+        gated(here, "first", gpus=8)
+        await start(here, "first")
+    here.delete("first", grace=0)
+    assert here.tenant_pod("first") is None
+    gated(here, "second", gpus=8)
+    async with here.gateway() as sync:
+        await until(lambda: deleted(here.compute_pod("first")))
+        assert [gang.pods[0].state for gang in sync._desk.admission.left_behind()] == [PodState.ENDING]
+        await told(here, "WaitingForEviction", "second")
+        here.end("first", code=137)
+        await until(lambda: here.compute_pod("first") is None)
+        await start(here, "second")
+
+
+async def test_a_deadline_at_which_only_the_reason_was_written_is_kept(here: World) -> None:
+    here.notice = 1.5
+    async with here.gateway():
+        await low_runs(here)
+        gated(here, "high", gpus=8)
+        here.below.hold("DELETE", "/pods/low")
+        await until(lambda: annotation(here.compute_pod("low"), EVICTED))
+    here.below.heal()
+    assert not deleted(here.compute_pod("low"))
+    async with here.gateway():
+        await until(lambda: deleted(here.compute_pod("low")))
+        here.end("low", code=143)
+        await until(lambda: here.phase("low") == "Failed")
+        assert (condition(here, "DisruptionTarget", "low") or ("", ""))[1] == "PreemptionByVkgateway"
+        await start(here, "high")
+
+
+# -- between taking back and placing anew ------------------------------------------------------------------------------
+
+
+async def test_a_pod_that_was_being_taken_back_is_placed_anew(here: World) -> None:
+    add_node(here)
+    here.bind = 1.0
+    gated(here)
+    async with here.gateway():
+        await let_go(here)
+        bind(here)
+        first = await here.forwarded()
+        here.below.hold("DELETE", "/pods/web")
+        await until(lambda: annotation(here.compute_pod(), RETAKEN))
+    here.below.heal()
+    here.bind = 60.0
+    async with here.gateway():
+        await until(lambda: (here.compute_pod() or first)["metadata"]["uid"] != first["metadata"]["uid"])
+        run(here)
+        await until(lambda: here.phase() == "Running")
+    assert creations(here) == 2
+    assert condition(here, "DisruptionTarget") is None
 
 
 # -- between two pods of one gang --------------------------------------------------------------------------------------
