@@ -151,6 +151,8 @@ class Plan:
     nodes: Mapping[str, str]
     """Pod uid to node."""
     borrowed: bool
+    made: float = 0.0
+    """When it was made (seconds since the epoch): of plans that share nodes the older starts first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,13 +135,20 @@ class Ledger:
                 kept.will_be_gone(nodes[pod.uid], pod.shape)
 
     def plan(
-        self, ask: Ask, standing: Standing, nodes: Mapping[str, str], *, inside: bool, evicts: Iterable[Evict] = ()
+        self,
+        ask: Ask,
+        standing: Standing,
+        nodes: Mapping[str, str],
+        *,
+        inside: bool,
+        made: float,
+        evicts: Iterable[Evict] = (),
     ) -> None:
         """The gang starts there when those have gone who leave; its room is taken already, its cells are held."""
         self._book(ask, standing, ask.core, inside=inside)
-        self.plans[ask.gang.id] = Plan(pool=standing.pool.key, nodes=dict(nodes), borrowed=not inside)
+        self.plans[ask.gang.id] = Plan(pool=standing.pool.key, nodes=dict(nodes), borrowed=not inside, made=made)
         for evict in evicts:
-            pods = standing.told_to_go(evict.gang, evict.pods)
+            pods = standing.told_to_go(evict)
             standing.ends.add_leaving(standing.gangs[evict.gang], pods, evict.deadline)
             self.evicts.append(evict)
 

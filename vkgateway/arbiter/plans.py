@@ -61,7 +61,7 @@ def make_room(
     standing.take(ask.core, choice.nodes)
     for gang, pod in told:
         standing.leaving.add(gang.tenant, [pod])
-    ledger.plan(ask, standing, choice.nodes, inside=inside is not None, evicts=[*own, *choice.evicts])
+    ledger.plan(ask, standing, choice.nodes, inside=inside is not None, made=ledger.now, evicts=[*own, *choice.evicts])
     return True
 
 
@@ -126,12 +126,19 @@ class _Keeper:
         for gang, pod in list(self._told(kept)):
             self._standing.leaving.add(gang.tenant, [pod])
         for ask, plan in kept:
-            # Plans on one node may count on each other's victims: whoever finds it below zero waits for all of them.
+            self._give(ask, plan)
+        # Of plans on one node the older has what comes free first: whoever follows does not keep it waiting.
+        for ask, plan in sorted(kept, key=lambda each: (each[1].made, by_priority(each[0].gang))):
+            self._standing.take(ask.core, plan.nodes)
             ready = self._standing.holds(ask.core, plan.nodes)
             if ready and not self._standing.beyond_limit(ask.tenant, ask.core):
                 self._ledger.start(ask, self._standing, ask.core, plan.nodes, inside=not plan.borrowed)
             else:
-                self._ledger.plan(ask, self._standing, plan.nodes, inside=not plan.borrowed)
+                self._ledger.plan(ask, self._standing, plan.nodes, inside=not plan.borrowed, made=plan.made)
+
+    def _give(self, ask: Ask, plan: Plan) -> None:
+        for pod in ask.core:
+            self._standing.room.give(plan.nodes[pod.uid], pod.shape)
 
     def _hold(self, ask: Ask, plan: Plan) -> bool:
         """Whether the plan can be kept as far as nodes, limits and cells go; its cells are held then."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.decisions import Evict
-from vkgateway.arbiter.facts import Gang, Pod, PodState
+from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.standing import Standing
 
@@ -19,9 +20,14 @@ class _Unit:
     gang: str
     tenant: str
     pods: tuple[Pod, ...]
+    told: float
+    """When they were told (seconds since the epoch)."""
 
 
-_Plans = Sequence[tuple[Ask, Mapping[str, str]]]
+_Planned = tuple[Ask, Plan]
+
+_MOMENT = 1e-3
+"""Seconds that do not count."""
 
 
 def spare(ledger: Ledger) -> None:
@@ -29,10 +35,9 @@ def spare(ledger: Ledger) -> None:
     lost = {evict.gang: evict.lost for evict in ledger.evicts}
     for standing in ledger.standings.values():
         plans = [
-            (ledger.asks[gang], plan.nodes)
-            for gang, plan in sorted(ledger.plans.items())
-            if plan.pool == standing.pool.key
+            (ledger.asks[gang], plan) for gang, plan in sorted(ledger.plans.items()) if plan.pool == standing.pool.key
         ]
+        plans.sort(key=lambda each: each[1].made)
         units = [unit for gang in ledger.leaving_gangs(standing) for unit in _units(standing, gang)]
         units.sort(key=lambda unit: (-lost.get(unit.gang, 0.0), unit.gang, -unit.pods[0].rank, unit.pods[0].uid))
         needed = {pod.uid for unit in _needed(standing, plans, units) for pod in unit.pods}
@@ -55,37 +60,76 @@ def _units(standing: Standing, gang: Gang) -> Iterator[_Unit]:
     left = [pod for pod in gang.pods if pod.state is PodState.PLACED]
     roles = all(sum(pod.role == role for pod in left) >= number for role, number in gang.role_minimum.items())
     if left and len(left) >= gang.minimum and roles:
-        yield from (_Unit(gang.id, gang.tenant, (pod,)) for pod in told if pod.uid in standing.leaving)
+        for pod in told:
+            if pod.uid in standing.leaving:
+                yield _Unit(gang.id, gang.tenant, (pod,), pod.deadline - gang.notice)
     else:
-        yield _Unit(gang.id, gang.tenant, tuple(told))
+        yield _Unit(gang.id, gang.tenant, tuple(told), min(pod.deadline for pod in told) - gang.notice)
 
 
-def _needed(standing: Standing, plans: _Plans, units: Sequence[_Unit]) -> list[_Unit]:
-    """Those without whose leaving the plans do not hold, whose room is taken already; tried in this order."""
-    ours = {pod.uid for unit in units for pod in unit.pods}
+def _needed(standing: Standing, plans: Sequence[_Planned], units: Sequence[_Unit]) -> list[_Unit]:
+    """Those without whose leaving the plans do not hold, whose room is taken already; tried in this order.
+
+    The oldest plans come first, with those who had been told by then: a plan that was made later, and whoever goes for
+    it later, keeps none of them waiting.
+    """
     mark = standing.room.mark()
+    ours = {pod.uid for unit in units for pod in unit.pods}
     standing.give(pod for uid, pod in standing.leaving.items() if uid not in ours)
+    for ask, plan in plans:
+        standing.give(replace(pod, node=plan.nodes[pod.uid]) for pod in ask.core)
     for unit in units:
-        standing.give(unit.pods)
-        standing.leaving.add(unit.tenant, unit.pods)
-    needed = []
-    for unit in units:
-        before = standing.room.mark()
-        standing.take_back(unit.pods)
-        for pod in unit.pods:
-            standing.leaving.drop(pod.uid)
-        nodes = {pod.node for pod in unit.pods}
-        if not all(_holds(standing, unit, nodes, ask, places) for ask, places in plans):
-            standing.room.undo(before)
-            standing.leaving.add(unit.tenant, unit.pods)
-            needed.append(unit)
+        _stays(standing, unit)
+    needed: dict[int, _Unit] = {}
+    earlier: list[_Planned] = []
+    for made, group in groupby(plans, key=lambda each: each[1].made):
+        for ask, plan in (new := list(group)):
+            standing.take(ask.core, plan.nodes)
+        earlier += new
+        last = len(earlier) == len(plans)
+        known = [unit for unit in units if id(unit) not in needed and (last or unit.told <= made + _MOMENT)]
+        for unit in known:
+            _goes(standing, unit)
+        if not last and not all(_stands(standing, *each) for each in earlier):
+            # As things are now, it takes who was told later; all that there is will be tried in the end.
+            for unit in known:
+                _comes_back(standing, unit)
+            continue
+        for unit in known:
+            _comes_back(standing, unit)
+            if not all(_bears(standing, unit, *each) for each in earlier):
+                _goes(standing, unit)
+                needed[id(unit)] = unit
     standing.room.undo(mark)
-    return needed
+    return list(needed.values())
 
 
-def _holds(standing: Standing, unit: _Unit, nodes: Set[str], ask: Ask, places: Mapping[str, str]) -> bool:
+def _stays(standing: Standing, unit: _Unit) -> None:
+    for pod in unit.pods:
+        standing.leaving.drop(pod.uid)
+
+
+def _comes_back(standing: Standing, unit: _Unit) -> None:
+    standing.take_back(unit.pods)
+    _stays(standing, unit)
+
+
+def _goes(standing: Standing, unit: _Unit) -> None:
+    standing.give(unit.pods)
+    standing.leaving.add(unit.tenant, unit.pods)
+
+
+def _stands(standing: Standing, ask: Ask, plan: Plan) -> bool:
+    """Whether a plan holds when those have gone who leave."""
+    return standing.holds(ask.core, plan.nodes) and standing.within_limit(
+        ask.tenant, ask.core, [standing.leaving.of(ask.tenant)]
+    )
+
+
+def _bears(standing: Standing, unit: _Unit, ask: Ask, plan: Plan) -> bool:
     """Whether a plan holds if this unit stays; it did before."""
-    if not nodes.isdisjoint(places.values()) and not standing.holds(ask.core, places):
+    places = plan.nodes.values()
+    if any(pod.node in places for pod in unit.pods) and not standing.holds(ask.core, plan.nodes):
         return False
     return ask.tenant != unit.tenant or standing.within_limit(ask.tenant, ask.core, [standing.leaving.of(ask.tenant)])
 

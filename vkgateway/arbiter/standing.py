@@ -15,6 +15,7 @@ from vkgateway.arbiter.accounts import Accounts
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.calling import Calling
 from vkgateway.arbiter.cells import Cells
+from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.ends import Ends
 from vkgateway.arbiter.evictable import Evictable
 from vkgateway.arbiter.facts import Band, Gang, Pod, PodState, Policy, Pool, Quota, Shape
@@ -262,11 +263,13 @@ class Standing(Accounts):
         """What a gang that borrows may call in: surplus, and what runs in the place that was reserved for it."""
         return self.calling.of(gang, self.gangs, self.within.pods)
 
-    def told_to_go(self, gang_id: str, uids: Iterable[str]) -> list[Pod]:
+    def told_to_go(self, evict: Evict) -> list[Pod]:
         """These pods leave; returns them."""
-        going, gang = set(uids), self.gangs[gang_id]
+        gang_id, going = evict.gang, set(evict.pods)
+        gang = self.gangs[gang_id]
         self._changed_gangs.setdefault(gang_id, gang)
-        pods = [replace(pod, state=PodState.NOTIFIED) if pod.uid in going else pod for pod in gang.pods]
+        told = {"state": PodState.NOTIFIED, "deadline": evict.deadline, "evicted_for": evict.makes_room_for}
+        pods = [replace(pod, **told) if pod.uid in going else pod for pod in gang.pods]  # type: ignore[arg-type]
         self.gangs[gang_id] = gang = replace(gang, pods=tuple(pods))
         self.calling.changed(gang_id)
         leaving = [pod for pod in pods if pod.uid in going]

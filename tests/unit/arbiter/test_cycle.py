@@ -413,6 +413,25 @@ def test_only_as_much_of_its_own_goes_as_the_limit_needs() -> None:
     assert [evict.gang for evict in there.cycle().evicts] == ["low0", "low1"]
 
 
+def test_a_plan_that_was_made_later_keeps_nobody_waiting() -> None:
+    there = cluster(1, quota("b", 8), quota("c"))
+    there.add(gang("g0", "c", [1], band=LOW), gang("g1", "c", [2, 2], minimum=1))
+    there.cycle()
+    came = there.now
+    there.add(gang("g3", "b", [1] * 4))
+    [evict] = there.cycle().evicts
+    assert evict.gang == "g0"
+    there.settle(4)
+    there.add(gang("g5", "b", [1]))
+
+    decisions = there.cycle()
+
+    assert [evict.gang for evict in decisions.evicts] == ["g1"]
+    assert not decisions.reprieves
+    there.settle(20)
+    assert there.started["g3"] == came + 15
+
+
 def test_what_a_tenant_reads_names_neither_other_tenants_nor_their_gangs() -> None:
     there = cluster(3, quota("acme", weight=100.0), quota("b"))
     there.add(gang("b/ns/pod/small", "b", [1]))
