@@ -24,11 +24,19 @@ demo: setup ## Platform up, two tenants on board, kubectl at work in each; says 
 
 .PHONY: test
 test: ## All checks and tests, against real etcd, API servers and kubelet too
-	@scripts/test.sh lint unit e2e
+	@scripts/test.sh lint unit property e2e
 
 .PHONY: test-unit
 test-unit: ## Unit and property tests: no programs needed, under a minute
 	@scripts/test.sh unit
+
+.PHONY: test-property
+test-property: ## The arbiter's invariants over 20,000 random stories: minutes
+	@scripts/test.sh property
+
+.PHONY: test-deep
+test-deep: setup ## The same over a million: hours; tells how far it is
+	@$(BIN)/python -m tests.property.deep 1000000
 
 .PHONY: test-e2e
 test-e2e: ## End-to-end tests alone

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs checks and tests: any of `lint`, `unit`, `e2e`, in the order given; the first that fails ends it.
+# Runs checks and tests: any of `lint`, `unit`, `property`, `e2e`, in the order given; the first that fails ends it.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -21,6 +21,8 @@ lint() {
 
 unit() { step unit "$BIN/python" -m pytest -q -n logical --dist worksteal tests/unit tests/property; }
 
+property() { step property "$BIN/python" -m tests.property.deep 20000; }
+
 e2e() {
     step programs "$BIN/python" scripts/programs.py
     step e2e "$BIN/python" -m pytest -v --tb=short --durations=5 tests/e2e
@@ -29,7 +31,7 @@ e2e() {
 scripts/setup.sh
 for part in "$@"; do
     case $part in
-        lint | unit | e2e) "$part" ;;
-        *) echo "test.sh: no part is called $part; there are lint, unit and e2e" >&2; exit 2 ;;
+        lint | unit | property | e2e) "$part" ;;
+        *) echo "test.sh: no part is called $part; there are lint, unit, property and e2e" >&2; exit 2 ;;
     esac
 done

@@ -1,6 +1,7 @@
 """The cycle over random stories, carried out step by step: what must hold whatever comes.
 
-`VKGATEWAY_CASES` says over how many stories each invariant is looked at; one that fails is told in its shortest form.
+`VKGATEWAY_CASES` says how many stories there are in all, spread over the invariants; one that fails is told in its
+shortest form. `python -m tests.property.deep` looks at any number of them.
 """
 
 from __future__ import annotations
@@ -10,32 +11,28 @@ from random import Random
 
 import pytest
 
-from tests.unit.arbiter.stories import Story, shortened
+from tests.property.deep import look
+from tests.unit.arbiter.stories import Mix, shortened, story
 from tests.unit.arbiter.told import INVARIANTS
 
-CASES = int(os.environ.get("VKGATEWAY_CASES", "40"))
-CHUNKS = 4
+CASES = int(os.environ.get("VKGATEWAY_CASES", "75"))
+CHUNKS = max(1, CASES // 100)
 """Tests for each invariant, so that they may run side by side."""
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 @pytest.mark.parametrize("invariant", sorted(INVARIANTS))
 def test_holds_in_every_story(invariant: str, chunk: int) -> None:
-    for seed in range(chunk, CASES, CHUNKS):
-        found, tell = INVARIANTS[invariant](Random(seed))
-        try:
-            tell(found)
-        except Exception as error:
-            kind = type(error)
+    each = CASES // len(INVARIANTS) // CHUNKS
+    failures = look(invariant, range(chunk * each, (chunk + 1) * each))
 
-            def fails(each: Story, kind: type[Exception] = kind) -> bool:
-                try:
-                    tell(each)  # noqa: B023 - called at once
-                except kind:
-                    return True
-                return False
+    assert not failures, "\n".join(f"seed {one.seed}: {one.error}\n{one.story}" for one in failures)
 
-            found = shortened(found, fails)
-            print(f"{invariant}, seed {seed}, in short:\n{found}")  # noqa: T201 - the story is what tells
-            tell(found)
-            raise
+
+def test_a_story_is_made_as_short_as_it_can_be() -> None:
+    told = story(Random(3), Mix(most_gangs=9))
+
+    short = shortened(told, lambda each: any(one.id == "g0" for step in each.steps for one, _ in step.arrives))
+
+    assert len(short.steps) == len(short.nodes) == 1
+    assert "g0" in str(short)

@@ -50,7 +50,7 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
         found = _decided(ledger)
         if decisions is None:
             told = ledger.told_before()
-        unsettled = left and (found.evicts or found.reprieves or found.promotes)
+        unsettled = left and _unsettled(ledger, found)
         if not unsettled:
             found = replace(found, holds=tuple(explain(ledger, turn)))
         for standing in carry.standings.values():
@@ -61,6 +61,15 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
         snapshot = carried_out(snapshot, found, now)
     assert decisions is not None
     return decisions
+
+
+def _unsettled(ledger: Ledger, found: Decisions) -> bool:
+    """Whether another round may decide more."""
+    if found.evicts or found.reprieves or found.promotes:
+        return True
+    # Where nodes are missing, whose cells are reduced depends on what runs in them.
+    inside = any(not admit.borrowed for admit in found.admits)
+    return inside and any(standing.cells.losses() for standing in ledger.standings.values())
 
 
 def _round(ledger: Ledger) -> Sequence[Ask]:

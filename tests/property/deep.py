@@ -1,0 +1,97 @@
+"""`python -m tests.property.deep CASES [INVARIANT...]`: the arbiter's invariants over many stories, on all cores.
+
+Tells how far it is, and of each failure the seed and the story in its shortest form; exits with 1 if there was one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from tests.unit.arbiter.stories import Story, shortened
+from tests.unit.arbiter.told import INVARIANTS
+
+_CHUNK = 100
+_EVERY = 10.0
+"""Seconds between two lines of progress."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A story in which an invariant does not hold."""
+
+    invariant: str
+    seed: int
+    error: str
+    story: str
+
+
+def look(invariant: str, seeds: range, *, shorten: bool = True) -> list[Failure]:
+    """The failures of an invariant among these stories."""
+    return list(_failures(invariant, seeds, shorten=shorten))
+
+
+def _failures(invariant: str, seeds: range, *, shorten: bool) -> Iterator[Failure]:
+    for seed in seeds:
+        story, tell = INVARIANTS[invariant](Random(seed))
+        if _error(tell, story) is None:
+            continue
+        short = shortened(story, partial(_fails, tell)) if shorten else story
+        yield Failure(invariant, seed, _error(tell, short) or "", str(short))
+
+
+def _fails(tell: Callable[[Story], None], story: Story) -> bool:
+    return _error(tell, story) is not None
+
+
+def _error(tell: Callable[[Story], None], story: Story) -> str | None:
+    try:
+        tell(story)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the story fails
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def main() -> int:
+    """Look at so many stories, spread over the invariants."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", type=int)
+    parser.add_argument("invariants", nargs="*", default=sorted(INVARIANTS))
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    options = parser.parse_args()
+    each = -(-options.cases // len(options.invariants))
+    chunks = [
+        (invariant, range(start, min(start + _CHUNK, options.first + each)))
+        for start in range(options.first, options.first + each, _CHUNK)
+        for invariant in options.invariants
+    ]
+    return 1 if _all(chunks, cases=each * len(options.invariants)) else 0
+
+
+def _all(chunks: list[tuple[str, range]], *, cases: int) -> int:
+    begun = said = time.monotonic()
+    done = failed = 0
+    with ProcessPoolExecutor(os.cpu_count()) as workers:
+        waiting = {workers.submit(look, invariant, seeds): len(seeds) for invariant, seeds in chunks}
+        for finished in as_completed(waiting):
+            done += waiting[finished]
+            for failure in finished.result():
+                failed += 1
+                print(f"{failure.invariant}, seed {failure.seed}: {failure.error}\n{failure.story}\n", flush=True)  # noqa: T201
+            now = time.monotonic()
+            if now - said >= _EVERY or done == cases:
+                said = now
+                left = (now - begun) / done * (cases - done)
+                print(f"{done} of {cases} stories, {failed} failures; {left / 60:.0f} min left", file=sys.stderr)  # noqa: T201
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
