@@ -92,6 +92,16 @@ async def test_low_work_is_told_to_go_and_when_and_a_guaranteed_pod_starts_in_it
     assert len(notices) == 2, "of the notice, and of the end"
 
 
+async def test_who_must_go_is_given_no_more_time_to_end_than_policy_allows(here: World) -> None:
+    async with here.gateway():
+        await low_runs(here, terminationGracePeriodSeconds=600)
+        gated(here, "high", gpus=8)
+        await until(lambda: deleted(here.compute_pod("low")))
+        below = here.compute_pod("low")
+        assert below is not None
+        assert below["metadata"]["deletionGracePeriodSeconds"] == 120
+
+
 async def test_the_reason_is_told_where_the_pod_ends_well_too(here: World) -> None:
     async with here.gateway():
         await low_runs(here)
