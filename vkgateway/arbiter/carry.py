@@ -131,11 +131,12 @@ class Carry:
 
 
 def _in(gang: Gang, key: PoolKey) -> bool:
-    return any(pod.pool == key for pod in gang.pods)
+    return any(pod.pool == key for pod in gang.pods) or (gang.plan is not None and gang.plan.pool == key)
 
 
 def _pools_of(*gangs: Gang | None) -> list[PoolKey]:
     keys = {pod.pool: None for gang in gangs if gang is not None for pod in gang.pods if pod.pool is not None}
+    keys |= {gang.plan.pool: None for gang in gangs if gang is not None and gang.plan is not None}
     return list(keys)
 
 

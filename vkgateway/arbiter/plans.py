@@ -122,6 +122,10 @@ class _Keeper:
                 continue
             waiting.append((ask, plan))
             self._standing.take(ask.core, plan.nodes)
+        if not self._borrowed:
+            names = {ask.gang.id for ask, _ in waiting}
+            for name in sorted(self._standing.within.planned - names):
+                self._standing.within.let_go(name)
         kept = self._feasible(waiting)
         for gang, pod in list(self._told(kept)):
             self._standing.leaving.add(gang.tenant, [pod])
@@ -154,6 +158,8 @@ class _Keeper:
         if standing.missing_of_limit(ask.tenant, pods, [standing.leaving.of(ask.tenant), told]):
             return False
         if plan.borrowed:
+            return True
+        if ask.gang.id in standing.within.planned:
             return True
         placed = [(pod, plan.nodes[pod.uid]) for pod in pods]
         return standing.allows_inside(ask.tenant, pods) and hold_where_placed(

@@ -144,6 +144,10 @@ class Standing(Accounts):
             self.told.pop(name, None)
             self._waking.discard(name)
             self.calling.changed(name)
+        if new is not None:
+            self.within.plan(new)
+        elif old is not None:
+            self.within.unplan(old.id)
         if new is not None and after:
             self.gangs[new.id] = new
             if any(pod.state is PodState.NOTIFIED for pod in after):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from vkgateway.arbiter.cells import Cells
-from vkgateway.arbiter.facts import Gang, Pod, Pool, Quota
+from vkgateway.arbiter.cells import Cells, Placed
+from vkgateway.arbiter.facts import Gang, Pod, PodState, Pool, Quota
 from vkgateway.model.requests import Milli
 
 Mark = tuple[int, int]
@@ -23,6 +23,10 @@ class Within:
         self._used: dict[str, Milli] = {}
         self._units: dict[tuple[str, str], int] = {}
         """Thousandths of the unit by tenant and node."""
+        self._plans: dict[str, list[Placed]] = {}
+        """By gang what was planned for it inside cells in earlier cycles."""
+        self.planned: set[str] = set()
+        """Gangs of which the plan's cells are held since the cycle began."""
         self._cells: Cells | None = None
         self._demoted: list[tuple[Gang, Pod]] = []
         self._journal: list[tuple[str, Pod]] = []
@@ -56,6 +60,26 @@ class Within:
         if not self._units[key]:
             del self._units[key]
 
+    def plan(self, gang: Gang) -> None:
+        """Take in what is planned for a gang inside cells, or that nothing is any more."""
+        plan, wanted = gang.plan, []
+        if plan is not None and not plan.borrowed and plan.pool == self.pool.key:
+            waiting = (pod for pod in gang.pods if pod.state is PodState.WAITING and pod.uid in plan.nodes)
+            wanted = [(gang.tenant, plan.nodes[pod.uid], self._amount(pod)) for pod in waiting]
+        self._plan(gang.id, wanted)
+
+    def unplan(self, gang: str) -> None:
+        """A gang has gone."""
+        self._plan(gang, [])
+
+    def _plan(self, gang: str, wanted: list[Placed]) -> None:
+        if wanted != self._plans.get(gang, []):
+            self._forget()
+            if wanted:
+                self._plans[gang] = wanted
+            else:
+                del self._plans[gang]
+
     def renew(self, pool: Pool) -> None:
         """The pool's nodes have changed."""
         self._forget()
@@ -76,10 +100,27 @@ class Within:
         """Count the cells, where anything has changed."""
         self.moved.clear()
         if self._cells is None:
-            placed = ((tenant, node, units) for (tenant, node), units in sorted(self._units.items()))
-            self._cells = Cells(self.pool, quotas, placed)
+            self._cells = self._counted(list(quotas))
             self._left.clear()
             self._demote(gangs)
+
+    def _counted(self, quotas: Sequence[Quota]) -> Cells:
+        """With what is planned as if it ran, if that fits: what has been found for one is not taken by another then."""
+        placed = [(tenant, node, units) for (tenant, node), units in sorted(self._units.items())]
+        self.planned = set(self._plans)
+        if self._plans:
+            plans = [each for _, held in sorted(self._plans.items()) for each in held if each[2]]
+            cells = Cells(self.pool, quotas, [*placed, *plans])
+            tenants = {tenant for tenant, _, _ in (*placed, *plans)}
+            if not cells.losses() and not any(cells.excess(tenant) for tenant in tenants):
+                return cells
+            self.planned = set()
+        return Cells(self.pool, quotas, placed)
+
+    def let_go(self, gang: str) -> None:
+        """A plan whose cells are held since the cycle began is not kept."""
+        for tenant, node, amount in self._plans[gang]:
+            self.cells.release(tenant, node, amount)
 
     def _demote(self, gangs: Mapping[str, Gang]) -> None:
         """Where cells do not hold all that they did (nodes have gone), whole gangs borrow from now on."""
