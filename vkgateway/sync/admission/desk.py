@@ -9,7 +9,6 @@ from vkgateway.arbiter.facts import Quota
 from vkgateway.arbiter.limits import Admission
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
-from vkgateway.model import times
 from vkgateway.model.names import COMPUTE_NODE_ANNOTATION
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.beside import Beside
@@ -68,6 +67,8 @@ class Desk:
         self._look_at_gate = look_at_gate
         self._look_at_pod = look_at_pod
         self._clock = clock
+        self._unbound: dict[str, tuple[str, float]] = {}
+        """Compute pods that no node has taken, by the uid of whom they stand for, and since when that is seen."""
         self.beside = Beside(name, client, changed=self._beside_changed)
         self.notices = Notices(client, events=events, clock=clock)
         self.admission = TenantAdmission(
@@ -128,6 +129,7 @@ class Desk:
         """What stands for a pod below came, changed or went."""
         for member in self.admission.changed(key):
             self.gates.forget(member)
+            self._unbound.pop(member.uid, None)
 
     # What the pods' reconciler asks.
 
@@ -146,15 +148,23 @@ class Desk:
         below = below_of(case)
         node = below.metadata.annotations.get(COMPUTE_NODE_ANNOTATION, "")
         uid = above_of(case).metadata.uid
-        if node and not below.spec.node_name and below.metadata.creation_timestamp is not None:
-            born = times.parse(below.metadata.creation_timestamp).timestamp()
-            left = born + self._service.bind_seconds - self._clock()
+        if below.spec.node_name:
+            self._unbound.pop(uid, None)
+        elif node:
+            left = self._since(uid, below.metadata.uid) + self._service.bind_seconds - self._clock()
             if left <= 0:
                 self._service.avoid(case.link.name, node)
                 self.admission.retake(uid, below.metadata.uid)
                 return RETAKEN
             self._look_at_pod(case.key, left)
         return self.admission.ask_running(uid)
+
+    def _since(self, uid: str, compute_uid: str) -> float:
+        """Since when a compute pod is seen without a node, by our own clock: the compute cluster's may be another."""
+        known = self._unbound.get(uid)
+        if known is None or known[0] != compute_uid:
+            known = self._unbound[uid] = compute_uid, self._clock()
+        return known[1]
 
     async def tell_held(self, case: Case) -> None:
         """Tell a pod that is held at the gateway why it waits."""

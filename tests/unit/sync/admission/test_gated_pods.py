@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -382,3 +383,22 @@ async def test_a_pod_whose_pool_is_taken_from_its_tenant_is_not_let_go(here: Wor
         here.below.store.delete(PODS, "daemon", "default", grace=0)
         await here.settled()
         assert not is_let_go(here)
+
+
+async def test_clocks_that_differ_take_no_pod_back() -> None:
+    """The gateway's is ahead of the compute cluster's, by more than a pod may stay without a node."""
+    async with world(clock=lambda: time.time() + 300) as here:
+        gated(here)
+        async with here.gateway() as sync:
+            await let_go(here)
+            bind(here)
+            first = await here.forwarded()
+            await here.settled()
+            sync.look_at_everything()
+            await here.settled()
+            run(here)
+            await until(lambda: here.phase() == "Running")
+            second = here.compute_pod()
+    assert second is not None
+    assert second["metadata"]["uid"] == first["metadata"]["uid"]
+    assert creations(here) == 1
