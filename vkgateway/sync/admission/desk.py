@@ -150,6 +150,7 @@ class Desk:
         uid = above_of(case).metadata.uid
         if below.spec.node_name:
             self._unbound.pop(uid, None)
+            self.admission.keep(uid, below.metadata.uid)
         elif node:
             left = self._since(uid, below.metadata.uid) + self._service.bind_seconds - self._clock()
             if left <= 0:

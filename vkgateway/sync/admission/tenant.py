@@ -246,6 +246,11 @@ class TenantAdmission:
             self._sight.retaken[compute_uid] = uid
             self.take_back(uid)
 
+    def keep(self, uid: str, compute_uid: str) -> None:
+        """A node took a compute pod after all, before it was removed: it stands for its pod again."""
+        if self._sight.retaken.pop(compute_uid, None) is not None:
+            self.take_back(uid)
+
     def next_deadline(self) -> float | None:
         """When the next of those who were told to go is due, or of those who are to be bound."""
         now = self._clock()

@@ -262,8 +262,13 @@ class Downward:
             await self._delete(case, grace=_capped(below.spec.termination_grace_period_seconds, admission.grace))
 
     async def take_back(self, case: Case) -> None:
-        """Remove a pod that no node took: it never ran, and is placed anew; nothing of it is told above."""
-        await self._patch_metadata(case, {"uid": below_of(case).metadata.uid, "annotations": {RETAKEN: "true"}})
+        """Remove a pod that no node took: it never ran, and is placed anew; nothing of it is told above.
+
+        Should a node take it at this very moment, that is a conflict, and it stays.
+        """
+        below = below_of(case).metadata
+        metadata: Object = {"uid": below.uid, "resourceVersion": below.resource_version}
+        await self._patch_metadata(case, {**metadata, "annotations": {RETAKEN: "true"}})
         await self.delete(case)
 
     async def _patch_metadata(self, case: Case, metadata: Object) -> None:

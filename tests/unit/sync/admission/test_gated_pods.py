@@ -18,6 +18,7 @@ from tests.unit.sync.admission.platform import (
     condition,
     cordon,
     creations,
+    deleted,
     gated,
     is_let_go,
     let_go,
@@ -383,6 +384,30 @@ async def test_a_pod_whose_pool_is_taken_from_its_tenant_is_not_let_go(here: Wor
         here.below.store.delete(PODS, "daemon", "default", grace=0)
         await here.settled()
         assert not is_let_go(here)
+
+
+async def test_a_compute_pod_that_a_node_takes_at_the_last_moment_stays(here: World) -> None:
+    add_node(here)
+    here.bind = 1.0
+    gated(here)
+    async with here.gateway() as sync:
+        await let_go(here)
+        bind(here)
+        first = await here.forwarded()
+        gate = here.below.hold("PATCH", "/pods/web")
+        await until(lambda: any(request.startswith("PATCH") for request in here.below.requests))
+        run(here)
+        gate.set()
+        await until(lambda: here.phase() == "Running")
+        await here.settled()
+        second = here.compute_pod()
+        assert second is not None
+        assert second["metadata"]["uid"] == first["metadata"]["uid"]
+        assert not deleted(second)
+        uid = pod(here)["metadata"]["uid"]
+        assert sync._desk.admission.book.verdicts[uid].node == pinned_to(first)
+        assert not sync._desk.admission._sight.retaken
+    assert creations(here) == 1
 
 
 async def test_clocks_that_differ_take_no_pod_back() -> None:

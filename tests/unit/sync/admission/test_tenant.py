@@ -363,6 +363,25 @@ def test_a_pod_that_no_node_took_waits_again_and_its_compute_pod_stands_for_nobo
     assert verdict.node == "host-2"
 
 
+def test_a_compute_pod_that_a_node_took_after_all_stands_for_its_pod_again() -> None:
+    made = Made()
+    made.admit()
+    made.pods.put_below(below(node="", phase="Pending"))
+    made.part.retake("u1", "below-u1")
+    made.admit(node="host-2")
+    made.pods.put_below(below(node="host-1"))
+    made.part.keep("u1", "another")
+    verdict = made.verdict()
+    assert verdict is not None
+    assert verdict.node == "host-2"
+
+    made.part.keep("u1", "below-u1")
+    assert made.state() is PodState.PLACED
+    verdict = made.verdict()
+    assert verdict is not None
+    assert verdict.node == "host-1"
+
+
 def test_what_was_taken_back_is_forgotten_with_its_pod() -> None:
     made = Made()
     made.admit()
