@@ -26,6 +26,20 @@ def start_borrowed(ledger: Ledger) -> list[Ask]:
     return turn
 
 
+def overtaken(ledger: Ledger, turn: Iterable[Ask]) -> bool:
+    """Whether somebody would be asked before one for whom a place is kept, as shares are after all that has started."""
+    kept = {standing.reservation.gang for standing in ledger.standings.values() if standing.reservation is not None}
+    if not kept:
+        return False
+    first: dict[str, Ask] = {}
+    for ask in turn:
+        if ask.gang.tenant not in first and ask.gang.id not in ledger.started and ask.gang.id not in ledger.plans:
+            first[ask.gang.tenant] = ask
+    keys = sorted((share(ledger, ask), ask.gang.created, tenant) for tenant, ask in first.items())
+    holders = {ledger.asks[name].tenant for name in kept}
+    return any(tenant not in holders for _, _, tenant in keys[: len(holders)])
+
+
 class _Step:
     """The step under way. In it room only shrinks: what did not fit for one gang is not tried for its equals."""
 

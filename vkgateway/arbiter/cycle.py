@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vkgateway.arbiter.asks import Ask
-from vkgateway.arbiter.borrowed import start_borrowed
+from vkgateway.arbiter.borrowed import overtaken, start_borrowed
 from vkgateway.arbiter.carry import Carry
 from vkgateway.arbiter.decisions import Decisions
 from vkgateway.arbiter.elastic import grow
@@ -18,9 +18,9 @@ from vkgateway.arbiter.outcome import carried_out, one_after_the_other
 from vkgateway.arbiter.plans import keep_plans, start_elsewhere
 from vkgateway.arbiter.sparing import spare
 
-_ROUNDS = 4
+_ROUNDS = 8
 """Who may stay after all, or is inside its cells now, is found at a cycle's end and may change what others get; so
-there is a second round then, and seldom a third."""
+there is a second round then, and seldom more."""
 
 
 def decide(snapshot: Snapshot, now: float, carry: Carry | None = None) -> Decisions:
@@ -50,7 +50,7 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
         found = _decided(ledger)
         if decisions is None:
             told = ledger.told_before()
-        unsettled = left and _unsettled(ledger, found)
+        unsettled = left and _unsettled(ledger, found, turn)
         if not unsettled:
             found = replace(found, holds=tuple(explain(ledger, turn)))
         for standing in carry.standings.values():
@@ -63,13 +63,15 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
     return decisions
 
 
-def _unsettled(ledger: Ledger, found: Decisions) -> bool:
+def _unsettled(ledger: Ledger, found: Decisions, turn: Sequence[Ask]) -> bool:
     """Whether another round may decide more."""
-    if found.evicts or found.reprieves or found.promotes:
-        return True
+    if found.evicts or found.reprieves or found.promotes or ledger.planned():
+        return True  # of those planned for before, some are so no more: what was kept for them is not free yet
     # Where nodes are missing, whose cells are reduced depends on what runs in them.
     inside = any(not admit.borrowed for admit in found.admits)
-    return inside and any(standing.cells.losses() for standing in ledger.standings.values())
+    if inside and any(standing.cells.losses() for standing in ledger.standings.values()):
+        return True
+    return bool(found.admits) and overtaken(ledger, turn)
 
 
 def _round(ledger: Ledger) -> Sequence[Ask]:
