@@ -18,12 +18,21 @@ SECOND_NODE = "gpu-host-18"
 
 
 def gated(
-    here: World, name: str = "web", *, gpus: int = 1, gang: tuple[str, int] | None = None, **spec: Any
+    here: World,
+    name: str = "web",
+    *,
+    gpus: int = 1,
+    gang: tuple[str, int] | None = None,
+    marks: Document | None = None,
+    **spec: Any,
 ) -> Document:
-    """A pod as it is born: behind our gate, without a node. `gang` is its name and size; None takes a field off."""
-    metadata: Document = {"name": name}
+    """A pod as it is born: behind our gate, without a node.
+
+    `gang` is its name and size, `marks` are its annotations; None takes a field of its spec off.
+    """
+    metadata: Document = {"name": name, "annotations": dict(marks or {})}
     if gang is not None:
-        metadata["annotations"] = {"vkgateway.io/gang": gang[0], "vkgateway.io/gang-size": str(gang[1])}
+        metadata["annotations"] |= {"vkgateway.io/gang": gang[0], "vkgateway.io/gang-size": str(gang[1])}
     body = {
         "containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}],
         "enableServiceLinks": False,

@@ -160,6 +160,38 @@ async def test_only_as_much_goes_as_must(here: World) -> None:
         assert len(told_to_go) == 1
 
 
+async def test_of_a_gang_that_may_shrink_only_the_surplus_goes(here: World) -> None:
+    elastic = {"vkgateway.io/gang": "train", "vkgateway.io/gang-min": "1", "vkgateway.io/gang-elastic-max": "2"}
+    here.notice = 1
+    async with here.gateway():
+        for rank in range(2):
+            gated(here, f"low-{rank}", gpus=4, marks=elastic, **LOW)
+        for rank in range(2):
+            await start(here, f"low-{rank}")
+        gated(here, "high", gpus=4)
+        await until(lambda: deleted(here.compute_pod("low-1")))
+        here.end("low-1", code=143)
+        await start(here, "high")
+        await here.settled()
+        assert here.phase("low-0") == "Running"
+        assert annotation(here.tenant_pod("low-0"), DEADLINE) == ""
+
+
+async def test_a_gang_goes_as_a_whole_where_it_cannot_do_without_one(here: World) -> None:
+    here.notice = 1
+    async with here.gateway():
+        for rank in range(2):
+            gated(here, f"low-{rank}", gpus=4, gang=("train", 2), **LOW)
+        for rank in range(2):
+            await start(here, f"low-{rank}")
+        gated(here, "high", gpus=4)
+        for rank in range(2):
+            await until(lambda rank=rank: deleted(here.compute_pod(f"low-{rank}")))
+            here.end(f"low-{rank}", code=143)
+        await start(here, "high")
+        assert [here.phase(f"low-{rank}") for rank in range(2)] == ["Failed", "Failed"]
+
+
 async def test_those_who_are_not_needed_to_go_any_more_may_stay(here: World) -> None:
     here.notice = 30
     async with here.gateway():

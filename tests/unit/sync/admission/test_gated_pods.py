@@ -31,8 +31,9 @@ from tests.unit.sync.admission.platform import (
     told,
 )
 from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, until, world
-from vkgateway.kube.resources import NAMESPACES, PODS
+from vkgateway.kube.resources import NAMESPACES, PODS, Resource
 from vkgateway.model.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION, UID_ANNOTATION
+from vkgateway.sync.admission import beside
 
 HOSTNAME = "kubernetes.io/hostname"
 GPUS = {"nvidia.com/gpu": 8000}
@@ -166,6 +167,28 @@ async def test_a_gang_waits_for_members_that_were_not_created_yet(here: World) -
     async with here.gateway():
         assert "1 of" in await told(here, "WaitingForMembers", "one")
         gated(here, "two", gang=("train", 2))
+        await let_go(here, "one")
+        await let_go(here, "two")
+
+
+async def test_a_gang_waits_for_the_object_that_says_its_size_and_follows_it(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "_RETRY", 0.1)
+    marks = {"scheduling.k8s.io/group-name": "train"}
+    pod_groups = Resource("apis/scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup")
+    group = {"metadata": {"name": "train"}, "spec": {"minMember": 3}}
+    gated(here, "one", marks=marks)
+    gated(here, "two", marks=marks)
+    async with here.gateway() as sync:
+        assert "PodGroup train" in await told(here, "WaitingForMembers", "one")
+
+        here.above.register(pod_groups)
+        here.above.store.create(pod_groups, group, "default")
+        await until(lambda: "of 3" in next(iter(sync._desk.admission.book.holds.values())).text)
+        assert not is_let_go(here, "one")
+
+        here.above.store.update(pod_groups, {**group, "spec": {"minMember": 2}}, name="train", namespace="default")
         await let_go(here, "one")
         await let_go(here, "two")
 
