@@ -185,8 +185,8 @@ async def test_a_gang_goes_as_a_whole_where_it_cannot_do_without_one(here: World
         for rank in range(2):
             await start(here, f"low-{rank}")
         gated(here, "high", gpus=4)
+        await until(lambda: all(deleted(here.compute_pod(f"low-{rank}")) for rank in range(2)))
         for rank in range(2):
-            await until(lambda rank=rank: deleted(here.compute_pod(f"low-{rank}")))
             here.end(f"low-{rank}", code=143)
         await start(here, "high")
         assert [here.phase(f"low-{rank}") for rank in range(2)] == ["Failed", "Failed"]
