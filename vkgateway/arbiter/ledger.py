@@ -11,6 +11,9 @@ from vkgateway.arbiter.decisions import Admit, Evict, Promote, Reprieve
 from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, Policy, PoolKey
 from vkgateway.arbiter.standing import Standing
 
+_MOMENT = 1e-6
+"""Seconds between two plans of one cycle; times since the epoch are not told more finely."""
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -40,6 +43,7 @@ class Ledger:
         self._needy = [ask for _, ask in sorted(carry.asks.items()) if ask.core]
         self._guaranteed = [ask for ask in self._needy if ask.gang.band is Band.GUARANTEED]
         self._planned = [ask for ask in self._needy if ask.gang.plan is not None]
+        self._made = max((ask.gang.plan.made for ask in self._planned if ask.gang.plan is not None), default=0.0)
         self._told = {key: list(_told(standing)) for key, standing in self.standings.items()}
         self._told_for: dict[tuple[str, PoolKey], list[tuple[Gang, Pod]]] = {}
         for key, told in self._told.items():
@@ -55,6 +59,11 @@ class Ledger:
     def waiting(self) -> list[Ask]:
         """Gangs that have not what they need to run, and nothing is planned for them; in the order of their names."""
         return self._left(self._needy)
+
+    def next_made(self) -> float:
+        """The time of a plan that is made now: later than that of all others, so that they have an order."""
+        self._made = max(self.now, self._made + _MOMENT)
+        return self._made
 
     def guaranteed(self) -> list[Ask]:
         """Those of them that are of the guaranteed band."""

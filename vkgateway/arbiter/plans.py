@@ -59,9 +59,14 @@ def make_room(
     if inside is not None:
         inside.commit(choice.nodes)
     standing.take(ask.core, choice.nodes)
+    evicts = [*own, *choice.evicts]
+    if not evicts and standing.holds(ask.core, choice.nodes) and not standing.beyond_limit(ask.tenant, ask.core):
+        # The search for victims looks closer than that for a place: nobody needs to go.
+        ledger.start(ask, standing, ask.core, choice.nodes, inside=inside is not None)
+        return True
     for gang, pod in told:
         standing.leaving.add(gang.tenant, [pod])
-    ledger.plan(ask, standing, choice.nodes, inside=inside is not None, made=ledger.now, evicts=[*own, *choice.evicts])
+    ledger.plan(ask, standing, choice.nodes, inside=inside is not None, made=ledger.next_made(), evicts=evicts)
     return True
 
 

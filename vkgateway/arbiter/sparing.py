@@ -82,10 +82,11 @@ def _needed(standing: Standing, plans: Sequence[_Planned], units: Sequence[_Unit
         _stays(standing, unit)
     needed: dict[int, _Unit] = {}
     earlier: list[_Planned] = []
-    for made, group in groupby(plans, key=lambda each: each[1].made):
+    for _, group in groupby(plans, key=lambda each: round(each[1].made / _MOMENT)):
         for ask, plan in (new := list(group)):
             standing.take(ask.core, plan.nodes)
         earlier += new
+        made = new[-1][1].made
         last = len(earlier) == len(plans)
         known = [unit for unit in units if id(unit) not in needed and (last or unit.told <= made + _MOMENT)]
         for unit in known:
