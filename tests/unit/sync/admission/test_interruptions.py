@@ -55,6 +55,10 @@ def interrupted(here: World, interruption: Interruption) -> Iterator[None]:
 async def everybody_else(here: World) -> AsyncIterator[None]:
     """The tenant's scheduler, the compute cluster's and its kubelet, who go on whatever happens to the gateway."""
 
+    loop = asyncio.get_running_loop()
+    ends: dict[str, float] = {}
+    """When those who are deleted will have ended: they take their time."""
+
     async def work() -> None:
         while True:
             for document in here.above.store.all(PODS):
@@ -67,7 +71,8 @@ async def everybody_else(here: World) -> AsyncIterator[None]:
                 if not bound and not deleted(document):
                     run(here, name)
                 elif bound and deleted(document) and document["status"]["phase"] not in ENDED:
-                    here.end(name, code=143)
+                    if loop.time() >= ends.setdefault(name, loop.time() + 0.1):
+                        here.end(name, code=143)
             await asyncio.sleep(0.002)
 
     task = asyncio.create_task(work())

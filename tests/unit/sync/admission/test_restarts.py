@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -151,6 +152,7 @@ async def test_a_notice_holds_for_the_next_gateway_with_its_deadline(here: World
         await low_runs(here)
         gated(here, "high", gpus=8)
         deadline = await noticed(here)
+    await asyncio.sleep(1.1)  # a deadline that was set anew would be another
     async with here.gateway() as sync:
         await until(lambda: states(sync).get("low") is PodState.NOTIFIED)
         await here.settled()
