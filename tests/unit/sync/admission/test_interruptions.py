@@ -59,6 +59,9 @@ async def everybody_else(here: World) -> AsyncIterator[None]:
     ends: dict[str, float] = {}
     """When those who are deleted will have ended: they take their time."""
 
+    def is_over(name: str) -> bool:
+        return loop.time() >= ends.setdefault(name, loop.time() + 0.1)
+
     async def work() -> None:
         while True:
             for document in here.above.store.all(PODS):
@@ -70,9 +73,8 @@ async def everybody_else(here: World) -> AsyncIterator[None]:
                 bound = document["spec"].get("nodeName")
                 if not bound and not deleted(document):
                     run(here, name)
-                elif bound and deleted(document) and document["status"]["phase"] not in ENDED:
-                    if loop.time() >= ends.setdefault(name, loop.time() + 0.1):
-                        here.end(name, code=143)
+                elif bound and deleted(document) and document["status"]["phase"] not in ENDED and is_over(name):
+                    here.end(name, code=143)
             await asyncio.sleep(0.002)
 
     task = asyncio.create_task(work())
