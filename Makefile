@@ -8,7 +8,7 @@ export PYTHON
 .PHONY: help
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo "  make bench-NAME  One benchmark alone: burst, cost, gang, light, memory, onboard, reclaim, restart"
+	@echo "  make bench-NAME  One benchmark alone: burst, cost, decide, gang, light, memory, onboard, reclaim, restart"
 
 .PHONY: setup
 setup: ## Python environment and, as root on Debian, the packages of the real node; quick when done

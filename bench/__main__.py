@@ -13,7 +13,7 @@ import click
 import uvloop
 from rich.console import Console
 
-from bench import burst, cost, gang, light, memory, onboard, reclaim, report, restart, surroundings
+from bench import burst, cost, decide, gang, light, memory, onboard, reclaim, report, restart, surroundings
 from bench.outcome import Result
 from bench.platform import GPU_NODES, platform
 from bench.procfs import stolen_seconds
@@ -26,6 +26,7 @@ from vkgateway.gateway.config import Logging
 from vkgateway.model.errors import VkgatewayError
 
 BENCHMARKS: dict[str, ModuleType] = {
+    "decide": decide,
     "light": light,
     "gang": gang,
     "reclaim": reclaim,
@@ -35,8 +36,11 @@ BENCHMARKS: dict[str, ModuleType] = {
     "restart": restart,
     "memory": memory,
 }
-"""In the order of `all`: the first three remove their few tenants, those of onboard stay; cost tells of the bursts
-before it."""
+"""In the order of `all`: decide needs no platform, the next three remove their few tenants, those of onboard stay; cost
+tells of the bursts before it."""
+
+_ALONE = frozenset({"decide"})
+"""Those that need no platform."""
 
 
 @click.command()
@@ -75,6 +79,14 @@ async def _run(names: list[str], settings: Settings) -> None:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    for name in (name for name in names if name in _ALONE):
+        await _measure(name, None, settings)
+    names = [name for name in names if name not in _ALONE]
+    if names:
+        await _run_on_platform(names, settings)
+
+
+async def _run_on_platform(names: list[str], settings: Settings) -> None:
     nodes = hollow_nodes(max(settings.sizes(2500)) + 100)
     gpu_nodes = GPU_NODES if {"gang", "reclaim"} & set(names) else 1
     with Progress() as progress:
@@ -82,12 +94,12 @@ async def _run(names: list[str], settings: Settings) -> None:
             async with platform(settings, nodes=nodes, gpu_nodes=gpu_nodes, report=progress) as ready:
                 session = Session(ready, settings, report=progress)
                 for name in names:
-                    await _measure(name, session)
+                    await _measure(name, session, settings)
         except* VkgatewayError as group:
             raise _first(group) from group
 
 
-async def _measure(name: str, session: Session) -> None:
+async def _measure(name: str, session: Session | None, settings: Settings) -> None:
     module = BENCHMARKS[name]
     machine = await surroundings.machine()
     started, stolen = now(), stolen_seconds()
@@ -98,12 +110,12 @@ async def _measure(name: str, session: Session) -> None:
         title=module.TITLE,
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         machine=machine,
-        versions=surroundings.versions(session.platform.record),
+        versions=surroundings.versions(session.platform.record if session is not None else None),
         outcome=outcome,
         seconds=round(now() - started, 1),
     )
     report.show(result, console=Console(width=160))
-    if session.settings.write:
+    if settings.write:
         report.save(result)
 
 

@@ -29,13 +29,15 @@ async def machine() -> Machine:
     return Machine(cores=cores, memory_gib=round(memory, 1), kernel=python_platform.release(), busy=round(share, 2))
 
 
-def versions(record: PlatformRecord) -> dict[str, str]:
-    """What was measured, by name."""
+def versions(record: PlatformRecord | None) -> dict[str, str]:
+    """What was measured, by name; without a platform only what there is of our own."""
     from vkgateway.programs.binaries.catalogue import DEFAULT_VERSIONS
 
+    own = {"vkgateway": f"{__version__} ({_commit()})", "Python": python_platform.python_version()}
+    if record is None:
+        return own
     return {
-        "vkgateway": f"{__version__} ({_commit()})",
-        "Python": python_platform.python_version(),
+        **own,
         "Kubernetes": record.kubernetes_version,
         **{name: DEFAULT_VERSIONS[name] for name in ("etcd", "kwok")},
     }
