@@ -82,8 +82,9 @@ def _tell(seen: Seen) -> Outcome:
             Target(what="memory", seen=round(seen.memory), limit=1024, unit="MiB"),
         ],
         notes=[
-            "Seconds are of CPU, on one core. Naive first fit: for each pod the first node with room, in a plain loop over all nodes, without quota,"
-            " order, gangs or reasons. A cycle tells also each of 100,000 gangs why it waits and its place in line."
+            "Seconds are of CPU, on one core. Naive first fit: for each pod the first node with room, in a plain loop"
+            " over all nodes, without quota, order, gangs or reasons. A cycle tells also each of 100,000 gangs why it"
+            " waits, and its place in line.",
         ],
     )
 

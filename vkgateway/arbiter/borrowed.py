@@ -27,17 +27,22 @@ def start_borrowed(ledger: Ledger) -> list[Ask]:
 
 
 def overtaken(ledger: Ledger, turn: Iterable[Ask]) -> bool:
-    """Whether somebody would be asked before one for whom a place is kept, as shares are after all that has started."""
-    kept = {standing.reservation.gang for standing in ledger.standings.values() if standing.reservation is not None}
-    if not kept:
+    """Whether somebody who was refused for a kept place would be asked first, as shares are after all that started."""
+    kept = [standing.reservation for standing in ledger.standings.values() if standing.reservation is not None]
+    refused = {kind for each in kept for kind in each.refused}
+    if not refused:
         return False
     first: dict[str, Ask] = {}
+    tenants: set[str] = set()
     for ask in turn:
-        if ask.gang.tenant not in first and ask.gang.id not in ledger.started and ask.gang.id not in ledger.plans:
-            first[ask.gang.tenant] = ask
-    keys = sorted((share(ledger, ask), ask.gang.created, tenant) for tenant, ask in first.items())
-    holders = {ledger.asks[name].tenant for name in kept}
-    return any(tenant not in holders for _, _, tenant in keys[: len(holders)])
+        if ask.gang.id not in ledger.started and ask.gang.id not in ledger.plans:
+            first.setdefault(ask.gang.tenant, ask)
+            if ask.kind in refused:
+                tenants.add(ask.gang.tenant)
+    keys = {tenant: (share(ledger, ask), ask.gang.created, tenant) for tenant, ask in first.items()}
+    holders = [ledger.asks[each.gang].tenant for each in kept]
+    last = max(keys[tenant] for tenant in holders)
+    return any(keys[tenant] < last for tenant in tenants if tenant not in holders)
 
 
 class _Step:
@@ -150,6 +155,8 @@ def find_behind(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod
     kept.narrow(standing.room)
     nodes = place_now(standing, ask, pods)
     standing.room.undo(mark)
+    if nodes is None:
+        kept.refused.add(ask.kind)
     return nodes
 
 

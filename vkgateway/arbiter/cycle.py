@@ -14,7 +14,7 @@ from vkgateway.arbiter.facts import Snapshot
 from vkgateway.arbiter.guaranteed import start_guaranteed
 from vkgateway.arbiter.holds import explain
 from vkgateway.arbiter.ledger import Ledger
-from vkgateway.arbiter.outcome import carried_out, one_after_the_other
+from vkgateway.arbiter.outcome import carried_out, not_started, one_after_the_other, without
 from vkgateway.arbiter.plans import keep_plans, start_elsewhere
 from vkgateway.arbiter.sparing import spare
 
@@ -41,6 +41,7 @@ def decide(snapshot: Snapshot, now: float, carry: Carry | None = None) -> Decisi
 def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
     decisions: Decisions | None = None
     told: frozenset[str] = frozenset()
+    admitted: set[str] = set()
     for left in reversed(range(_ROUNDS)):
         carry.follow(snapshot, now)
         for standing in carry.standings.values():
@@ -50,17 +51,29 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
         found = _decided(ledger)
         if decisions is None:
             told = ledger.told_before()
+        withdrawn = admitted & {uid for evict in found.evicts for uid in evict.pods}
+        if withdrawn and left and decisions is not None:
+            # It was only about to start: for whoever needs its room it does not.
+            _rewind(carry)
+            snapshot, decisions = not_started(snapshot, withdrawn), without(decisions, withdrawn)
+            admitted -= withdrawn
+            continue
         unsettled = left and _unsettled(ledger, found, turn)
         if not unsettled:
             found = replace(found, holds=tuple(explain(ledger, turn)))
-        for standing in carry.standings.values():
-            standing.rewind()
+        _rewind(carry)
+        admitted |= {uid for admit in found.admits for uid in admit.nodes}
         decisions = found if decisions is None else one_after_the_other(decisions, found, told=told)
         if not unsettled:
             break
         snapshot = carried_out(snapshot, found, now)
     assert decisions is not None
     return decisions
+
+
+def _rewind(carry: Carry) -> None:
+    for standing in carry.standings.values():
+        standing.rewind()
 
 
 def _unsettled(ledger: Ledger, found: Decisions, turn: Sequence[Ask]) -> bool:

@@ -63,6 +63,8 @@ class Reservation:
     gang: str
     start: float | None
     """Seconds since the epoch; None: not known, its nodes are kept free as they empty."""
+    refused: set[int] = field(default_factory=set)
+    """Kinds of gangs that would have fitted but for it."""
     _missing: dict[str, Milli] = field(default_factory=dict)
     """What must be left free now on each of its nodes, or it will be missing at the start."""
 

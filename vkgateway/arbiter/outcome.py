@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict, Promote, Reprieve
@@ -40,6 +40,31 @@ def carried_out(snapshot: Snapshot, decisions: Decisions, now: float) -> Snapsho
     return replace(snapshot, gangs=tuple(_changed(gang, changes, decisions.plans) for gang in snapshot.gangs))
 
 
+def not_started(snapshot: Snapshot, uids: Set[str]) -> Snapshot:
+    """The snapshot with these pods, that were only about to start, waiting again."""
+    waits = {"state": PodState.WAITING, "pool": None, "node": "", "borrowed": False, "behind": "", "since": 0.0}
+    gangs = tuple(
+        replace(
+            gang,
+            pods=tuple(replace(pod, **waits) if pod.uid in uids else pod for pod in gang.pods),  # type: ignore[arg-type]
+        )
+        if any(pod.uid in uids for pod in gang.pods)
+        else gang
+        for gang in snapshot.gangs
+    )
+    return replace(snapshot, gangs=gangs)
+
+
+def without(decisions: Decisions, uids: Set[str]) -> Decisions:
+    """The decisions without the start of these pods."""
+    admits = []
+    for admit in decisions.admits:
+        nodes = {uid: node for uid, node in admit.nodes.items() if uid not in uids}
+        if nodes:
+            admits.append(admit if len(nodes) == len(admit.nodes) else replace(admit, nodes=nodes))
+    return replace(decisions, admits=tuple(admits))
+
+
 def _change(changes: _Changes, gang: Gang, uids: Iterable[str], **fields: object) -> None:
     mine = changes.setdefault(gang.id, {})
     pods = {pod.uid: pod for pod in gang.pods}
@@ -60,11 +85,15 @@ def one_after_the_other(first: Decisions, then: Decisions, *, told: frozenset[st
     stays = {uid for reprieve in then.reprieves for uid in reprieve.pods}
     evicts = [*_evicts(first.evicts, without=again | stays), *then.evicts]
     reprieves = [*_reprieves(first.reprieves, only=told - again), *_reprieves(then.reprieves, only=told)]
+    admits = [*first.admits, *then.admits]
+    # What was only about to start inside cells is not promoted: it starts there.
+    inside = {uid for promote in then.promotes for uid in promote.pods} & {uid for each in admits for uid in each.nodes}
+    admits = [part for admit in admits for part in _parted(admit, inside)]
     return Decisions(
-        admits=tuple(_together([*first.admits, *then.admits])),
+        admits=tuple(_together(admits)),
         evicts=tuple(evicts),
         reprieves=tuple(sorted(reprieves, key=lambda each: each.gang)),
-        promotes=tuple(_promotes([*first.promotes, *then.promotes], without=again)),
+        promotes=tuple(_promotes([*first.promotes, *then.promotes], without=again | inside)),
         holds=then.holds,
         plans=then.plans,
     )
@@ -96,6 +125,19 @@ def _promotes(promotes: Iterable[Promote], *, without: set[str]) -> Iterable[Pro
     for gang, pods in sorted(by_gang.items()):
         if pods:
             yield Promote(gang=gang, pods=pods)
+
+
+def _parted(admit: Admit, inside: Set[str]) -> Iterable[Admit]:
+    """What of it is inside cells after all, and the rest."""
+    if inside.isdisjoint(admit.nodes):
+        yield admit
+        return
+    rest = {uid: node for uid, node in admit.nodes.items() if uid not in inside}
+    if rest:
+        yield replace(admit, nodes=rest)
+    yield replace(
+        admit, nodes={uid: admit.nodes[uid] for uid in admit.nodes if uid in inside}, borrowed=False, behind=""
+    )
 
 
 def _together(admits: Iterable[Admit]) -> Iterable[Admit]:
