@@ -113,6 +113,10 @@ class Gates:
         """Take in a pod whose whole object is at hand."""
         member = read_member(pod, mark=mark, bindings=self._bindings, look=self._beside.look)
         if member is None:
+            known = self._admission.gangs.member(pod["metadata"]["uid"])
+            if known is not None:
+                self._admission.leave(known)
+                self.forget(known)
             return
         self._outdated.discard(member.uid)
         for reference in member.beside:

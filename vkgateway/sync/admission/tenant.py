@@ -117,6 +117,11 @@ class TenantAdmission:
         self._recount(member)
         self._service.poke()
 
+    def leave(self, member: Member) -> None:
+        """A pod is of no gang any more, and asks for nothing."""
+        self._drop(member)
+        self._service.poke()
+
     def changed(self, key: Key) -> list[Member]:
         """A pod changed, above or below; returns the members that are gone now."""
         gone = []

@@ -263,6 +263,19 @@ async def test_a_pod_that_changed_is_read_again(made: Made) -> None:
     assert member.priority == 5
 
 
+async def test_a_pod_whose_marks_are_taken_off_is_of_its_gang_no_more(made: Made) -> None:
+    marked = {"annotations": {"vkgateway.io/gang": "train", "vkgateway.io/gang-size": "2"}}
+    uid = made.create(meta=marked, **FREE, schedulingGates=[])
+    await made.look()
+    assert made.admission.gangs.member(uid) is not None
+
+    made.stored()["metadata"]["annotations"].clear()
+    view = made.show()
+    await made.look()
+    assert made.admission.gangs.member(uid) is None
+    assert not made.gates.wants(view)
+
+
 async def test_pods_are_read_again_when_what_says_their_size_changed(made: Made) -> None:
     uid = made.create(meta={"annotations": {"scheduling.k8s.io/group-name": "train"}})
     await made.look()
