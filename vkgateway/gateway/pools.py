@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from vkgateway.arbiter.facts import Node, PoolKey, Quota
 from vkgateway.arbiter.facts import Pool as PoolFacts
@@ -25,12 +24,6 @@ def pool_status(pool: Pool, nodes: PoolNodes, *, guaranteed: Mapping[str, str]) 
     )
 
 
-def governed(nodes: Iterable[NodeView]) -> tuple[str, ...]:
-    """The extended resources that usable nodes offer, that of most nodes first."""
-    offers = Counter(name for node in nodes if node.usable for name in _extended(node))
-    return tuple(sorted(offers, key=lambda name: (-offers[name], name)))
-
-
 def pool_facts(key: PoolKey, nodes: PoolNodes) -> PoolFacts:
     """The pool with nothing running on it: its nodes, and of each the extended resources alone."""
     return PoolFacts(
@@ -39,7 +32,7 @@ def pool_facts(key: PoolKey, nodes: PoolNodes) -> PoolFacts:
             Node(name=node.metadata.name, allocatable=milli(_extended(node)), usable=node.usable)
             for node in nodes.nodes
         ),
-        governed=governed(nodes.nodes),
+        governed=nodes.governed,
     )
 
 

@@ -1,5 +1,6 @@
 """The compute nodes behind a pool, and what they amount to together: worked out once for all its virtual nodes."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
@@ -7,7 +8,9 @@ from typing import Any, Final
 from vkgateway.model.names import is_reserved
 from vkgateway.model.objects import NodeView, Object
 from vkgateway.model.quantity import Quantity, total
+from vkgateway.model.requests import milli
 from vkgateway.translate.context import HOSTNAME_LABEL, VIRTUAL_KEYS
+from vkgateway.translate.governed import is_extended
 
 _OPERATING_SYSTEM: Final = "kubernetes.io/os"
 _ARCHITECTURE: Final = "kubernetes.io/arch"
@@ -31,6 +34,18 @@ class PoolNodes:
     def allocatable(self) -> dict[str, str]:
         """The sum over nodes that are Ready and open."""
         return total(_counted(node.status.allocatable) for node in self.nodes if node.usable)
+
+    @cached_property
+    def governed(self) -> tuple[str, ...]:
+        """The extended resources that usable nodes offer, that of most nodes first."""
+        offers = Counter(
+            name
+            for node in self.nodes
+            if node.usable
+            for name, amount in milli(node.status.allocatable).items()
+            if amount > 0 and is_extended(name)
+        )
+        return tuple(sorted(offers, key=lambda name: (-offers[name], name)))
 
     @cached_property
     def common_labels(self) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from vkgateway.arbiter.facts import Quota
-from vkgateway.gateway.pools import governed, pool_facts, quota
+from vkgateway.gateway.pools import pool_facts, quota
 from vkgateway.model.api import TenantPool
 from vkgateway.model.objects import NodeView
 from vkgateway.translate.poolnodes import PoolNodes
@@ -30,8 +30,8 @@ def test_the_resource_of_most_usable_nodes_is_the_first_that_is_governed() -> No
         node("b", {GPU: "8", NIC: "0"}),
         node("c", {"example.org/other": "1"}, ready=False),
     ]
-    assert governed(nodes) == (GPU, NIC)
-    assert governed(nodes[2:]) == ()
+    assert PoolNodes(nodes).governed == (GPU, NIC)
+    assert PoolNodes(nodes[2:]).governed == ()
 
 
 def test_a_pools_facts_hold_what_is_handed_out_of_every_node() -> None:

@@ -18,6 +18,7 @@ from vkgateway.sync.admission.gangs import Bounds
 from vkgateway.sync.admission.startmeter import StartMeter
 from vkgateway.sync.admission.tenant import TenantAdmission
 from vkgateway.sync.admission.verdicts import Ran
+from vkgateway.sync.arbiter_metrics import forget
 from vkgateway.sync.compute import ComputeLink, Key
 from vkgateway.sync.metrics import RETRIES
 from vkgateway.sync.pods.views import ComputePodView
@@ -119,6 +120,7 @@ class Arbitration:
 
     def remove(self, name: str) -> None:
         """Do so no longer; what it has below counts as taken until it is gone."""
+        forget(name)
         tenant = self._tenants.pop(name, None)
         if tenant is not None:
             for cluster in self._clusters.values():

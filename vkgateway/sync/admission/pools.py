@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +12,6 @@ from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import NodeView
 from vkgateway.model.requests import milli
 from vkgateway.sync.admission.occupancy import Occupancy
-from vkgateway.translate.governed import is_extended
 from vkgateway.translate.poolnodes import PoolNodes
 
 
@@ -24,18 +22,6 @@ class _Seen:
     spec: PoolSpec
     members: PoolNodes
     avoided: frozenset[str]
-
-
-def governed_resources(nodes: Sequence[NodeView]) -> tuple[str, ...]:
-    """The extended resources that usable nodes offer, that of most nodes first."""
-    offers = Counter(
-        name
-        for node in nodes
-        if node.usable
-        for name, amount in milli(node.status.allocatable).items()
-        if amount > 0 and is_extended(name)
-    )
-    return tuple(sorted(offers, key=lambda name: (-offers[name], name)))
 
 
 class PoolFacts:
@@ -85,7 +71,7 @@ class PoolFacts:
         self._facts = Pool(
             key=self._key,
             nodes=tuple(nodes),
-            governed=governed_resources(members.nodes) or (self._facts.governed if self._facts is not None else ()),
+            governed=members.governed or (self._facts.governed if self._facts is not None else ()),
             levels=tuple(spec.levels),
         )
         return self._facts

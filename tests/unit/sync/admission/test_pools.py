@@ -10,7 +10,7 @@ from vkgateway.arbiter.facts import Pool
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import Condition, Meta, NodeSpecView, NodeStatusView, NodeView, Taint
 from vkgateway.sync.admission.occupancy import Occupancy
-from vkgateway.sync.admission.pools import PoolFacts, governed_resources
+from vkgateway.sync.admission.pools import PoolFacts
 from vkgateway.translate.poolnodes import PoolNodes
 
 SPEC = PoolSpec(name="a100", node_selector={"gpu": "a100"})
@@ -117,8 +117,8 @@ def test_the_resource_of_most_usable_nodes_comes_first_and_native_ones_never() -
         node("host-3", {"example.com/fpga": "1"}, ready=False),
         node("host-4", {"example.com/zero": "0"}),
     ]
-    assert governed_resources(nodes) == (GPU, "example.com/nic")
-    assert governed_resources([node("host-1", {"example.com/nic": "4"})]) == ("example.com/nic", GPU)
+    assert PoolNodes(nodes).governed == (GPU, "example.com/nic")
+    assert PoolNodes([node("host-1", {"example.com/nic": "4"})]).governed == ("example.com/nic", GPU)
 
 
 def test_a_pool_whose_nodes_are_all_away_governs_what_it_did() -> None:
