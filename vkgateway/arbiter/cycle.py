@@ -15,7 +15,7 @@ from vkgateway.arbiter.guaranteed import start_guaranteed
 from vkgateway.arbiter.holds import explain
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.outcome import carried_out, not_started, one_after_the_other, without
-from vkgateway.arbiter.plans import keep_plans, start_elsewhere
+from vkgateway.arbiter.plans import keep_plans, start_elsewhere, start_ready
 from vkgateway.arbiter.sparing import spare
 
 _ROUNDS = 8
@@ -94,10 +94,12 @@ def _round(ledger: Ledger) -> Sequence[Ask]:
     while start_elsewhere(ledger):
         start_guaranteed(ledger)
     spare(ledger)
+    start_ready(ledger)
     keep_plans(ledger, borrowed=True)
     start_elsewhere(ledger)
     turn = start_borrowed(ledger)
     spare(ledger)
+    start_ready(ledger)
     grow(ledger)
     return turn
 

@@ -135,7 +135,7 @@ class _Keeper:
         for gang, pod in list(self._told(kept)):
             self._standing.leaving.add(gang.tenant, [pod])
         for ask, plan in kept:
-            self._give(ask, plan)
+            _untake(self._standing, ask, plan)
         # Of plans on one node the older has what comes free first: whoever follows does not keep it waiting.
         for ask, plan in sorted(kept, key=lambda each: (each[1].made, by_priority(each[0].gang))):
             self._standing.take(ask.core, plan.nodes)
@@ -144,10 +144,6 @@ class _Keeper:
                 self._ledger.start(ask, self._standing, ask.core, plan.nodes, inside=not plan.borrowed)
             else:
                 self._ledger.plan(ask, self._standing, plan.nodes, inside=not plan.borrowed, made=plan.made)
-
-    def _give(self, ask: Ask, plan: Plan) -> None:
-        for pod in ask.core:
-            self._standing.room.give(plan.nodes[pod.uid], pod.shape)
 
     def _hold(self, ask: Ask, plan: Plan) -> bool:
         """Whether the plan can be kept as far as nodes, limits and cells go; its cells are held then."""
@@ -200,6 +196,24 @@ def _let_go(standing: Standing, ask: Ask, plan: Plan) -> None:
         standing.room.give(plan.nodes[pod.uid], pod.shape)
         if not plan.borrowed:
             standing.cells.release(ask.tenant, plan.nodes[pod.uid], pod.shape.amount(standing.pool.unit))
+
+
+def start_ready(ledger: Ledger) -> None:
+    """Whoever has a plan, and for whom nobody needs to go after all, starts; of those on one node the older first."""
+    for key, standing in ledger.standings.items():
+        plans = [(ledger.asks[name], plan) for name, plan in ledger.plans.items() if plan.pool == key]
+        plans.sort(key=lambda each: (each[1].made, by_priority(each[0].gang)))
+        for ask, plan in plans:
+            _untake(standing, ask, plan)
+        for ask, plan in plans:
+            standing.take(ask.core, plan.nodes)
+            if standing.holds(ask.core, plan.nodes) and standing.within_limit(ask.tenant, ask.core):
+                ledger.start_planned(ask, standing, plan.nodes)
+
+
+def _untake(standing: Standing, ask: Ask, plan: Plan) -> None:
+    for pod in ask.core:
+        standing.room.give(plan.nodes[pod.uid], pod.shape)
 
 
 def start_elsewhere(ledger: Ledger) -> bool:
