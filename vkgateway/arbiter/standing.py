@@ -245,8 +245,9 @@ class Standing(Accounts):
 
     @cached_property
     def empty(self) -> Room:
-        """The pool as if nobody's pods were in it but those that the arbiter does not place."""
-        return Room(self.pool)
+        """The pool as if nothing were on its nodes and all of them could be used: what does not fit there never will."""
+        nodes = (replace(node, used={}, usable=True) for node in self.pool.nodes)
+        return Room(replace(self.pool, nodes=tuple(nodes)))
 
     @property
     def evictable(self) -> Evictable:

@@ -235,6 +235,17 @@ def test_what_can_never_fit_is_told_at_once_with_what_would() -> None:
     assert there.running() == {"fits"}
 
 
+def test_what_only_passing_trouble_keeps_out_waits_for_room() -> None:
+    taken, cordoned = nodes(2, 8)
+    there = Cluster([replace(taken, used={GPU: 1000}), replace(cordoned, usable=False)], [quota("a")])
+    there.add(gang("two", "a", [8, 8]), gang("three", "a", [8] * 3))
+
+    holds = held(there.cycle())
+
+    assert holds["two"].code is HoldCode.ROOM
+    assert holds["three"].code is HoldCode.INFEASIBLE
+
+
 def test_a_gang_is_not_judged_before_it_is_all_there() -> None:
     there = cluster(2, quota("a"))
     there.add(gang("part", "a", [1, 1], minimum=3))
