@@ -87,15 +87,19 @@ def _needed(standing: Standing, plans: Sequence[_Planned], units: Sequence[_Unit
             standing.take(ask.core, plan.nodes)
         earlier += new
         made = new[-1][1].made
-        last = len(earlier) == len(plans)
-        known = [unit for unit in units if id(unit) not in needed and (last or unit.told <= made + _MOMENT)]
+        known = [unit for unit in units if id(unit) not in needed and unit.told <= made + _MOMENT]
         for unit in known:
             _goes(standing, unit)
-        if not last and not all(_stands(standing, *each) for each in earlier):
-            # As things are now, it takes who was told later; all that there is will be tried in the end.
-            for unit in known:
-                _comes_back(standing, unit)
-            continue
+        if not all(_stands(standing, *each) for each in earlier):
+            if len(earlier) < len(plans):
+                # As things are now, it takes who was told later: all that there is will be tried in the end.
+                for unit in known:
+                    _comes_back(standing, unit)
+                continue
+            later = [unit for unit in units if id(unit) not in needed and unit.told > made + _MOMENT]
+            for unit in later:
+                _goes(standing, unit)
+            known = later + known
         for unit in known:
             _comes_back(standing, unit)
             if not all(_bears(standing, unit, *each) for each in earlier):

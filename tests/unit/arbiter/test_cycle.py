@@ -424,6 +424,21 @@ def test_only_as_much_of_its_own_goes_as_the_limit_needs() -> None:
     assert [evict.gang for evict in there.cycle().evicts] == ["low0", "low1"]
 
 
+def test_who_was_told_first_goes_first() -> None:
+    there = cluster(1, quota("c", 6), quota("a"))
+    there.add(gang("elastic", "a", [2] * 4, elastic=True, minimum=1, band=LOW))
+    there.cycle()
+    came = there.now
+    there.add(gang("first", "c", [2]))
+    there.settle(4)
+    there.add(gang("second", "a", [2]))
+
+    there.settle(20)
+
+    assert there.started["first"] == came + 15
+    assert there.started["second"] == came + 4 + 15
+
+
 def test_a_plan_that_was_made_later_keeps_nobody_waiting() -> None:
     there = cluster(1, quota("b", 8), quota("c"))
     there.add(gang("g0", "c", [1], band=LOW), gang("g1", "c", [2, 2], minimum=1))
