@@ -23,11 +23,12 @@ def earliest(
     required_level: str = "",
     among: Among = None,
     also: Sequence[End] = (),
+    after: float | None = None,
 ) -> tuple[float, dict[str, str]] | None:
     """When these pods can start for all that is known, and where; None: no known end lets them.
 
-    `also`: ends beyond those that are known. More room never hurts, so the time is found by halving. The room is left
-    as it is.
+    `also`: ends beyond those that are known. `after`: it is known that they cannot start before; they may soon after.
+    More room never hurts, so the time is found by halving. The room is left as it is.
     """
     schedule = ends.schedule(now)
     times = np.union1d(schedule.times, [end.time for end in also]) if also else schedule.times
@@ -46,6 +47,16 @@ def earliest(
     if not len(times) or (nodes := fits(times.item(-1))) is None:
         return None
     low, high = 0, len(times) - 1
+    if after is not None:
+        low = min(int(times.searchsorted(after)), high)
+        step = 1
+        while low < high:
+            probe = min(low + step - 1, high)
+            found = fits(times.item(probe))
+            if found is not None:
+                high, nodes = probe, found
+                break
+            low, step = probe + 1, 4 * step
     while low < high:
         middle = (low + high) // 2
         found = fits(times.item(middle))

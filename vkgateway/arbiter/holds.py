@@ -236,12 +236,12 @@ class _Forecast:
         self.left -= 1
         alone = self._alone.get(ask.kind)
         if alone is None:
-            alone = self._alone[ask.kind] = self._earliest(self._standing.room, ask, ())
+            alone = self._alone[ask.kind] = self._earliest(self._standing.room, ask, (), None)
         if alone[0] is None:
             return None, None
         if self._behind is None:
             self._behind = self._standing.room.copy()
-        behind = self._earliest(self._behind, ask, self._later)
+        behind = self._earliest(self._behind, ask, self._later, alone[0])
         time, nodes = behind
         if time is not None:
             run = self._standing.ends.run(ask.gang)
@@ -251,7 +251,9 @@ class _Forecast:
                     self._later.append(End(time + run, nodes[pod.uid], pod.shape))
         return alone[0], time
 
-    def _earliest(self, room: Room, ask: Ask, also: Sequence[End]) -> tuple[float | None, Mapping[str, str]]:
+    def _earliest(
+        self, room: Room, ask: Ask, also: Sequence[End], after: float | None
+    ) -> tuple[float | None, Mapping[str, str]]:
         found = earliest(
             room,
             self._standing.ends,
@@ -260,6 +262,7 @@ class _Forecast:
             required_level=ask.gang.required_level,
             among=among(self._standing, ask),
             also=also,
+            after=after,
         )
         return found if found is not None else (None, {})
 
