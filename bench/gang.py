@@ -51,9 +51,9 @@ async def run(session: Session) -> Outcome:
         notes.append(f"Volcano is missing here: {error}.")
     tallies: Tallies = {}
     async with session.without_gateway():
-        await _runs(session, "kube-scheduler", _plain(session), tallies)
         if programs:
             await _runs(session, "Volcano", _volcano(session, programs), tallies)
+        await _runs(session, "kube-scheduler", _plain(session), tallies)
     await _runs(session, "vkgateway", _vkgateway(session), tallies)
     return tell(tallies, notes=notes)
 
@@ -104,10 +104,13 @@ async def _volcano(session: Session, programs: Path) -> AsyncIterator[Venue]:
             place.client, job.name, namespace=place.namespace, members=len(ROLES), resources=resources
         )
 
+    async def finish(place: Place, job: Job) -> None:
+        await volcano.delete_group(place.client, job.name, namespace=place.namespace)
+
     platform = session.platform
     places = await flows.namespaces(platform, ["gang-volcano"])
     async with volcano.volcano(platform, folder=programs, report=session.report):
-        yield Venue(platform=platform, places=places, where=namespace_of, kind=kind, prepare=prepare)
+        yield Venue(platform=platform, places=places, where=namespace_of, kind=kind, prepare=prepare, finish=finish)
 
 
 @asynccontextmanager
@@ -170,8 +173,8 @@ NOTES: Final = [
     f"{_WORK:.0f} s from when all its pods run; this benchmark then ends them on their nodes, alike in all systems.",
     f"A run is broken off after {_LIMIT:.0f} s. completed: in the worst run; other figures: the middle of the runs.",
     f"kube-scheduler: pods in the compute cluster. Volcano: its scheduler and controllers {volcano.VERSION} in the "
-    "compute cluster, a PodGroup for each job, the configuration of its Helm chart. No gateway runs with either. "
-    "vkgateway: by turns in two tenants without guarantees, pods marked as gangs.",
+    "compute cluster, the configuration of its Helm chart, a PodGroup for each job that goes when the job ends. No "
+    "gateway runs with either. vkgateway: by turns in two tenants without guarantees, pods marked as gangs.",
     "makespan: from the first request to the watch event that shows the last job's end to its user; for vkgateway "
     "that is in the tenant.",
     "held in vain: GPUs of pods that have a node while their job waits for the others. idle: room for whole jobs in "

@@ -24,12 +24,13 @@ _POLL: Final = 0.02
 
 
 async def _nothing(_place: Place, _job: Job) -> None:
-    """Most systems need nothing said before a job's pods."""
+    """Most systems need nothing said of a job beside its pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Venue:
-    """Where jobs go, by turns over `places`: `kind` makes a job's pods for a run, `prepare` comes before them.
+    """Where jobs go, by turns over `places`: `kind` makes a job's pods for a run, `prepare` comes before them, `finish`
+    when the job has ended or the run is broken off.
 
     `where` names the place of a compute pod. `tenants` is whether the places are tenants, whose pods run in namespaces
     of the compute cluster that are made for them; otherwise they are such namespaces themselves.
@@ -40,6 +41,7 @@ class Venue:
     where: Where
     kind: Callable[[Job, str], PodKind]
     prepare: Callable[[Place, Job], Awaitable[None]] = _nothing
+    finish: Callable[[Place, Job], Awaitable[None]] = _nothing
     tenants: bool = False
 
 
@@ -80,9 +82,13 @@ class Play:
         return times, until
 
     async def _job(self, job: Job, place: Place) -> None:
+        await self._venue.prepare(place, job)
+        await self._work_through(job, place)
+        await self._venue.finish(place, job)
+
+    async def _work_through(self, job: Job, place: Place) -> None:
         """As a job's controller and the job itself: all pods, one after the other; work; the end."""
         keys = _keys(job, place)
-        await self._venue.prepare(place, job)
         kind = self._venue.kind(job, self._run)
         for key in keys:
             self._above.mark("sent", key)

@@ -42,7 +42,7 @@ async def provide(rival: Rival, *, report: Report, cache: Cache | None = None) -
     name = f"{rival.unit.name}-{rival.version}"
     folder = cache.root / "rivals" / name
     async with cache.lock(f"rival-{name}", report=report):
-        if not folder.exists():
+        if not all((folder / part).exists() for part in [*rival.unit.packages, *rival.manifests.values()]):
             report.done(f"building {name}; on two cores that takes about {elapsed(rival.unit.seconds)}")
             await _make(rival, folder, cache=cache, report=report)
     return folder
@@ -59,6 +59,7 @@ async def _make(rival: Rival, folder: Path, *, cache: Cache, report: Report) -> 
         finished = work / "finished"
         await asyncio.to_thread(_collect, built, source, rival.manifests, finished)
         folder.parent.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         finished.replace(folder)
     finally:
         await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)

@@ -46,6 +46,8 @@ RIVAL: Final = Rival(
     VERSION,
     {
         "config/crd/volcano/bases": "crds",
+        # Its controllers start only where these are known too.
+        "config/crd/jobflow/bases": "crds-jobflow",
         "installer/helm/chart/volcano/config/volcano-scheduler.conf": "scheduler.conf",
     },
 )
@@ -60,7 +62,7 @@ async def volcano(platform: Platform, *, folder: Path, report: Report) -> AsyncI
     It is set up as its Helm chart does it, with the chart's own configuration of the scheduler and without the
     webhooks, which only complete and check what people write.
     """
-    documents = _definitions(folder / "crds")
+    documents = [*_definitions(folder / "crds"), *_definitions(folder / "crds-jobflow")]
     report("starting Volcano")
     await apply_objects(platform.compute, documents, field_manager="bench")
     try:
@@ -78,6 +80,11 @@ async def volcano(platform: Platform, *, folder: Path, report: Report) -> AsyncI
 async def create_group(client: Client, name: str, *, namespace: str, members: int, resources: dict[str, str]) -> None:
     """Say that pods with the group's annotation start together or not at all."""
     await client.create(POD_GROUPS, pod_group(name, members=members, resources=resources), namespace=namespace)
+
+
+async def delete_group(client: Client, name: str, *, namespace: str) -> None:
+    """The job is over; a group that stayed would go on to count as work that is to come."""
+    await client.delete(POD_GROUPS, name, namespace=namespace)
 
 
 def pod_group(name: str, *, members: int, resources: dict[str, str]) -> dict[str, Any]:
