@@ -33,13 +33,13 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 class Machine(msgspec.Struct, kw_only=True):
     """Where it was measured. `busy` is the share of all cores that others used just before, 0 to 1; `stolen` the share
-    that the machine, if it is a virtual one, did not get from its host meanwhile."""
+    that the machine, if it is a virtual one, did not get from its host meanwhile, None where nobody looked."""
 
     cores: int
     memory_gib: float
     kernel: str
     busy: float
-    stolen: float = 0.0
+    stolen: float | None = None
 
 
 class Result(msgspec.Struct, kw_only=True):

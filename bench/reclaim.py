@@ -147,7 +147,7 @@ def _look(
 ) -> tuple[dict[str, Victim], list[str]]:
     """What each gang held and would lose by now, and the names of those that were evicted."""
     ready, ended = timeline.of("ready"), timeline.of("ended")
-    end = max(ended.values(), default=now())
+    end = max((ended[key] for keys in gangs.values() for key in keys if key in ended), default=now())
     victims: dict[str, Victim] = {}
     for (name, keys), (_, gpus) in zip(gangs.items(), _LOW, strict=True):
         victim = victims[name] = Victim()

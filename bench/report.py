@@ -34,9 +34,8 @@ def show(result: Result, *, console: Console) -> None:
         console.print(f"{'met   ' if target.met else 'MISSED'} {_sentence(target)}", highlight=False)
     for note in result.outcome.notes:
         console.print(note, style="dim", highlight=False)
-    console.print(
-        f"{100 * result.machine.stolen:.0f} % of the cores withheld by the host", style="dim", highlight=False
-    )
+    if result.machine.stolen is not None:
+        console.print(_withheld(result.machine.stolen), style="dim", highlight=False)
 
 
 def save(result: Result, *, docs: Path = DOCS) -> None:
@@ -64,6 +63,7 @@ def page(results: dict[str, Result]) -> str:
 
 def _section(result: Result) -> str:
     machine, outcome = result.machine, result.outcome
+    stolen = "" if machine.stolen is None else f", {_withheld(machine.stolen)} meanwhile"
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     lines = [
         f"## {result.name}",
@@ -71,8 +71,8 @@ def _section(result: Result) -> str:
         f"{result.title}.",
         "",
         f"Taken {result.date} in {result.seconds:.0f} s on {machine.cores} cores, {machine.memory_gib:.0f} GiB, Linux "
-        f"{machine.kernel}, {100 * machine.busy:.0f} % of the cores busy before it began, {100 * machine.stolen:.0f} % "
-        f"of them withheld by the host meanwhile. {versions}.",
+        f"{machine.kernel}, {100 * machine.busy:.0f} % of the cores busy before it began{stolen}. "
+        f"{versions}.",
         "",
         _line(outcome.columns),
         "|" + "|".join("---:" if _numeric(result, index) else "---" for index in range(len(outcome.columns))) + "|",
@@ -88,6 +88,10 @@ def _section(result: Result) -> str:
         lines.append("")
     lines += [f"- {note}" for note in outcome.notes]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _withheld(share: float) -> str:
+    return f"{100 * share:.0f} % of the cores withheld by the host"
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -63,3 +63,12 @@ def test_a_newer_result_takes_the_place_of_the_older(tmp_path: Path) -> None:
     report.save(result("light", Target(what="p99", seen=30.0, limit=25.0)), docs=tmp_path)
     report.save(result("light", Target(what="p99", seen=20.0, limit=25.0)), docs=tmp_path)
     assert "missed" not in (tmp_path / "benchmarks.md").read_text()
+
+
+def test_what_the_host_withheld_is_told_where_it_is_known(tmp_path: Path) -> None:
+    report.save(result("light"), docs=tmp_path)
+    assert "withheld" not in (tmp_path / "benchmarks.md").read_text()
+    known = result("light")
+    known.machine.stolen = 0.25
+    report.save(known, docs=tmp_path)
+    assert "began, 25 % of the cores withheld by the host meanwhile." in (tmp_path / "benchmarks.md").read_text()
