@@ -160,10 +160,13 @@ class Arbitration:
         if self._observer is not None:
             self._observer.ended(tenant, ran)
 
-    def avoid(self, cluster: str, node: str) -> None:
-        """Leave a node alone for a while: it did not take a pod that was placed on it."""
-        if cluster in self._clusters:
-            self._clusters[cluster].avoided[node] = self._clock() + 5 * self.settings.bind
+    def avoid(self, cluster: str, node: str) -> bool:
+        """Leave a node alone for a while: it did not take a pod that was placed on it.
+
+        False: so many do not that it is no fault of the nodes: what binds pods there is away.
+        """
+        facts = self._clusters.get(cluster)
+        return facts is not None and facts.avoid(node, until=self._clock() + 5 * self.settings.bind)
 
     async def run(self) -> None:
         """Decide until cancelled."""

@@ -20,6 +20,9 @@ from vkgateway.sync.strangers import StrangerView
 
 _decode_requests: Final = msgspec.json.Decoder(Milli).decode
 
+_AVOIDED_LEAST: Final = 2
+"""So many nodes may be left alone at once, or a tenth of a cluster's if that is more."""
+
 IsMember = Callable[[str, str], bool]
 """Tenant and tenant pod uid: whether the arbiter itself places that pod, so that it is no stranger's burden."""
 
@@ -76,6 +79,13 @@ class ClusterFacts:
             members = self.link.pool_nodes(spec.node_selector)
             found.append(facts.facts(spec, members, self._occupancy, changed=changed, avoided=avoided))
         return [pool for pool in found if pool.governed]
+
+    def avoid(self, node: str, *, until: float) -> bool:
+        """Leave a node alone until then (seconds since the epoch); False: too many are left alone already."""
+        if node not in self.avoided and len(self.avoided) >= max(_AVOIDED_LEAST, len(self.link.nodes.items) // 10):
+            return False
+        self.avoided[node] = until
+        return True
 
     def unread(self, tenant: str, pool: str) -> Milli:
         """What a tenant's pods hold in a pool that the arbiter does not place."""

@@ -37,8 +37,8 @@ class ArbiterService(Service, Protocol):
     def remove(self, name: str) -> None:
         """Do so no longer."""
 
-    def avoid(self, cluster: str, node: str) -> None:
-        """Leave a node alone for a while."""
+    def avoid(self, cluster: str, node: str) -> bool:
+        """Leave a node alone for a while; False: too many are already."""
 
 
 class Desk:
@@ -153,11 +153,10 @@ class Desk:
             self.admission.keep(uid, below.metadata.uid)
         elif node:
             left = self._since(uid, below.metadata.uid) + self._service.bind_seconds - self._clock()
-            if left <= 0:
-                self._service.avoid(case.link.name, node)
+            if left <= 0 and self._service.avoid(case.link.name, node):
                 self.admission.retake(uid, below.metadata.uid)
                 return RETAKEN
-            self._look_at_pod(case.key, left)
+            self._look_at_pod(case.key, left if left > 0 else self._service.bind_seconds)
         return self.admission.ask_running(uid)
 
     def _since(self, uid: str, compute_uid: str) -> float:

@@ -339,13 +339,25 @@ async def test_nodes_that_did_not_take_a_pod_are_left_alone_for_a_while(made: Ma
     made.join()
     async with made.running():
         assert (await made.cycle()).pools[0].nodes[0].usable
-        made.arbitration.avoid("local", "host-1")
-        made.arbitration.avoid("elsewhere", "host-1")
+        assert made.arbitration.avoid("local", "host-1")
         assert not (await made.cycle()).pools[0].nodes[0].usable
         made.now += 299
         assert not (await made.cycle()).pools[0].nodes[0].usable
         made.now += 2
         assert (await made.cycle()).pools[0].nodes[0].usable
+
+
+async def test_where_many_nodes_take_no_pod_it_is_not_their_fault(made: Made) -> None:
+    made.join()
+    async with made.running():
+        await made.cycle()
+        assert [made.arbitration.avoid("local", f"host-{number}") for number in (1, 2, 3, 1)] == [
+            True,
+            True,
+            False,
+            True,
+        ]
+        assert not made.arbitration.avoid("elsewhere", "host-1")
 
 
 async def test_what_ends_of_pods_that_are_gone_is_told_as_room_to_come(made: Made) -> None:

@@ -151,7 +151,7 @@ async def test_a_gang_of_two_with_room_for_one_stays_gated_as_a_whole(here: Worl
     gated(here, "two", gpus=8, gang=("train", 2))
     async with here.gateway():
         for name in ("one", "two"):
-            await told(here, "Infeasible", name)
+            await told(here, "WaitingForRoom", name)
         await here.settled()
         assert not is_let_go(here, "one")
         assert not is_let_go(here, "two")
@@ -228,7 +228,7 @@ async def test_removing_the_gate_by_hand_gains_nothing(here: World) -> None:
     stranger(here, gpus=8)
     gated(here)
     async with here.gateway():
-        await told(here, "Infeasible")
+        await told(here, "WaitingForRoom")
         change(here, schedulingGates=None)
         bind(here)
         await here.settled()
@@ -243,7 +243,7 @@ async def test_a_node_set_by_hand_gains_nothing(here: World) -> None:
     stranger(here, gpus=8)
     gated(here, nodeName=NODE, schedulingGates=None)
     async with here.gateway():
-        await told(here, "Infeasible")
+        await told(here, "WaitingForRoom")
         await here.settled()
         assert here.compute_pod() is None
 
@@ -285,7 +285,7 @@ async def test_pods_of_others_on_a_node_take_room_there_and_those_that_nobody_bo
     gated(here, "small", gpus=2)
     async with here.gateway():
         await start(here, "small")
-        await told(here, "Infeasible", "large")
+        await told(here, "WaitingForRoom", "large")
         here.below.store.delete(PODS, "bound", "default", grace=0)
         await start(here, "large")
 
@@ -306,7 +306,7 @@ async def test_pods_of_ours_that_ask_for_nothing_governed_take_room_too(here: Wo
                 }
             ],
         )
-        await told(here, "Infeasible")
+        await told(here, "WaitingForRoom")
         here.end("hungry")
         await let_go(here)
 
@@ -318,7 +318,7 @@ async def test_nothing_new_starts_on_a_node_that_was_cordoned(here: World) -> No
         cordon(here)
         await here.settled()
         gated(here, "second")
-        await told(here, "Infeasible", "second")
+        await told(here, "WaitingForRoom", "second")
         assert here.phase("first") == "Running"
 
         add_node(here)
@@ -400,7 +400,7 @@ async def test_a_pod_whose_pool_is_taken_from_its_tenant_is_not_let_go(here: Wor
     stranger(here, gpus=8)
     gated(here)
     async with here.gateway() as sync:
-        await told(here, "Infeasible")
+        await told(here, "WaitingForRoom")
         assert here.link is not None
         sync.rebind(sync.tenant, links={"local": here.link}, bindings={})
         sync.set_quotas([])

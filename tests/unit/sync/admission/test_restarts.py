@@ -84,7 +84,7 @@ async def test_one_whose_room_was_taken_meanwhile_waits_for_it(here: World) -> N
     stranger(here, gpus=8)
     bind(here)
     async with here.gateway():
-        await told(here, "Infeasible")
+        await told(here, "WaitingForRoom")
         assert here.compute_pod() is None
         add_node(here)
         assert pinned_to(await here.forwarded()) == SECOND_NODE
@@ -136,7 +136,7 @@ async def test_what_a_pod_was_told_is_put_right_though_another_gateway_told_it(h
     stranger(here, gpus=8)
     gated(here)
     async with here.gateway():
-        await told(here, "Infeasible")
+        await told(here, "WaitingForRoom")
     here.below.store.delete(PODS, "daemon", "default", grace=0)
     async with here.gateway():
         await start(here)
