@@ -245,7 +245,7 @@ class Standing(Accounts):
 
     @cached_property
     def empty(self) -> Room:
-        """The pool as if nothing were on its nodes and all of them could be used: what does not fit there never will."""
+        """The pool as if its nodes were empty and all of them could be used: what does not fit there never will."""
         nodes = (replace(node, used={}, usable=True) for node in self.pool.nodes)
         return Room(replace(self.pool, nodes=tuple(nodes)))
 
