@@ -9,7 +9,7 @@ REQUESTS: Final = "vkgateway.io/requests"
 """On a pod: what it was admitted with, as JSON of resource names to thousandths."""
 
 EVICTED: Final = "vkgateway.io/evicted"
-"""On a pod: why the gateway itself takes it away, as `Reason: message`."""
+"""On a pod: why the gateway itself takes it away, as `Reason: message`; there from the notice on."""
 
 EVICTED_FOR: Final = "vkgateway.io/evicted-for"
 """On a pod that is told to go: the gang that it makes room for."""

@@ -13,7 +13,7 @@ from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
 from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.admission.conditions import set_condition
 from vkgateway.sync.events import EventRecorder
-from vkgateway.sync.marks import EVICTED_FOR
+from vkgateway.sync.marks import EVICTED, EVICTED_FOR
 from vkgateway.sync.pods.case import Case, above_of, below_of
 
 _DISRUPTED: Final = "DisruptionTarget"
@@ -34,7 +34,9 @@ class Notices:
         assert admission is not None
         deadline = times.render(datetime.fromtimestamp(admission.deadline or 0.0, UTC))
         if below.annotations.get(EVICTION_DEADLINE_ANNOTATION) != deadline:
-            marks = {EVICTION_DEADLINE_ANNOTATION: deadline, EVICTED_FOR: admission.evicted_for}
+            # Why it goes is written now already: at the deadline only the deletion is left to be done.
+            why = f"{admission.code}: {admission.message}"
+            marks = {EVICTION_DEADLINE_ANNOTATION: deadline, EVICTED_FOR: admission.evicted_for, EVICTED: why}
             await self._annotate(case.link.client, below, marks)
         if above.annotations.get(EVICTION_DEADLINE_ANNOTATION) == deadline:
             return
@@ -52,7 +54,7 @@ class Notices:
             await self._set_condition(case, status="False", reason="EvictionWithdrawn", message=message)
             await self._annotate(self._client, above, {EVICTION_DEADLINE_ANNOTATION: None})
         if EVICTION_DEADLINE_ANNOTATION in below.annotations:
-            marks: Object = {EVICTION_DEADLINE_ANNOTATION: None, EVICTED_FOR: None}
+            marks: Object = {EVICTION_DEADLINE_ANNOTATION: None, EVICTED_FOR: None, EVICTED: None}
             await self._annotate(case.link.client, below, marks)
 
     async def _annotate(self, client: Client, metadata: Meta, annotations: Object) -> None:
