@@ -31,7 +31,7 @@ test-unit: ## Unit and property tests: no programs needed, under a minute
 	@scripts/test.sh unit
 
 .PHONY: test-property
-test-property: ## The arbiter's invariants over 20,000 random stories: minutes
+test-property: ## The arbiter's invariants over 1,000 random stories (VKGATEWAY_STORIES: 20,000 in CI)
 	@scripts/test.sh property
 
 .PHONY: test-deep

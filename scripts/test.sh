@@ -21,7 +21,7 @@ lint() {
 
 unit() { step unit "$BIN/python" -m pytest -q -n logical --dist worksteal tests/unit tests/property; }
 
-property() { step property "$BIN/python" -m tests.property.deep 20000; }
+property() { step property "$BIN/python" -m tests.property.deep "${VKGATEWAY_STORIES:-1000}"; }
 
 e2e() {
     step programs "$BIN/python" scripts/programs.py

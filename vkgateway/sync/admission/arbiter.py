@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
@@ -22,6 +22,9 @@ from vkgateway.sync.arbiter_metrics import forget
 from vkgateway.sync.compute import ComputeLink, Key
 from vkgateway.sync.metrics import RETRIES
 from vkgateway.sync.pods.views import ComputePodView
+
+if TYPE_CHECKING:
+    from vkgateway.arbiter.carry import Carry
 
 log = structlog.get_logger(__name__)
 
@@ -66,11 +69,22 @@ class Observer(Protocol):
 Decide = Callable[[Snapshot, float], Decisions]
 
 
-def _decide(snapshot: Snapshot, now: float) -> Decisions:
-    """Loaded when first needed: it brings numpy, for which a starting gateway should not wait."""
-    from vkgateway.arbiter.cycle import decide
+def _incremental() -> Decide:
+    """`decide`, which carries over what did not change since it was called last.
 
-    return decide(snapshot, now)
+    Loaded when first needed: it brings numpy, for which a starting gateway should not wait.
+    """
+    carry: Carry | None = None
+
+    def decide(snapshot: Snapshot, now: float) -> Decisions:
+        from vkgateway.arbiter import cycle
+        from vkgateway.arbiter.carry import Carry
+
+        nonlocal carry
+        carry = carry or Carry()
+        return cycle.decide(snapshot, now, carry)
+
+    return decide
 
 
 class Arbitration:
@@ -90,7 +104,7 @@ class Arbitration:
         expected: Callable[[], Iterable[str] | None] = tuple,
         observer: Observer | None = None,
         clock: Callable[[], float] = time.time,
-        decide: Decide = _decide,
+        decide: Decide | None = None,
     ) -> None:
         self.settings = settings
         self._links = links
@@ -98,13 +112,15 @@ class Arbitration:
         self._expected = expected
         self._observer = observer
         self._clock = clock
-        self._decide = decide
+        self._decide = decide or _incremental()
         self.meter = StartMeter()
         self._tenants: dict[str, TenantAdmission] = {}
         self._clusters: dict[str, ClusterFacts] = {}
         self._plans: Mapping[str, Plan] = {}
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._waiting = True
+        """Something waits, or may: what others give up is news."""
         self._started = False
         self._begun: float | None = None
 
@@ -238,6 +254,7 @@ class Arbitration:
         self.meter.decided({gang.id: gang for gang in snapshot.gangs}, decisions, now=self._clock())
         if self._observer is not None:
             self._observer.decided(snapshot, told, now=now, seconds=seconds)
+        self._waiting = bool(told.holds or told.plans)
         self._set_timer(told, self._clock())
         await asyncio.sleep(seconds * _REST)
 
@@ -317,8 +334,8 @@ class Arbitration:
             self._look_again(wait)
 
     def _poke_later(self) -> None:
-        """Something changed that need not be looked at at once."""
-        self._look_again(_LATER)
+        """Something changed that need not be looked at at once, and where nothing waits not soon."""
+        self._look_again(_LATER if self._waiting else _REFRESH)
 
     def _look_again(self, seconds: float) -> None:
         """Decide again in so many seconds at the latest."""

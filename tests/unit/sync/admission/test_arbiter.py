@@ -193,10 +193,23 @@ async def test_a_change_in_a_compute_cluster_is_news(made: Made, change: str) ->
         elif change == "node":
             link._node_changed(None, node("host-2"))
         elif change == "stranger":
+            made.arbitration._waiting = True
             link._stranger_changed(None, made.stranger())
         else:
             link.nodes._on_complete()  # type: ignore[misc]
         await until(lambda: len(made.asked) > number)
+
+
+async def test_where_nothing_waits_what_others_hold_is_not_looked_at_soon(made: Made) -> None:
+    made.join()
+    async with made.running():
+        await until(lambda: made.asked)
+        await asyncio.sleep(0.05)
+        assert made.arbitration._timer is None
+        made.pods.link._stranger_changed(None, made.stranger())
+        timer = made.arbitration._timer
+        assert timer is not None
+        assert timer.when() > asyncio.get_running_loop().time() + 10
 
 
 async def test_it_decides_when_the_next_deadline_has_come(made: Made) -> None:
