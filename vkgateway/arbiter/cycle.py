@@ -58,6 +58,11 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
             snapshot, decisions = not_started(snapshot, withdrawn), without(decisions, withdrawn)
             admitted -= withdrawn
             continue
+        if withdrawn and decisions is not None:
+            # It does not settle in these rounds: nobody starts to be stopped at once; the next cycle goes on.
+            decisions = replace(without(decisions, withdrawn), holds=tuple(explain(ledger, turn)))
+            _rewind(carry)
+            break
         unsettled = left and _unsettled(ledger, found, turn)
         if not unsettled:
             found = replace(found, holds=tuple(explain(ledger, turn)))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from tests.unit.arbiter.sim import GPU, LOW, Cluster, gang, held, node, quota
+from tests.unit.arbiter.told import INVARIANTS
 from vkgateway.arbiter.decisions import Decisions, HoldCode
 from vkgateway.arbiter.facts import Gang, Node, PodState, Quota
 
@@ -514,3 +516,9 @@ def test_who_has_waited_for_long_is_not_passed_for_ever() -> None:
             break
 
     assert "wide" in there.started
+
+
+def test_nobody_starts_to_be_stopped_at_once_where_a_cycle_does_not_settle() -> None:
+    """A story in which eight rounds were not enough: one gang was let in and told to go by the same decisions."""
+    story, tell = INVARIANTS["nobody_starves"](Random(38))
+    tell(story)
