@@ -35,6 +35,11 @@ class Admission:
     borrowed: bool | None = None
     """Outside its tenant's guarantee; None: the arbiter does not place it."""
 
+    @property
+    def why(self) -> str:
+        """Code and message, as they are written on a compute pod that is taken away."""
+        return f"{self.code}: {self.message}"
+
 
 ADMITTED = Admission("admitted")
 

@@ -12,7 +12,8 @@ from vkgateway.arbiter.state import State
 from vkgateway.cli.waiting import LONE, asked, group_of, held, told
 from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
 from vkgateway.model.objects import Object
-from vkgateway.translate.conditions import FORWARDED_CONDITION, POOL_SCHEDULED_CONDITION
+from vkgateway.sync.admission.verdicts import PREEMPTED
+from vkgateway.translate.conditions import DISRUPTION_CONDITION, FORWARDED_CONDITION, POOL_SCHEDULED_CONDITION
 from vkgateway.translate.gangs import MarkError, read_marks
 from vkgateway.translate.governed import band_of, has_gate, is_governed, other_gates
 
@@ -30,9 +31,6 @@ HELP: Final[Mapping[str, str]] = {
     "there, and create the pods anew.",
 }
 """What a tenant can do, by the reason for which a pod waits."""
-
-_DISRUPTED: Final = "DisruptionTarget"
-_PREEMPTED: Final = "PreemptionByVkgateway"
 
 
 class GangFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -118,8 +116,8 @@ def _state(pod: Object) -> _Said:
 def _ended(pod: Object, phase: str) -> _Said | None:
     if phase not in ("Succeeded", "Failed"):
         return None
-    disrupted = _condition(pod, _DISRUPTED)
-    if disrupted is not None and disrupted.get("reason") == _PREEMPTED:
+    disrupted = _condition(pod, DISRUPTION_CONDITION)
+    if disrupted is not None and disrupted.get("reason") == PREEMPTED:
         return "ended", "It was evicted: its room was called in by those it is guaranteed to.", _message(disrupted)
     return "ended", f"It has ended: {phase}.", pod["status"].get("message") or ""
 
@@ -127,7 +125,7 @@ def _ended(pod: Object, phase: str) -> _Said | None:
 def _leaving(pod: Object) -> _Said | None:
     if pod["metadata"].get("deletionTimestamp"):
         return "leaving", "It is being deleted.", ""
-    disrupted = _condition(pod, _DISRUPTED)
+    disrupted = _condition(pod, DISRUPTION_CONDITION)
     if disrupted is None or disrupted["status"] != "True":
         return None
     return "leaving", "It was told to go: its room is called in by those it is guaranteed to.", _message(disrupted)

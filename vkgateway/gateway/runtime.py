@@ -13,6 +13,7 @@ from vkgateway.arbiter.facts import Quota
 from vkgateway.gateway.config import Nodes
 from vkgateway.gateway.nodes import NodeSource
 from vkgateway.gateway.planes import Access, NodesSeen
+from vkgateway.gateway.pools import quota
 from vkgateway.gateway.status import Verdict, failing, passed, waiting
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import Backoff
@@ -56,18 +57,8 @@ class Wiring:
 
     def quotas(self) -> tuple[Quota, ...]:
         """What the tenant is guaranteed of each pool, and may use of it at most."""
-        return tuple(
-            Quota(
-                tenant=self.context.name,
-                pool=(source.link.name, source.pool.name),
-                guarantee=milli(source.wanted.guarantee),
-                limit=milli(source.wanted.limit),
-                weight=source.wanted.weight,
-                cells=source.wanted.cells,
-                granted=self.granted,
-            )
-            for source in self.sources.values()
-        )
+        sources = self.sources.values()
+        return tuple(quota(self.context.name, source.wanted, granted=self.granted) for source in sources)
 
     def bindings(self) -> dict[str, Binding]:
         """What each virtual node stands for."""

@@ -14,6 +14,9 @@ ADMITTED_CONDITION: Final = "vkgateway.io/Admitted"
 POOL_SCHEDULED_CONDITION: Final = "vkgateway.io/PoolScheduled"
 """`False` while no node of the pool takes the pod, with the compute scheduler's reason; gone once one does."""
 
+DISRUPTION_CONDITION: Final = "DisruptionTarget"
+"""Kubernetes' own: the pod is ended, or about to be, by a disruption."""
+
 _SCHEDULED: Final = "PodScheduled"
 _READY: Final = "Ready"
 _FROM_BELOW: Final = frozenset(

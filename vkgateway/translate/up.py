@@ -8,7 +8,7 @@ from typing import Any, Final
 from vkgateway.model import times
 from vkgateway.model.objects import Object
 from vkgateway.translate.cleaning import Cleaner
-from vkgateway.translate.conditions import Conditions, placed, tenant_conditions
+from vkgateway.translate.conditions import DISRUPTION_CONDITION, Conditions, placed, tenant_conditions
 from vkgateway.translate.metadata import READINESS_GATES_ANNOTATION
 
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
@@ -199,7 +199,7 @@ def _not_ready(conditions: Conditions, now: datetime) -> Conditions:
 
 
 def _disrupted(conditions: Conditions, taken: Taken, now: datetime) -> Conditions:
-    if any(entry["type"] == "DisruptionTarget" and entry["status"] == "True" for entry in conditions):
+    if any(entry["type"] == DISRUPTION_CONDITION and entry["status"] == "True" for entry in conditions):
         return conditions
-    new = {"type": "DisruptionTarget", "status": "True", "reason": taken.reason, "message": taken.message}
+    new = {"type": DISRUPTION_CONDITION, "status": "True", "reason": taken.reason, "message": taken.message}
     return placed(conditions, new, now=times.render(now))

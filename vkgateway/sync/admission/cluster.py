@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-import msgspec
-
 from vkgateway.arbiter.facts import Pool
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.names import POOL_LABEL
@@ -14,11 +12,8 @@ from vkgateway.model.requests import Milli
 from vkgateway.sync.admission.occupancy import Occupancy
 from vkgateway.sync.admission.pools import PoolFacts
 from vkgateway.sync.compute import ComputeLink, owned_by
-from vkgateway.sync.marks import REQUESTS
 from vkgateway.sync.pods.views import ComputePodView
 from vkgateway.sync.strangers import StrangerView
-
-_decode_requests: Final = msgspec.json.Decoder(Milli).decode
 
 _AVOIDED_LEAST: Final = 2
 """So many nodes may be left alone at once, or a tenth of a cluster's if that is more."""
@@ -108,7 +103,7 @@ class ClusterFacts:
             self._occupancy.drop(uid)
             return
         owner = (pod.tenant, pod.metadata.labels.get(POOL_LABEL, ""))
-        self._occupancy.hold(uid, node=pod.spec.node_name, amounts=requests_of(pod) or {}, owner=owner)
+        self._occupancy.hold(uid, node=pod.spec.node_name, amounts=pod.requests or {}, owner=owner)
 
     def _stranger_changed(self, old: StrangerView | None, new: StrangerView | None) -> None:
         if new is not None:
@@ -116,12 +111,3 @@ class ClusterFacts:
         elif old is not None:
             self._occupancy.drop(old.metadata.uid)
         self._poke_later()
-
-
-def requests_of(pod: ComputePodView) -> Milli | None:
-    """What a compute pod of ours was admitted with, in thousandths; None where it does not say."""
-    text = pod.metadata.annotations.get(REQUESTS)
-    try:
-        return _decode_requests(text) if text is not None else None
-    except msgspec.DecodeError:
-        return None

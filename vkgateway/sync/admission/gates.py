@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-import structlog
-
 from vkgateway.arbiter.decisions import HoldCode
+from vkgateway.arbiter.poolsums import node_name
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
-from vkgateway.model.names import ADMISSION_GATE, virtual_node_name
+from vkgateway.model.names import ADMISSION_GATE
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.beside import Beside
 from vkgateway.sync.admission.conditions import set_condition
@@ -27,8 +26,6 @@ from vkgateway.sync.pods.views import TenantPodView
 from vkgateway.translate.conditions import ADMITTED_CONDITION
 from vkgateway.translate.gangs import Reference
 from vkgateway.translate.governed import ungate_patch
-
-log = structlog.get_logger(__name__)
 
 _PATIENCE: Final = 1.0
 """Seconds that a pod waits before it is told why: most start sooner."""
@@ -156,7 +153,7 @@ class Gates:
         if verdict is None:
             await self.tell(view, member)
         elif verdict.said is Said.ADMITTED and is_gated(view) and not member.waiting_gates:
-            await self._let_go(view, virtual_node_name(verdict.pool[1], verdict.pool[0]))
+            await self._let_go(view, node_name(verdict.pool))
 
     async def _read(self, view: TenantPodView) -> bool:
         """Read a pod as a whole; false where it is another by now, or will never run."""

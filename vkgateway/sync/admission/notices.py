@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final
 
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
@@ -15,9 +14,7 @@ from vkgateway.sync.admission.conditions import set_condition
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.marks import EVICTED, EVICTED_FOR
 from vkgateway.sync.pods.case import Case, above_of, below_of
-
-_DISRUPTED: Final = "DisruptionTarget"
-"""Kubernetes' own condition on pods that are about to be ended by a disruption."""
+from vkgateway.translate.conditions import DISRUPTION_CONDITION
 
 
 class Notices:
@@ -35,9 +32,8 @@ class Notices:
         deadline = times.render(datetime.fromtimestamp(admission.deadline or 0.0, UTC))
         if below.annotations.get(EVICTION_DEADLINE_ANNOTATION) != deadline:
             # Why it goes is written now already: at the deadline only the deletion is left to be done.
-            why = f"{admission.code}: {admission.message}"
-            marks = {EVICTION_DEADLINE_ANNOTATION: deadline, EVICTED_FOR: admission.evicted_for, EVICTED: why}
-            await self._annotate(case.link.client, below, marks)
+            marks = {EVICTED_FOR: admission.evicted_for, EVICTED: admission.why}
+            await self._annotate(case.link.client, below, {EVICTION_DEADLINE_ANNOTATION: deadline, **marks})
         if above.annotations.get(EVICTION_DEADLINE_ANNOTATION) == deadline:
             return
         message = f"{admission.message}; it is deleted at {deadline}"
@@ -72,5 +68,5 @@ class Notices:
     async def _set_condition(self, case: Case, *, status: str, reason: str, message: str) -> None:
         now = datetime.fromtimestamp(self._clock(), UTC)
         await set_condition(
-            self._client, above_of(case), _DISRUPTED, status=status, reason=reason, message=message, now=now
+            self._client, above_of(case), DISRUPTION_CONDITION, status=status, reason=reason, message=message, now=now
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from vkgateway.arbiter.facts import Node, Pool, PoolKey, Toleration
 from vkgateway.arbiter.matching import tolerates
@@ -12,6 +11,7 @@ from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import NodeView
 from vkgateway.model.requests import milli
 from vkgateway.sync.admission.occupancy import Occupancy
+from vkgateway.sync.admission.shapes import toleration
 from vkgateway.translate.poolnodes import PoolNodes
 
 
@@ -59,7 +59,7 @@ class PoolFacts:
         return self._facts
 
     def _anew(self, spec: PoolSpec, members: PoolNodes, occupancy: Occupancy, avoided: frozenset[str]) -> Pool:
-        taken = tuple(_toleration(entry) for entry in spec.tolerations)
+        taken = tuple(toleration(entry) for entry in spec.tolerations)
         old = {node.name: node for node in self._facts.nodes} if self._facts is not None else {}
         self._seen = _Seen(spec, members, avoided)
         self._bare = {node.metadata.name: _bare(node, taken) for node in members.nodes}
@@ -89,13 +89,4 @@ def _bare(view: NodeView, taken: Sequence[Toleration]) -> Node:
         labels=view.metadata.labels,
         taints=tuple(taint for taint in view.spec.taints if not tolerates(taken, taint)),
         usable=view.usable,
-    )
-
-
-def _toleration(entry: dict[str, Any]) -> Toleration:
-    return Toleration(
-        key=entry.get("key") or "",
-        operator=entry.get("operator") or "Equal",
-        value=entry.get("value") or "",
-        effect=entry.get("effect") or "",
     )

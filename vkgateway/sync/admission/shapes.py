@@ -27,7 +27,7 @@ def shape_of(pod: Object, *, carried: frozenset[str], nodes: Mapping[str, Mappin
     return Shape(
         requests=tuple(sorted((name, amount) for name, amount in pod_requests(pod).items() if amount)),
         terms=tuple(dict.fromkeys(_term(term) for term in terms)),
-        tolerations=tuple(dict.fromkeys(_toleration(entry) for entry in tenant_tolerations(spec.get("tolerations")))),
+        tolerations=tuple(dict.fromkeys(toleration(entry) for entry in tenant_tolerations(spec.get("tolerations")))),
         images=frozenset(_images(spec)),
     )
 
@@ -41,7 +41,8 @@ def _term(requirements: Sequence[Mapping[str, Any]]) -> tuple[Requirement, ...]:
     )
 
 
-def _toleration(entry: Mapping[str, Any]) -> Toleration:
+def toleration(entry: Mapping[str, Any]) -> Toleration:
+    """A toleration out of its JSON."""
     return Toleration(
         key=entry.get("key") or "",
         operator=entry.get("operator") or "Equal",

@@ -15,7 +15,6 @@ from vkgateway.model.names import (
     EVICTION_DEADLINE_ANNOTATION,
     POOL_LABEL,
 )
-from vkgateway.sync.admission.cluster import requests_of
 from vkgateway.sync.admission.gangs import Seen
 from vkgateway.sync.admission.member import Member
 from vkgateway.sync.admission.verdicts import Book, Said, Verdict
@@ -144,7 +143,7 @@ def ending_gang(tenant: str, pod: ComputePodView, cluster: str, *, now: float) -
     grace = pod.spec.termination_grace_period_seconds
     ending = Pod(
         uid=pod.tenant_uid,
-        shape=Shape.of(requests_of(pod) or {}),
+        shape=Shape.of(pod.requests or {}),
         state=PodState.ENDING,
         pool=said.pool,
         node=said.node,

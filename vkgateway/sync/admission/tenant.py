@@ -9,8 +9,8 @@ from typing import Final, Protocol
 from vkgateway.arbiter.decisions import Admit, Evict, Hold, Promote, Reprieve
 from vkgateway.arbiter.facts import Gang, PodState, PoolKey, Quota
 from vkgateway.arbiter.limits import Admission
+from vkgateway.arbiter.poolsums import node_name
 from vkgateway.kube.reflector import Reflector
-from vkgateway.model.names import virtual_node_name
 from vkgateway.sync.admission.accounts import Accounts, Audience
 from vkgateway.sync.admission.gangs import Bounds, Seen, TenantGangs
 from vkgateway.sync.admission.member import Member
@@ -331,5 +331,5 @@ class TenantAdmission:
 
 
 def _waits(hold: Hold, pool: PoolKey | None, now: float) -> Waits:
-    node = virtual_node_name(pool[1], pool[0]) if pool is not None else ""
+    node = node_name(pool) if pool is not None else ""
     return Waits(hold.code, hold.message, sentence(hold, pool=node, now=now))

@@ -15,7 +15,7 @@ from vkgateway.sync.marks import RETAKEN
 from vkgateway.sync.pods import record
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 from vkgateway.translate.context import PoolContext, TenantContext
-from vkgateway.translate.governed import is_governed
+from vkgateway.translate.governed import is_extended, is_governed
 from vkgateway.translate.policy import Refusal, refusals
 from vkgateway.translate.references import TokenSource, references
 
@@ -68,14 +68,16 @@ def make_plan(pod: Object, *, tenant: TenantContext, pool: PoolContext | None) -
         ("configmaps", namespace, name) for name, optional in refers.config_maps.items() if not optional
     ]
     mandatory += [("secrets", namespace, name) for name, optional in refers.secrets.items() if not optional]
+    requests = pod_requests(pod)
     return Plan(
         uid=pod["metadata"]["uid"],
         references=tuple(everything),
         mandatory=tuple(mandatory),
         tokens=refers.tokens,
         service_account=pod["spec"].get("serviceAccountName") or "default",
-        requests=pod_requests(pod),
-        governed=is_governed(pod),
+        requests=requests,
+        # Most pods ask for nothing of the kind: those are not summed up a second time.
+        governed=any(map(is_extended, requests)) and is_governed(pod),
         refusals=refusals(pod, tenant=tenant, pool=pool),
     )
 

@@ -256,9 +256,8 @@ class Downward:
         if left > 0:
             self._later(case.key, left)
             return
-        why = f"{admission.code}: {admission.message}"
-        if below.metadata.annotations.get(EVICTED) != why:
-            await self._patch_metadata(case, {"uid": below.metadata.uid, "annotations": {EVICTED: why}})
+        if below.metadata.annotations.get(EVICTED) != admission.why:
+            await self._patch_metadata(case, {"uid": below.metadata.uid, "annotations": {EVICTED: admission.why}})
         if below.metadata.deletion_timestamp is None:
             await self._delete(case, grace=_capped(below.spec.termination_grace_period_seconds, admission.grace))
 

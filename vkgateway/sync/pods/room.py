@@ -8,18 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection
-from typing import Final
-
-import msgspec
 
 from vkgateway.arbiter.limits import Admission, Limits
 from vkgateway.model.names import POOL_LABEL, virtual_node_name
 from vkgateway.model.requests import Milli
 from vkgateway.sync.compute import ComputeLink, Key
-from vkgateway.sync.marks import REQUESTS
-from vkgateway.sync.pods.views import ComputePodView, TenantPodView
-
-_decode_requests: Final = msgspec.json.Decoder(Milli).decode
+from vkgateway.sync.pods.views import TenantPodView
 
 
 class Room:
@@ -91,7 +85,7 @@ class Room:
         below = link.pod(self._tenant, key)
         if below is None or below.ended:
             return
-        requests = _requests(below)
+        requests = below.requests
         if requests is not None:
             node = virtual_node_name(below.metadata.labels.get(POOL_LABEL, ""), link.name)
             self.running(key, uid=below.tenant_uid, node=node, requests=requests)
@@ -104,12 +98,3 @@ class Room:
         for held in self._limits.release(uid):
             if held in self._held:
                 self._wake(self._held[held])
-
-
-def _requests(below: ComputePodView) -> Milli | None:
-    """What a compute pod was admitted with; None where it does not say."""
-    text = below.metadata.annotations.get(REQUESTS)
-    try:
-        return _decode_requests(text) if text is not None else None
-    except msgspec.DecodeError:
-        return None

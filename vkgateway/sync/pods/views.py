@@ -14,6 +14,8 @@ from vkgateway.model.names import (
     UID_ANNOTATION,
 )
 from vkgateway.model.objects import Meta
+from vkgateway.model.requests import Milli
+from vkgateway.sync.marks import REQUESTS
 
 _KEPT_MAX = 32 * 1024
 """Bytes of a pod that are kept until it stands below. Tenants may hold back thousands of pods, of a megabyte each."""
@@ -59,6 +61,7 @@ class _Parts(msgspec.Struct, gc=False):
 
 
 _parts = msgspec.json.Decoder(_Parts)
+_requests = msgspec.json.Decoder(Milli)
 _spec = msgspec.json.Decoder(PodSpecFields)
 _status = msgspec.json.Decoder(PodStatusFields)
 
@@ -110,6 +113,15 @@ class ComputePodView(msgspec.Struct, gc=False):
     def tenant_uid(self) -> str:
         """UID of the tenant pod that it says to stand for."""
         return self.metadata.annotations.get(UID_ANNOTATION, "")
+
+    @property
+    def requests(self) -> Milli | None:
+        """What it was admitted with, in thousandths; None where it does not say."""
+        text = self.metadata.annotations.get(REQUESTS)
+        try:
+            return _requests.decode(text) if text is not None else None
+        except msgspec.DecodeError:
+            return None
 
     @property
     def held(self) -> bool:
