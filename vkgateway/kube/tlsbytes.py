@@ -65,8 +65,14 @@ class Tls:
             self.ended = True
         if chunks and self._resumption is not None:
             # The server's ticket comes after the handshake, and has come before what it says first.
-            self._resumption.session, self._resumption = self._session.session, None
+            self._keep_ticket(self._resumption)
+            self._resumption = None
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _keep_ticket(self, resumption: Resumption) -> None:
+        """Keep the ticket, unless the one there is did its service just now: to read one costs as much as a request."""
+        if not self._session.session_reused:
+            resumption.session = self._session.session
 
     def _shake_hands(self) -> bool:
         try:

@@ -72,11 +72,13 @@ Decide = Callable[[Snapshot, float], Decisions]
 def _incremental() -> Decide:
     """`decide`, which carries over what did not change since it was called last.
 
-    Loaded when first needed: it brings numpy, for which a starting gateway should not wait.
+    Loaded when there is first a gang: it brings numpy, for which a starting gateway should not wait.
     """
     carry: Carry | None = None
 
     def decide(snapshot: Snapshot, now: float) -> Decisions:
+        if not snapshot.gangs:
+            return Decisions()
         from vkgateway.arbiter import cycle
         from vkgateway.arbiter.carry import Carry
 
