@@ -17,6 +17,9 @@ from vkgateway.model.errors import ConflictError, InputError
 _LOCAL_PORTS: Final = frozenset({"etcd", "etcd-peer", "hollow-kubelet", "gateway-health"})
 """Those that only this machine's own processes call: they stay on loopback."""
 
+Socket = tuple[str, int]
+"""An address and a port."""
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -30,13 +33,16 @@ class Surroundings:
     """The machine's own address, for a platform without an interface."""
     ports_held: Collection[int] = ()
     """Ports that the platform's own processes listen at."""
+    neighbours: frozenset[Socket] = frozenset()
+    """What other platforms have chosen, whether they run or not."""
 
 
-def look(*, ports_held: Collection[int] = ()) -> Surroundings:
+def look(*, ports_held: Collection[int] = (), neighbours: frozenset[Socket] = frozenset()) -> Surroundings:
     """See what the machine is like."""
     if network.may_make_interfaces():
-        return Surroundings(interfaces=network.links(), ports_held=ports_held)
-    return Surroundings(own_interface=False, primary_address=network.primary_address(), ports_held=ports_held)
+        return Surroundings(interfaces=network.links(), ports_held=ports_held, neighbours=neighbours)
+    address = network.primary_address()
+    return Surroundings(own_interface=False, primary_address=address, ports_held=ports_held, neighbours=neighbours)
 
 
 def merge(record: PlatformRecord, options: UpOptions) -> PlatformRecord:
@@ -84,14 +90,24 @@ def choose_ports(
     """
     chosen = ports.choose(
         PORTS,
-        addresses={name: etcd.HOST if name in _LOCAL_PORTS else record.address for name in PORTS},
+        addresses={name: _address(record, name) for name in PORTS},
         kept=record.ports,
         asked=options.ports,
         port_range=options.port_range,
         ours=surroundings.ports_held,
+        others=surroundings.neighbours,
         free=free,
     )
     return msgspec.structs.replace(record, ports=chosen)
+
+
+def sockets(record: PlatformRecord) -> frozenset[Socket]:
+    """Return where the platform listens while it runs."""
+    return frozenset((_address(record, name), port) for name, port in record.ports.items())
+
+
+def _address(record: PlatformRecord, port: str) -> str:
+    return etcd.HOST if port in _LOCAL_PORTS else record.address
 
 
 def _asked(options: UpOptions) -> dict[str, object]:

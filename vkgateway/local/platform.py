@@ -16,7 +16,7 @@ from vkgateway.controlplane.plane import ComponentName
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
-from vkgateway.local import choices, compute, etcd, gateway_process, network, processes, real
+from vkgateway.local import choices, compute, etcd, gateway_process, neighbours, network, processes, real
 from vkgateway.local import record as records
 from vkgateway.local.disk import check_room, disk_errors
 from vkgateway.local.hollow import kwok, nodes
@@ -30,6 +30,7 @@ from vkgateway.local.record import PlatformRecord
 from vkgateway.local.steps import Report, Step, run_steps
 from vkgateway.model.errors import ConflictError, VkgatewayError
 from vkgateway.model.names import FIELD_MANAGER
+from vkgateway.programs.binaries.cache import Cache
 from vkgateway.programs.binaries.resolver import Resolver
 from vkgateway.programs.supervisor.client import SupervisorClient, start_supervisor
 from vkgateway.programs.supervisor.spec import ProcessSpec
@@ -53,7 +54,8 @@ async def up(data_dir: Path, options: UpOptions, *, report: Report) -> PlatformR
         wanted = msgspec.structs.replace(wanted, real_node_why_not=real.why_no_real_node(wanted.real_node))
         # Before anything is made or written down: this is what takes minutes, and what fails on a wrong version.
         programs = await _programs(wanted, options, report=report)
-        record = _settle(paths, wanted, options, new=existing is None)
+        with neighbours.others(options.cache_dir or Cache.default_root(), data_dir) as others:
+            record = _settle(paths, wanted, options, others=others, new=existing is None)
         supervisor = await start_supervisor(data_dir)
         await Startup(paths, record, options, programs=programs, supervisor=supervisor, report=report).run()
         return record
@@ -72,9 +74,11 @@ async def _programs(record: PlatformRecord, options: UpOptions, *, report: Repor
     return found
 
 
-def _settle(paths: Paths, wanted: PlatformRecord, options: UpOptions, *, new: bool) -> PlatformRecord:
+def _settle(
+    paths: Paths, wanted: PlatformRecord, options: UpOptions, *, others: frozenset[choices.Socket], new: bool
+) -> PlatformRecord:
     """Settle address and ports, and write all choices down; a new platform that is refused leaves nothing."""
-    surroundings = choices.look(ports_held=processes.listening(paths.data_dir))
+    surroundings = choices.look(ports_held=processes.listening(paths.data_dir), neighbours=others)
     placed = choices.place(wanted, surroundings=surroundings)
     owner = network.alias(paths.data_dir)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 import psutil
 
@@ -39,12 +39,14 @@ def choose(
     asked: Mapping[str, int],
     port_range: tuple[int, int] | None,
     ours: Iterable[int] = (),
+    others: Container[tuple[str, int]] = (),
     free: PortTest = is_free,
 ) -> dict[str, int]:
     """Choose a port for each name in `preferred`, at the address that `addresses` gives it.
 
     A port `asked` for counts first, then the one `kept` from before (either has to be free or among `ours`,
-    those our own processes hold); else the preferred one or the next free one after it, within `port_range`.
+    those our own processes hold); else the preferred one or the next free one after it, within `port_range`, that is
+    not one of the `others` (address and port): those will be in use.
 
     Raises:
         ConflictError: a port that was asked for or kept is in use by somebody else.
@@ -60,7 +62,12 @@ def choose(
     for name, first in preferred.items():
         if name not in chosen:
             chosen[name] = _search(
-                name, first, address=addresses[name], port_range=port_range, used=set(chosen.values()), free=free
+                name,
+                first,
+                address=addresses[name],
+                port_range=port_range,
+                used=set(chosen.values()),
+                free=lambda address, port: (address, port) not in others and free(address, port),
             )
     return chosen
 

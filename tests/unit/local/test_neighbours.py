@@ -1,0 +1,65 @@
+"""Platforms side by side: what one has chosen, no other chooses."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+from vkgateway.local import choices, neighbours, record
+from vkgateway.local.choices import Surroundings
+from vkgateway.local.options import PORTS, UpOptions
+from vkgateway.local.paths import Paths
+from vkgateway.local.record import PlatformRecord
+
+
+def settle(folder: Path, data_dir: Path, *, address: str = "192.0.2.7") -> PlatformRecord:
+    """Choose ports on a machine where nobody listens yet, as `up` does before it starts anything."""
+    with neighbours.others(folder, data_dir) as others:
+        surroundings = Surroundings(own_interface=False, primary_address=address, neighbours=others)
+        placed = choices.place(PlatformRecord(), surroundings=surroundings)
+        chosen = choices.choose_ports(placed, UpOptions(), surroundings=surroundings, free=lambda _address, _port: True)
+        data_dir.mkdir(parents=True, exist_ok=True)
+        record.save(Paths(data_dir).record, chosen)
+    return chosen
+
+
+def test_two_that_do_not_run_yet_choose_different_ports(tmp_path: Path) -> None:
+    first, second = (settle(tmp_path / "known", tmp_path / name) for name in ("a", "b"))
+    assert first.ports == dict(PORTS)
+    assert not choices.sockets(first) & choices.sockets(second)
+
+
+def test_the_same_port_at_another_address_is_no_conflict(tmp_path: Path) -> None:
+    settle(tmp_path / "known", tmp_path / "a", address="10.213.0.1")
+    second = settle(tmp_path / "known", tmp_path / "b", address="10.213.1.1")
+    assert second.ports["compute-api"] == PORTS["compute-api"]
+    assert second.ports["etcd"] != PORTS["etcd"]  # both have it on loopback
+
+
+def test_what_a_removed_platform_had_is_free_again(tmp_path: Path) -> None:
+    settle(tmp_path / "known", tmp_path / "a")
+    shutil.rmtree(tmp_path / "a")
+    assert settle(tmp_path / "known", tmp_path / "b").ports == dict(PORTS)
+
+
+def test_a_damaged_list_or_record_stops_nobody(tmp_path: Path) -> None:
+    known = tmp_path / "known"
+    settle(known, tmp_path / "a")
+    Paths(tmp_path / "a").record.write_text("{")
+    assert settle(known, tmp_path / "b").ports == dict(PORTS)
+    (known / "platforms.json").write_text("nothing")
+    assert settle(known, tmp_path / "c").ports == dict(PORTS)
+
+
+def test_whoever_chooses_at_the_same_moment_waits(tmp_path: Path) -> None:
+    known, found = tmp_path / "known", list[PlatformRecord]()
+    other = threading.Thread(target=lambda: found.append(settle(known, tmp_path / "b")))
+    with neighbours.others(known, tmp_path / "a"):
+        other.start()
+        other.join(timeout=0.2)
+        assert not found
+        (tmp_path / "a").mkdir()
+        record.save(Paths(tmp_path / "a").record, PlatformRecord(address="192.0.2.7", ports=dict(PORTS)))
+    other.join(timeout=10)
+    assert not choices.sockets(found[0]) & {("192.0.2.7", port) for port in PORTS.values()}

@@ -1,0 +1,56 @@
+"""Other platforms on this machine: what one has chosen, no other chooses, though it may not run, or not yet."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from vkgateway.controlplane.files import write_file
+from vkgateway.local import choices
+from vkgateway.local import record as records
+from vkgateway.local.paths import Paths
+from vkgateway.model.errors import VkgatewayError
+
+_FILE: Final = "platforms.json"
+_LOCK: Final = "platforms.lock"
+_decode = msgspec.json.Decoder(list[str]).decode
+
+
+@contextlib.contextmanager
+def others(folder: Path, data_dir: Path) -> Iterator[frozenset[choices.Socket]]:
+    """Give the addresses and ports of this user's other platforms; until the block ends, none of them chooses any.
+
+    `folder` is where platforms know of each other. The platform in `data_dir` is known to the others from then on,
+    until its record is gone.
+    """
+    data_dir = data_dir.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        known = {place for place in _read(folder / _FILE) if place != data_dir and Paths(place).record.exists()}
+        yield frozenset(socket for place in known for socket in _sockets(place))
+        write_file(folder / _FILE, msgspec.json.encode(sorted(str(place) for place in {*known, data_dir})))
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path) -> list[Path]:
+    try:
+        return [Path(place) for place in _decode(path.read_bytes())]
+    except (FileNotFoundError, msgspec.DecodeError):
+        return []  # What is lost costs no more than another number at the next `up`.
+
+
+def _sockets(data_dir: Path) -> frozenset[choices.Socket]:
+    try:
+        record = records.load(Paths(data_dir).record)
+    except (VkgatewayError, OSError):
+        return frozenset()
+    return choices.sockets(record) if record is not None else frozenset()
