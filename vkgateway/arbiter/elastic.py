@@ -10,6 +10,7 @@ from vkgateway.arbiter.facts import Band, Pod, PodState
 from vkgateway.arbiter.inside import Inside
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import in_turn
+from vkgateway.arbiter.lots import core_of
 from vkgateway.arbiter.plans import among, place_now
 from vkgateway.arbiter.standing import Standing
 
@@ -68,8 +69,11 @@ def _placed(ask: Ask, standing: Standing, nodes: dict[str, str]) -> tuple[Pod, .
 
 
 def _inside(standing: Standing, ask: Ask, pod: Pod) -> dict[str, str] | None:
-    """A place inside the tenant's cells, which are held then."""
+    """A place inside the tenant's cells, which are held then. Not while the gang's core borrows: that may have to go,
+    and takes along whatever runs beyond it, which then would be work inside its guarantee."""
     if ask.gang.band is not Band.GUARANTEED or not standing.allows_inside(ask.tenant, [pod]):
+        return None
+    if not all(standing.is_inside(one.uid) for one in core_of(ask.gang, ask.running)):
         return None
     inside = Inside(standing.cells, ask.tenant, [pod], among=among(standing, ask))
     nodes = inside(standing.room)
