@@ -90,6 +90,21 @@ def test_surplus_goes_before_whole_gangs_and_comes_back() -> None:
     assert len(there.placed("elastic")) == 4
 
 
+def test_surplus_is_not_inside_while_its_core_borrows() -> None:
+    """Were it, the gang as a whole could not be called in, and whoever is guaranteed its room would wait for ever."""
+    there = cluster(2, quota("a", 8), quota("c", 4))
+    there.add(gang("most", "c", [4, 4, 4], minimum=2))
+    there.cycle()
+    assert there.borrowed("most") == {True}
+    for name in ("one", "two"):
+        there.add(gang(name, "a", [4]))
+        there.cycle()
+
+    there.settle(20)
+
+    assert there.running() >= {"one", "two"}
+
+
 def test_work_inside_cells_stays() -> None:
     there = cluster(2, quota("a", 8), quota("b", 8))
     there.add(gang("one", "a", [8]), gang("more", "a", [8]))
