@@ -5,8 +5,8 @@
         server.fail("GET", "/pods", status=429, retry_after=1)
 
 It knows lists with pages and selectors, watches with bookmarks, history and 410, streaming lists, all four
-patch types, the status, binding, eviction and token subresources, graceful deletion, finalizers,
-preconditions and discovery. It validates nothing.
+patch types, the status, resize, ephemeralcontainers, binding, eviction and token subresources, graceful
+deletion, finalizers, preconditions and discovery. It validates nothing.
 """
 
 from __future__ import annotations
@@ -340,6 +340,8 @@ class FakeApiServer:
                 new = copy.deepcopy(_PATCHES[request.content_type](old, patch))
             except ValueError as error:
                 raise Refusal(422, "Invalid", str(error)) from error
+            if target.resource is PODS and target.subresource != "status":
+                _check_pod_change(target.subresource, old["spec"], new["spec"])
             if isinstance(patch, dict) and "resourceVersion" not in patch.get("metadata", {}):
                 new["metadata"].pop("resourceVersion", None)
         return web.json_response(
@@ -424,6 +426,27 @@ class FakeApiServer:
         event = change.event(selection) if change.resource == resource else None
         if event is not None:
             await _send(response, *event)
+
+
+def _check_pod_change(subresource: str, old: Document, new: Document) -> None:
+    """Refuse what only a subresource can change, and what a subresource cannot."""
+    added = new.get("ephemeralContainers") != old.get("ephemeralContainers")
+    resized = _amounts(new) != _amounts(old)
+    rest = [{key: value for key, value in spec.items() if key not in _OF_SUBRESOURCES} for spec in (new, old)]
+    if (
+        added != (subresource == "ephemeralcontainers")
+        or resized != (subresource == "resize")
+        or (subresource and rest[0] != rest[1])
+    ):
+        raise Refusal(422, "Invalid", "spec: Forbidden: pod updates may not change fields other than these")
+
+
+_OF_SUBRESOURCES = ("ephemeralContainers", "containers", "initContainers", "resources")
+
+
+def _amounts(spec: Document) -> list[Any]:
+    whole = [*spec.get("initContainers", []), *spec.get("containers", []), spec]
+    return [part.get("resources") for part in whole]
 
 
 async def _send(response: web.StreamResponse, kind: str, document: Document) -> None:

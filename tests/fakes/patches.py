@@ -11,6 +11,7 @@ _MERGE_KEYS = {
     "conditions": "type",
     "containers": "name",
     "initContainers": "name",
+    "ephemeralContainers": "name",
     "volumes": "name",
     "env": "name",
     "ownerReferences": "uid",

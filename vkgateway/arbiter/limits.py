@@ -83,6 +83,24 @@ class Limits:
         room.waiting[uid] = requests
         return Admission("held", WAITING_FOR_QUOTA, _sentence(node, over, requests, room))
 
+    def resize(self, uid: str, requests: Milli) -> Admission:
+        """Let a pod that runs use other amounts, if what it wants more of fits; otherwise it keeps what it has."""
+        room = self._nodes[self._where[uid]]
+        held = room.pods[uid]
+        more = {name: value - held.get(name, 0) for name, value in requests.items() if value > held.get(name, 0)}
+        over = [name for name, value in more.items() if room.used.get(name, 0) + value > room.limit.get(name, 0)]
+        if over:
+            return Admission("held", WAITING_FOR_QUOTA, _sentence(self._where[uid], over, more, room, what="more "))
+        for name in requests.keys() | held.keys():
+            room.used[name] = room.used.get(name, 0) + requests.get(name, 0) - held.get(name, 0)
+        room.pods[uid] = requests
+        return ADMITTED
+
+    def counted(self, uid: str) -> Milli | None:
+        """What a pod that runs is counted with; None where it is not known to run."""
+        node = self._where.get(uid)
+        return self._nodes[node].pods[uid] if node is not None else None
+
     def release(self, uid: str) -> list[str]:
         """Forget a pod that has ended or gone; returns the pods that were held on its node, in the order of asking."""
         for room in self._nodes.values():
@@ -107,8 +125,8 @@ class Limits:
         self._where[uid] = node
 
 
-def _sentence(node: str, over: list[str], requests: Milli, room: _Node) -> str:
+def _sentence(node: str, over: list[str], requests: Milli, room: _Node, *, what: str = "") -> str:
     wanted, used, limit = (
         render_milli({name: amounts.get(name, 0) for name in over}) for amounts in (requests, room.used, room.limit)
     )
-    return f"needs {wanted} on {node}; in use: {used}; limit: {limit}"
+    return f"needs {what}{wanted} on {node}; in use: {used}; limit: {limit}"

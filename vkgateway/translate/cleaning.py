@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
-from vkgateway.model.names import NAMESPACE_ANNOTATION, UID_ANNOTATION
+from vkgateway.model.names import COMPUTE_ROOT_CA, NAMESPACE_ANNOTATION, TENANT_ROOT_CA, UID_ANNOTATION
 from vkgateway.model.objects import Object
 
 _HOST_PATH: Final = re.compile(
@@ -22,15 +22,22 @@ class Cleaner:
     replacements: tuple[tuple[str, str], ...]
 
     @classmethod
-    def for_pod(cls, compute_pod: Object, *, hide: Iterable[str], node_name: str) -> "Cleaner":
-        """For messages about one compute pod: its node, namespace and uid become the tenant's; `hide` the node."""
+    def for_pod(cls, compute_pod: Object, *, hide: Iterable[str], node_name: str, node_ip: str = "") -> "Cleaner":
+        """For messages about one compute pod: its node, namespace and uid become the tenant's; `hide` the node.
+
+        The addresses of its host become `node_ip`, where there is one.
+        """
         metadata = compute_pod.get("metadata") or {}
+        status = compute_pod.get("status") or {}
         annotations = metadata.get("annotations") or {}
         pairs = [
             (metadata.get("namespace"), annotations.get(NAMESPACE_ANNOTATION)),
             (metadata.get("uid"), annotations.get(UID_ANNOTATION)),
             ((compute_pod.get("spec") or {}).get("nodeName"), node_name),
+            (status.get("nominatedNodeName"), node_name),
+            *((entry.get("ip"), node_ip) for entry in status.get("hostIPs") or ()),
             *((name, node_name) for name in hide),
+            (COMPUTE_ROOT_CA, TENANT_ROOT_CA),
         ]
         return cls(tuple((old, new) for old, new in pairs if old and new and old != new))
 
@@ -42,6 +49,14 @@ class Cleaner:
         if "/run/" in text or "/var/" in text or "/etc/" in text:
             text = _HOST_PATH.sub(_HIDDEN_PATH, text)
         return text
+
+    def clean_all(self, value: Any) -> Any:
+        """A value of JSON with all texts in it clean."""
+        if isinstance(value, str):
+            return self.clean(value)
+        if isinstance(value, dict):
+            return {key: self.clean_all(inner) for key, inner in value.items()}
+        return [self.clean_all(inner) for inner in value] if isinstance(value, list) else value
 
 
 @lru_cache(maxsize=4096)

@@ -36,9 +36,16 @@ _FROM_BELOW: Final = frozenset(
 
 
 def tenant_conditions(
-    below: Sequence[Object], above: Sequence[Object], *, gates: Sequence[str], clean: Callable[[str], str]
+    below: Sequence[Object],
+    above: Sequence[Object],
+    *,
+    gates: Sequence[str],
+    clean: Callable[[str], str],
+    observed: int = 0,
 ) -> Conditions:
     """The conditions that the tenant's pod should have, given those of the compute pod and those it has.
+
+    `observed` takes the place of the compute pod's generation; 0: none is told.
 
     PodScheduled and conditions of readiness gates are the tenant's own. Conditions that only stand above stay, except
     those of `_FROM_BELOW`. A pod with readiness gates is Ready if it is below and the gates are True above.
@@ -50,11 +57,11 @@ def tenant_conditions(
         if kind in gates:
             continue
         if kind == _SCHEDULED:
-            made += _scheduled(entry, standing, clean)
+            made += _scheduled(entry, standing, clean, observed)
         elif kind == _READY and gates:
-            made.append(_gated(_cleaned(entry, clean), standing, gates))
+            made.append(_gated(_cleaned(entry, clean, observed), standing, gates))
         else:
-            made.append(_cleaned(entry, clean))
+            made.append(_cleaned(entry, clean, observed))
     present = {entry["type"] for entry in made} | _FROM_BELOW
     return made + [entry for entry in above if entry["type"] not in present]
 
@@ -69,17 +76,17 @@ def placed(conditions: Sequence[Object], new: Object, *, now: str) -> Conditions
     return [made if entry is old else entry for entry in conditions]
 
 
-def _scheduled(entry: Object, standing: dict[str, Object], clean: Callable[[str], str]) -> Conditions:
+def _scheduled(entry: Object, standing: dict[str, Object], clean: Callable[[str], str], observed: int) -> Conditions:
     """The tenant's PodScheduled, or without one the compute pod's once it is True.
 
     Above, a bound pod is scheduled. That no node below takes it is told by a condition of ours.
     """
     if entry["status"] == "True":
-        return [standing.get(_SCHEDULED) or _cleaned(entry, clean)]
+        return [standing.get(_SCHEDULED) or _cleaned(entry, clean, observed)]
     kept = [standing[_SCHEDULED]] if _SCHEDULED in standing else []
     if not entry.get("reason"):
         return kept
-    return [*kept, {**_cleaned(entry, clean), "type": POOL_SCHEDULED_CONDITION}]
+    return [*kept, {**_cleaned(entry, clean, observed), "type": POOL_SCHEDULED_CONDITION}]
 
 
 def _gated(ready: Object, standing: dict[str, Object], gates: Sequence[str]) -> Object:
@@ -98,13 +105,19 @@ def _gated(ready: Object, standing: dict[str, Object], gates: Sequence[str]) -> 
     return {**ready, "status": "False", "reason": "ReadinessGatesNotReady", "message": ", ".join(lacking)}
 
 
-def _cleaned(entry: Object, clean: Callable[[str], str]) -> Object:
-    """A condition without the compute pod's generation, which means nothing above, and with a clean message."""
+def _cleaned(entry: Object, clean: Callable[[str], str], observed: int) -> Object:
+    """A condition with a clean message and the tenant pod's generation instead of the compute pod's, if it has one."""
     message = entry.get("message")
     cleaned = clean(message) if message else message
-    if cleaned == message and "observedGeneration" not in entry:
+    generation = entry.get("observedGeneration")
+    if cleaned == message and (generation is None or generation == observed):
         return entry
-    made = {key: value for key, value in entry.items() if key != "observedGeneration"}
+    made = {**entry}
+    if generation is not None:
+        if observed:
+            made["observedGeneration"] = observed
+        else:
+            del made["observedGeneration"]
     if message:
         made["message"] = cleaned
     return made

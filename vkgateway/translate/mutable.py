@@ -1,17 +1,29 @@
 """What may change in a pod that already stands below: the patch that makes it so, and what cannot be done yet."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from vkgateway.model.names import is_forbidden_annotation, is_reserved, is_reserved_annotation
+from vkgateway.model.names import (
+    is_forbidden_annotation,
+    is_reserved,
+    is_reserved_annotation,
+    token_secret_name,
+)
 from vkgateway.model.objects import Object
-from vkgateway.model.quantity import parse
+from vkgateway.translate.containers import pod_values
 from vkgateway.translate.context import PoolContext, TenantContext
 from vkgateway.translate.downward import ANNOTATIONS_ANNOTATION, LABELS_ANNOTATION
 from vkgateway.translate.metadata import copied_keys, forward_annotations, forward_labels
 from vkgateway.translate.placement import forward_tolerations
-from vkgateway.translate.policy import NOT_SUPPORTED, RESERVED, Refusal
+from vkgateway.translate.policy import RESERVED, Refusal
+from vkgateway.translate.subresources import (
+    Subresource,
+    ephemeral_patch,
+    ephemeral_violations,
+    new_ephemeral,
+    resize_patch,
+)
 
 _DERIVED: Final = (LABELS_ANNOTATION, ANNOTATIONS_ANNOTATION)
 _CONTAINER_KINDS: Final = ("initContainers", "containers")
@@ -19,17 +31,22 @@ _CONTAINER_KINDS: Final = ("initContainers", "containers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """A strategic merge patch for the compute pod (None: nothing to do), and changes above that stay above."""
+    """Strategic merge patches for the compute pod and its subresources, and changes above that stay above.
 
-    patch: Object | None
-    unsupported: tuple[Refusal, ...]
+    `patch` is None where there is nothing to do.
+    """
+
+    patch: Object | None = None
+    subresources: Mapping[Subresource, Object] = field(default_factory=dict)
+    unsupported: tuple[Refusal, ...] = ()
 
 
 def spec_changes(tenant_pod: Object, compute_pod: Object, *, tenant: TenantContext, pool: PoolContext) -> Changes:
     """Compare what may change of a running pod, whole tenant pod against whole compute pod.
 
-    Forwarded are labels, annotations (and what downward API volumes read of both), images, activeDeadlineSeconds
-    and added tolerations. What others put on the compute pod below stays there.
+    Forwarded are labels, annotations (and what downward API volumes read of both), images, activeDeadlineSeconds,
+    added tolerations, added ephemeral containers and amounts of resources. What others put on the compute pod below
+    stays there.
     """
     patch: Object = {}
     metadata = _metadata_changes(tenant_pod, compute_pod, tenant=tenant, pool=pool)
@@ -38,7 +55,18 @@ def spec_changes(tenant_pod: Object, compute_pod: Object, *, tenant: TenantConte
     spec = _spec_changes(tenant_pod["spec"], compute_pod["spec"], pool)
     if spec:
         patch["spec"] = spec
-    return Changes(patch=patch or None, unsupported=tuple(_unsupported(tenant_pod, compute_pod)))
+    unsupported = _reserved_keys(tenant_pod["metadata"])
+    subresources: dict[Subresource, Object] = {}
+    added, refused = _allowed_ephemeral(tenant_pod, compute_pod, tenant)
+    if added:
+        metadata = tenant_pod["metadata"]
+        secret = token_secret_name(metadata["name"], metadata["uid"])
+        values = pod_values(tenant_pod, tenant=tenant, node_name=pool.node_name, token_secret=secret)
+        subresources["ephemeralcontainers"] = ephemeral_patch(added, values)
+    resize = resize_patch(tenant_pod["spec"], compute_pod["spec"])
+    if resize is not None:
+        subresources["resize"] = resize
+    return Changes(patch=patch or None, subresources=subresources, unsupported=(*unsupported, *refused))
 
 
 def _metadata_changes(tenant_pod: Object, compute_pod: Object, *, tenant: TenantContext, pool: PoolContext) -> Object:
@@ -89,9 +117,8 @@ def _spec_changes(wanted: Mapping[str, Any], actual: Mapping[str, Any], pool: Po
     return changes
 
 
-def _unsupported(tenant_pod: Object, compute_pod: Object) -> list[Refusal]:
-    wanted, actual = tenant_pod["spec"], compute_pod["spec"]
-    found = [
+def _reserved_keys(metadata: Mapping[str, Any]) -> list[Refusal]:
+    return [
         Refusal(
             field=f"metadata.{kind}[{key}]",
             value=value,
@@ -99,40 +126,29 @@ def _unsupported(tenant_pod: Object, compute_pod: Object) -> list[Refusal]:
             message=f"{kind[:-1]} {key} is reserved to the platform; it has no effect",
         )
         for kind, is_refused in (("labels", is_reserved), ("annotations", is_forbidden_annotation))
-        for key, value in (tenant_pod["metadata"].get(kind) or {}).items()
+        for key, value in (metadata.get(kind) or {}).items()
         if is_refused(key)
     ]
-    if wanted.get("ephemeralContainers"):
-        names = ", ".join(container["name"] for container in wanted["ephemeralContainers"])
-        message = f"ephemeral containers are not supported yet; {names} will not start"
-        found.append(Refusal(field="spec.ephemeralContainers", value=names, rule=NOT_SUPPORTED, message=message))
-    for kind in _CONTAINER_KINDS:
-        found += _resized(wanted.get(kind) or (), actual.get(kind) or (), kind)
-    if _differs(wanted.get("resources"), actual.get("resources")):
-        found.append(_resize("spec.resources", tenant_pod["metadata"]["name"]))
-    return found
 
 
-def _resized(wanted: Any, actual: Any, kind: str) -> list[Refusal]:
-    standing = {container["name"]: container.get("resources") for container in actual}
-    return [
-        _resize(f"spec.{kind}[{container['name']}].resources", container["name"])
-        for container in wanted
-        if container["name"] in standing and _differs(container.get("resources"), standing[container["name"]])
-    ]
-
-
-def _resize(field: str, name: str) -> Refusal:
-    message = f"resizing a running pod is not supported yet; {name} keeps the resources that it started with"
-    return Refusal(field=field, value=name, rule=NOT_SUPPORTED, message=message)
-
-
-def _differs(wanted: Mapping[str, Any] | None, actual: Mapping[str, Any] | None) -> bool:
-    """Whether a resource that the tenant names has another quantity below; what was added there does not count."""
-    for kind in ("requests", "limits"):
-        standing = (actual or {}).get(kind) or {}
-        for name, quantity in ((wanted or {}).get(kind) or {}).items():
-            other = standing.get(name)
-            if other != quantity and (other is None or parse(other) != parse(quantity)):
-                return True
-    return False
+def _allowed_ephemeral(
+    tenant_pod: Object, compute_pod: Object, tenant: TenantContext
+) -> tuple[list[Object], list[Refusal]]:
+    """The new ephemeral containers that the tenant's pod security level allows, and what stands against the others."""
+    allowed: list[Object] = []
+    refused: list[Refusal] = []
+    for container in new_ephemeral(tenant_pod, compute_pod):
+        broken = ephemeral_violations(tenant_pod, container, level=tenant.pod_security)
+        if not broken:
+            allowed.append(container)
+        name = container["name"]
+        refused += [
+            Refusal(
+                field=f"spec.ephemeralContainers[{name}]",
+                value=one.value,
+                rule=one.rule,
+                message=f"ephemeral container {name} does not start: {one.message}",
+            )
+            for one in broken
+        ]
+    return allowed, refused

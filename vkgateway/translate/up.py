@@ -43,6 +43,28 @@ _REMOVABLE: Final = frozenset(
 """Fields that were mirrored if they stand above, and so go when they are gone below."""
 
 _CONTAINER_KINDS: Final = frozenset({"initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"})
+_KNOWN: Final = _REMOVABLE | {"phase", "conditions"}
+"""Fields that hold no names but where they are cleaned one by one; whatever comes later is cleaned throughout."""
+
+_OF_CONTAINERS: Final = frozenset(
+    {
+        "name",
+        "image",
+        "imageID",
+        "containerID",
+        "state",
+        "lastState",
+        "ready",
+        "started",
+        "restartCount",
+        "allocatedResources",
+        "resources",
+        "volumeMounts",
+        "user",
+        "stopSignal",
+    }
+)
+"""The same of a container's status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +82,17 @@ def mirror_status(
     node_ip: str,
     hide: Iterable[str] = (),
     node_name: str = "the node",
+    observed: int = 0,
 ) -> Object | None:
     """Merge patch (RFC 7386) for the tenant pod's `status`, or None if nothing differs.
 
     Of the compute pod, `status` is read, and for cleaning messages `metadata` (namespace, uid, annotations) and
     `spec.nodeName`. `node_ip` is the virtual node's address, `node_name` what stands in messages for its nodes,
     `hide` more names of nodes. Lists are replaced whole, as merge patches do. A terminal phase above is final: if the
-    compute pod says otherwise, nothing is patched.
+    compute pod says otherwise, nothing is patched. `observed` is the generation of the tenant's pod that is in force
+    below; 0: as it was last told.
     """
-    wanted = _wanted(compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name)
+    wanted = _wanted(compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name, observed=observed)
     return None if wanted is None else _difference(wanted, tenant_status)
 
 
@@ -81,13 +105,14 @@ def final_status(
     node_ip: str = "",
     hide: Iterable[str] = (),
     node_name: str = "the node",
+    observed: int = 0,
 ) -> Object | None:
     """Merge patch that ends the tenant's pod as the compute pod ended, or None if it already has.
 
     A compute pod that is gone or going without a terminal phase of its own (its node is lost) ends as Failed. With
     `taken`, the condition DisruptionTarget says why, unless one from below already does.
     """
-    wanted = _wanted(compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name)
+    wanted = _wanted(compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name, observed=observed)
     if wanted is None:
         return None
     conditions: Conditions = wanted.get("conditions") or []
@@ -126,16 +151,19 @@ def condition_status(
 
 
 def _wanted(
-    compute_pod: Object, tenant_status: Object, *, node_ip: str, hide: Iterable[str], node_name: str
+    compute_pod: Object, tenant_status: Object, *, node_ip: str, hide: Iterable[str], node_name: str, observed: int
 ) -> Object | None:
     """The whole status that the tenant's pod should have, its own fields left out; None if its phase is final."""
     status: Object = compute_pod.get("status") or {}
     phase = tenant_status.get("phase")
     if phase in TERMINAL and status.get("phase") != phase:
         return None
-    cleaner = Cleaner.for_pod(compute_pod, hide=hide, node_name=node_name)
+    observed = observed or tenant_status.get("observedGeneration") or 0
+    cleaner = Cleaner.for_pod(compute_pod, hide=hide, node_name=node_name, node_ip=node_ip)
     wanted = {key: value for key, value in status.items() if key not in _STAYS}
     wanted.setdefault("phase", "Pending")
+    for key in wanted.keys() - _KNOWN:
+        wanted[key] = cleaner.clean_all(wanted[key])
     for key in _CONTAINER_KINDS & wanted.keys():
         wanted[key] = _container_statuses(wanted[key], cleaner)
     if "message" in wanted:
@@ -148,7 +176,10 @@ def _wanted(
         tenant_status.get("conditions") or [],
         gates=tuple(filter(None, gates.split(","))),
         clean=cleaner.clean,
+        observed=observed,
     )
+    if observed:
+        wanted["observedGeneration"] = observed
     wanted.pop("conditions", None)
     if conditions or tenant_status.get("conditions"):
         wanted["conditions"] = conditions
@@ -181,6 +212,8 @@ def _container_statuses(statuses: Sequence[Object], cleaner: Cleaner) -> list[Ob
 
 
 def _container_status(status: Object, cleaner: Cleaner) -> Object:
+    if not status.keys() <= _OF_CONTAINERS:
+        status = {key: value if key in _OF_CONTAINERS else cleaner.clean_all(value) for key, value in status.items()}
     for key in ("state", "lastState"):
         for name, details in (status.get(key) or {}).items():
             text = details.get("message")

@@ -68,6 +68,30 @@ def test_what_runs_already_counts_whatever_the_limit_says_now() -> None:
     assert limits.ask("b", NODE, gpus(1)).verdict == "held"
 
 
+def test_a_running_pod_takes_more_where_there_is_room_and_keeps_what_it_has_where_there_is_not() -> None:
+    limits = Limits()
+    limits.set_limit(NODE, gpus(8))
+    limits.running("a", NODE, gpus(4))
+
+    assert limits.resize("a", gpus(8)).verdict == "admitted"
+    refused = limits.resize("a", gpus(9))
+    assert (refused.verdict, limits.counted("a")) == ("held", gpus(8))
+    assert "needs more nvidia.com/gpu 1 on" in refused.message
+    assert limits.ask("b", NODE, gpus(1)).verdict == "held"
+
+    assert limits.resize("a", gpus(2)).verdict == "admitted"
+    assert limits.ask("b", NODE, gpus(6)).verdict == "admitted"
+
+
+def test_a_pod_beyond_a_limit_that_shrank_may_take_less() -> None:
+    limits = Limits()
+    limits.set_limit(NODE, gpus(2))
+    limits.running("a", NODE, gpus(8))
+    assert limits.resize("a", gpus(4)).verdict == "admitted"
+    assert limits.counted("a") == gpus(4)
+    assert limits.counted("b") is None
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.booleans()), max_size=60))
 def test_the_limit_holds_after_any_course_of_events(steps: list[tuple[int, int, bool]]) -> None:
     limits = Limits()

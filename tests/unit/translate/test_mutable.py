@@ -21,7 +21,7 @@ def changes(after: Object, below: Object | None = None) -> Changes:
 
 
 def test_nothing_changed() -> None:
-    assert changes(pod(**START)) == Changes(patch=None, unsupported=())
+    assert changes(pod(**START)) == Changes()
 
 
 def test_labels_and_annotations_follow_and_what_reads_them() -> None:
@@ -74,8 +74,8 @@ def test_what_the_gateway_marks_is_no_change() -> None:
     below["metadata"]["annotations"]["vkgateway.io/eviction-deadline"] = "2026-03-01T12:00:00Z"
     told = {"example.com/note": "hello", "vkgateway.io/eviction-deadline": "2026-03-01T12:00:00Z"}
     let_go = pod(**START, metadata={"annotations": told}, nodeSelector={"kubernetes.io/hostname": "a100.local"})
-    assert changes(let_go, below) == Changes(patch=None, unsupported=())
-    assert changes(pod(**START), below) == Changes(patch=None, unsupported=())
+    assert changes(let_go, below) == Changes()
+    assert changes(pod(**START), below) == Changes()
 
 
 def test_annotations_about_gangs_follow() -> None:
@@ -114,22 +114,75 @@ def test_images_deadline_and_added_tolerations() -> None:
 def test_the_same_quantity_is_no_resize(quantity: Any) -> None:
     after = copy.deepcopy(pod(**START))
     after["spec"]["containers"][0]["resources"]["requests"]["cpu"] = quantity
-    assert changes(after).unsupported == ()
+    assert changes(after) == Changes()
 
 
-def test_resize_and_ephemeral_containers_are_told() -> None:
+def test_resizing_goes_by_its_subresource_and_names_only_what_differs() -> None:
     after = copy.deepcopy(pod(**START))
-    after["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "2"
-    after["spec"]["resources"] = {"limits": {"memory": "1Gi"}}
-    after["spec"]["ephemeralContainers"] = [container("debug")]
+    after["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}, "limits": {"memory": "1Gi"}}
+    after["spec"]["initContainers"][0]["resources"] = {"requests": {"cpu": "3"}}
+    after["spec"]["resources"] = {"limits": {"memory": "2Gi"}}
+    below = compute_pod(pod(**START), {})
+    below["spec"]["containers"][0]["resources"]["limits"] = {"cpu": "4", "memory": "1024Mi"}
+    found = changes(after, below)
+    assert (found.patch, found.unsupported) == (None, ())
+    assert found.subresources == {
+        "resize": {
+            "spec": {
+                "initContainers": [{"name": "init", "resources": {"requests": {"cpu": "3"}}}],
+                "containers": [{"name": "app", "resources": {"requests": {"cpu": "2"}}}],
+                "resources": {"limits": {"memory": "2Gi"}},
+            }
+        }
+    }
+
+
+def test_a_changed_resize_policy_goes_along() -> None:
+    policies = [[{"resourceName": "cpu", "restartPolicy": kind}] for kind in ("NotRequired", "RestartContainer")]
+    start = {**START, "containers": [container(resizePolicy=policies[0])]}
+    after = copy.deepcopy(pod(**start))
+    after["spec"]["containers"][0] |= {"resources": {"limits": {"cpu": "1"}}, "resizePolicy": policies[1]}
+    patch = changes(after, compute_pod(pod(**start), {})).subresources["resize"]
+    assert patch["spec"]["containers"][0]["resizePolicy"] == policies[1]
+
+
+def debugger(**more: Any) -> Object:
+    return container("debug", targetContainerName="app", **more)
+
+
+def test_ephemeral_containers_go_by_their_subresource_as_the_tenant_sees_the_world() -> None:
+    after = copy.deepcopy(pod(**START))
+    env = [{"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}]
+    after["spec"]["ephemeralContainers"] = [debugger(env=env)]
     found = changes(after)
-    assert found.patch is None
-    assert [one.field for one in found.unsupported] == [
-        "spec.ephemeralContainers",
-        "spec.containers[app].resources",
-        "spec.resources",
-    ]
-    assert "debug" in found.unsupported[0].message
+    assert (found.patch, found.unsupported) == (None, ())
+    (made,) = found.subresources["ephemeralcontainers"]["spec"]["ephemeralContainers"]
+    assert {key: value for key, value in made.items() if key != "env"} == debugger()
+    assert {"name": "N", "value": "default"} in made["env"]
+    assert {"name": "KUBERNETES_SERVICE_HOST", "value": "10.213.0.1"} in made["env"]
+
+
+def test_ephemeral_containers_that_stand_below_are_left_alone() -> None:
+    after = copy.deepcopy(pod(**START))
+    after["spec"]["ephemeralContainers"] = [debugger(), {**debugger(), "name": "second"}]
+    below = compute_pod(pod(**START), {})
+    below["spec"]["ephemeralContainers"] = [debugger(env=[])]
+    (made,) = changes(after, below).subresources["ephemeralcontainers"]["spec"]["ephemeralContainers"]
+    assert made["name"] == "second"
+    below["spec"]["ephemeralContainers"].append(made)
+    assert changes(after, below) == Changes()
+
+
+def test_an_ephemeral_container_is_policed_and_the_others_are_not_held_up() -> None:
+    after = copy.deepcopy(pod(**START))
+    bad = {**debugger(), "name": "root", "securityContext": {"privileged": True}}
+    after["spec"]["ephemeralContainers"] = [bad, debugger()]
+    found = changes(after)
+    made = found.subresources["ephemeralcontainers"]["spec"]["ephemeralContainers"]
+    assert [one["name"] for one in made] == ["debug"]
+    (refusal,) = found.unsupported
+    assert (refusal.field, refusal.rule) == ("spec.ephemeralContainers[root]", "privileged")
+    assert "ephemeral container root does not start: violates PodSecurity" in refusal.message
 
 
 def test_reserved_keys_set_later_are_told_and_have_no_effect() -> None:

@@ -42,13 +42,14 @@ def running(**more: Any) -> Object:
     }
 
 
-def mirror(below: Object, above: Object, tenant_pod: Object | None = None) -> Object | None:
+def mirror(below: Object, above: Object, tenant_pod: Object | None = None, *, observed: int = 0) -> Object | None:
     """Mirror, and check on the way that nothing is changed and that twice is once."""
     compute = compute_pod(tenant_pod or pod(), below)
     before = copy.deepcopy((compute, above))
-    patch = mirror_status(compute, above, node_ip="10.213.0.1", node_name="a100.local")
+    node: dict[str, Any] = {"node_ip": "10.213.0.1", "node_name": "a100.local", "observed": observed}
+    patch = mirror_status(compute, above, **node)
     assert (compute, above) == before
-    assert mirror_status(compute, merged(above, patch), node_ip="10.213.0.1", node_name="a100.local") is None
+    assert mirror_status(compute, merged(above, patch), **node) is None
     return patch
 
 
@@ -83,12 +84,60 @@ def test_host_addresses_become_the_virtual_nodes() -> None:
     assert "192.0.2" not in repr(patch)
 
 
-def test_quality_of_service_and_generation_are_the_tenants_own() -> None:
-    patch = mirror(running(), {**PENDING, "observedGeneration": 1})
+def test_quality_of_service_is_the_tenants_own() -> None:
+    assert "qosClass" not in (mirror(running(), PENDING) or {})
+
+
+@pytest.mark.parametrize(("observed", "standing", "told"), [(5, 4, 5), (0, 4, 4), (5, None, 5), (0, None, None)])
+def test_the_generation_in_force_is_the_tenant_pods_own(observed: int, standing: int | None, told: int | None) -> None:
+    above = PENDING if standing is None else {**PENDING, "observedGeneration": standing}
+    patch = mirror(running(), above, observed=observed)
     assert patch is not None
-    assert "qosClass" not in patch
-    assert "observedGeneration" not in patch
-    assert all("observedGeneration" not in entry for entry in patch["conditions"])
+    assert {**above, **patch}.get("observedGeneration") == told
+    from_below = [entry for entry in patch["conditions"] if entry["type"] != "PodScheduled"]
+    assert {entry.get("observedGeneration") for entry in from_below} == {told}
+
+
+@pytest.mark.parametrize("kind", ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"])
+def test_all_three_kinds_of_containers_are_told(kind: str) -> None:
+    state = {"name": "x", "state": {"terminated": {"exitCode": 3, "reason": "Error"}}, "lastState": {}, "ready": False}
+    patch = mirror(running(**{kind: [state]}), PENDING)
+    assert patch is not None
+    assert patch[kind] == [state]
+
+
+def test_what_a_resize_came_to_is_told() -> None:
+    amounts = {"cpu": "2"}
+    resized = {"name": "app", "state": {}, "allocatedResources": amounts, "resources": {"requests": amounts}}
+    waiting = condition("PodResizePending", reason="Deferred", message="Node host-17 didn't have enough cpu")
+    below = running(containerStatuses=[resized], conditions=[waiting], resize="Deferred", allocatedResources=amounts)
+    patch = mirror(below, PENDING)
+    assert patch is not None
+    assert patch["containerStatuses"] == [resized]
+    assert (patch["resize"], patch["allocatedResources"]) == ("Deferred", amounts)
+    assert patch["conditions"][0]["message"] == "Node a100.local didn't have enough cpu"
+    done = mirror(running(), merged(PENDING, patch))
+    assert done is not None
+    assert done["resize"] is done["allocatedResources"] is None
+    assert "PodResizePending" not in kinds(done)
+
+
+def test_fields_of_next_year_come_up_clean() -> None:
+    news = {"where": ["on host-17", 1], "namespace": "alpha--default", "path": "/var/lib/kubelet/x"}
+    told = {"where": ["on a100.local", 1], "namespace": "default", "path": "(a path of the node)"}
+    below = running(newsOfNextYear=news, containerStatuses=[{"name": "a", "state": {}, "newsOfNextYear": news}])
+    patch = mirror(below, PENDING)
+    assert patch is not None
+    assert patch["newsOfNextYear"] == patch["containerStatuses"][0]["newsOfNextYear"] == told
+
+
+def test_messages_show_no_address_of_the_host_and_the_authority_by_its_own_name() -> None:
+    message = 'dial tcp 192.0.2.17:10250: timeout; configmap "vkgateway-root-ca.crt" not found; moved to host-18'
+    patch = mirror(running(message=message, nominatedNodeName="host-18"), PENDING)
+    assert patch is not None
+    assert patch["message"] == (
+        'dial tcp 10.213.0.1:10250: timeout; configmap "kube-root-ca.crt" not found; moved to a100.local'
+    )
 
 
 def test_only_what_differs_is_patched() -> None:

@@ -31,9 +31,11 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a pod's spec means for forwarding it; worked out once a pod."""
+    """What a pod's spec means for forwarding it; worked out once, and anew where the spec of a running pod changes."""
 
     uid: str
+    state: str
+    """The state of the spec that it was worked out from: `TenantPodView.spec_state`."""
     references: tuple[Reference, ...]
     mandatory: tuple[Reference, ...]
     tokens: tuple[TokenSource, ...]
@@ -56,9 +58,13 @@ class Case:
     plan: Plan | None = None
     missing: list[Reference] = field(default_factory=list)
     admission: Admission | None = None
+    resize: Admission | None = None
+    """What limits say of the amounts that a running pod asks for now."""
+    resize_refused: bool = False
+    """The compute cluster did not take them, and never will."""
 
 
-def make_plan(pod: Object, *, tenant: TenantContext, pool: PoolContext | None) -> Plan:
+def make_plan(pod: Object, *, tenant: TenantContext, pool: PoolContext | None, state: str = "") -> Plan:
     """Read a tenant pod's spec for what forwarding it needs and what forbids it."""
     refers = references(pod)
     namespace = pod["metadata"]["namespace"]
@@ -71,6 +77,7 @@ def make_plan(pod: Object, *, tenant: TenantContext, pool: PoolContext | None) -
     requests = pod_requests(pod)
     return Plan(
         uid=pod["metadata"]["uid"],
+        state=state,
         references=tuple(everything),
         mandatory=tuple(mandatory),
         tokens=refers.tokens,

@@ -18,12 +18,12 @@ from vkgateway.sync.marks import EVICTED, FORWARDED, REQUESTS, RETAKEN
 from vkgateway.sync.metrics import PodMeter
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.sync.pods.case import Case, above_of, below_of, decode, plan_of
+from vkgateway.sync.pods.changes import ChangesDown
 from vkgateway.sync.pods.upward import Upward, cleaned
 from vkgateway.sync.pods.views import decode_compute_pod
 from vkgateway.sync.tokens import Tokens
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.down import forward_pod
-from vkgateway.translate.mutable import spec_changes
 
 log = structlog.get_logger(__name__)
 
@@ -73,6 +73,7 @@ class Downward:
         self._later = later
         self._meter = meter
         self._clock = clock
+        self._changes = ChangesDown(upward=upward, copies=copies, later=later)
         self.created: dict[str, float] = {}
         """Tenant pod UIDs whose compute pod was created, until the watch shows it, with the time of giving up."""
         self.taken: dict[str, float] = {}
@@ -154,34 +155,12 @@ class Downward:
     async def change(self, case: Case) -> None:
         """Bring labels, annotations and mutable fields down where they differ, and keep tokens fresh."""
         above, below = above_of(case), below_of(case)
-        if below.metadata.annotations.get(FORWARDED) != above.fingerprint:
-            await self._write_changes(case)
+        if below.forwarded != above.fingerprint:
+            await self._changes.write(case, self.tenant)
             return
         above.raw = None
         if case.plan is not None and case.plan.tokens:
             await self._refresh_tokens(case)
-
-    async def _write_changes(self, case: Case) -> None:
-        above, below = above_of(case), below_of(case)
-        if case.binding is None:
-            return  # its virtual node is gone, and the tenant's own collector removes it
-        whole = decode(await self._upward.whole(above))
-        namespace, name = below.metadata.namespace, below.metadata.name
-        current = decode(await case.link.client.get(resources.PODS, name, namespace=namespace))
-        changes = spec_changes(whole, current, tenant=self.tenant, pool=case.binding.pool)
-        for refusal in changes.unsupported:
-            await self._upward.tell(case, "ChangeNotForwarded", refusal.message)
-        patch: Object = changes.patch or {}
-        metadata = patch.setdefault("metadata", {})
-        metadata["uid"] = below.metadata.uid
-        metadata.setdefault("annotations", {})[FORWARDED] = above.fingerprint
-        try:
-            await case.link.client.patch(
-                resources.PODS, name, patch, namespace=namespace, kind="strategic", metadata_only=True
-            )
-        except errors.Invalid as error:
-            said = cleaned(case, error.words, namespace=namespace)
-            await self._upward.tell(case, "ChangeNotForwarded", said)
 
     async def _refresh_tokens(self, case: Case) -> None:
         plan = plan_of(case)

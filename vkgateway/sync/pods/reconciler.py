@@ -160,6 +160,14 @@ class PodReconciler:
         record = await self._observe(case)
         for instruction in table.decide(record):
             await self.hands.carry_out(instruction, case)
+        if case.resize_refused:
+            self._keep_size(case)
+
+    def _keep_size(self, case: Case) -> None:
+        """Count the pod with what it has below, which it keeps."""
+        above, requests = above_of(case), below_of(case).requests
+        if requests is not None:
+            self._room.resize(above.metadata.uid, above.spec.node_name, requests)
 
     async def _observe(self, case: Case) -> Record:
         """Reduce a case to its record; what a state does not need is not looked up."""
@@ -208,11 +216,13 @@ class PodReconciler:
         assert case.tenant is not None
         uid = case.tenant.metadata.uid
         plan = case.plan = self._plans.get(case.key)
-        if plan is None or (absent and case.key in self._outdated):
+        if plan is None or (absent and case.key in self._outdated) or self._is_changed(case, plan, absent=absent):
             plan = case.plan = await self._make_plan(case)
         node = case.tenant.spec.node_name
         if not absent:
             self._room.running(case.key, uid=uid, node=node, requests=plan.requests)
+            if below_of(case).forwarded != case.tenant.fingerprint:
+                case.resize = self._room.resize(uid, node, plan.requests)
             if plan.governed:
                 case.admission = self._arbiter.ask_running(case)
             return
@@ -228,10 +238,16 @@ class PodReconciler:
         else:
             case.admission = self._room.ask(case.key, case.link, uid=uid, node=node, requests=plan.requests)
 
+    @staticmethod
+    def _is_changed(case: Case, plan: Plan, *, absent: bool) -> bool:
+        """Whether a running pod's spec was changed and that is not below yet."""
+        above = above_of(case)
+        return not absent and plan.state != above.spec_state and below_of(case).forwarded != above.fingerprint
+
     async def _make_plan(self, case: Case) -> Plan:
         whole = decode(await self.hands.upward.whole(above_of(case)))
         pool = case.binding.pool if case.binding is not None else None
-        plan = self._plans[case.key] = make_plan(whole, tenant=self.tenant, pool=pool)
+        plan = self._plans[case.key] = make_plan(whole, tenant=self.tenant, pool=pool, state=above_of(case).spec_state)
         self._arbiter.note(whole, above_of(case), governed=plan.governed)
         self._outdated.discard(case.key)
         self.copies.refer(case.key, plan.references)

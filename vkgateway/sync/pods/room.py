@@ -49,6 +49,18 @@ class Room:
         self._uids[key].add(uid)
         self._limits.running(uid, node, requests)
 
+    def resize(self, uid: str, node: str, requests: Milli) -> Admission | None:
+        """Count a running pod with what it asks for now, where that fits; None where that is what it counts with."""
+        counted = self._limits.counted(uid)
+        if counted is None or counted == requests:
+            return None
+        admission = self._limits.resize(uid, requests)
+        if admission.verdict == "admitted":
+            for held in self._limits.waiting(node):
+                if held in self._held:
+                    self._wake(self._held[held])
+        return admission
+
     def settle(
         self,
         key: Key,

@@ -73,8 +73,13 @@ class Upward:
         versions = above.metadata.resource_version, below.metadata.resource_version
         if self._settled.get(uid) == versions:
             return
+        compute_pod = as_object(below)
         patch = mirror_status(
-            as_object(below), msgspec.json.decode(above.status), node_ip=_node_ip(case), node_name=above.spec.node_name
+            compute_pod,
+            msgspec.json.decode(above.status),
+            node_ip=_node_ip(case),
+            node_name=above.spec.node_name,
+            observed=_observed(above, below, compute_pod["status"]),
         )
         if patch is not None:
             versions = await self._patch_status(above.metadata, patch), versions[1]
@@ -96,6 +101,7 @@ class Upward:
             now=self._now(),
             node_ip=_node_ip(case),
             node_name=above.spec.node_name,
+            observed=above.metadata.generation,
         )
         if patch is None:
             return
@@ -188,6 +194,19 @@ class Upward:
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock(), UTC)
+
+
+def _observed(above: TenantPodView, below: ComputePodView, status: Object) -> int:
+    """The generation of the tenant's pod that is in force below; 0 where that cannot be told, or was told already.
+
+    A deletion is a generation, too: it is told with the end, not by a write of its own.
+    """
+    if below.forwarded != above.fingerprint or above.metadata.deletion_timestamp is not None:
+        return 0
+    seen = status.get("observedGeneration")
+    if seen is None:  # an older kubelet never tells
+        return above.metadata.generation if status.get("startTime") else 0
+    return above.metadata.generation if seen >= below.metadata.generation else 0
 
 
 def cleaned(case: Case, text: str, *, namespace: str) -> str:

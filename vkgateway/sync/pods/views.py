@@ -15,7 +15,7 @@ from vkgateway.model.names import (
 )
 from vkgateway.model.objects import Meta
 from vkgateway.model.requests import Milli
-from vkgateway.sync.marks import REQUESTS
+from vkgateway.sync.marks import FORWARDED, REQUESTS
 
 _KEPT_MAX = 32 * 1024
 """Bytes of a pod that are kept until it stands below. Tenants may hold back thousands of pods, of a megabyte each."""
@@ -84,6 +84,11 @@ class TenantPodView(msgspec.Struct, gc=False):
         return self.phase in TERMINAL_PHASES
 
     @property
+    def spec_state(self) -> str:
+        """Another one where the spec is another: the generation, or on servers without one, the fingerprint."""
+        return str(self.metadata.generation or self.fingerprint)
+
+    @property
     def names_group(self) -> bool:
         """Whether its spec itself names the gang that it is of."""
         group, workload = self.spec.scheduling_group, self.spec.workload_ref
@@ -122,6 +127,11 @@ class ComputePodView(msgspec.Struct, gc=False):
             return _requests.decode(text) if text is not None else None
         except msgspec.DecodeError:
             return None
+
+    @property
+    def forwarded(self) -> str:
+        """Fingerprint of the tenant pod that it was last made equal to."""
+        return self.metadata.annotations.get(FORWARDED, "")
 
     @property
     def held(self) -> bool:

@@ -1,0 +1,169 @@
+"""Changes of a pod that runs: by which subresource they go down, what waits for room, what is told."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, until, world
+from vkgateway.kube.resources import CONFIG_MAPS, PODS
+from vkgateway.sync.pods import changes
+
+CPU = {"resources": {"requests": {"cpu": "1"}}}
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[World]:
+    async with world() as made:
+        yield made
+
+
+def edit(here: World, **spec: Any) -> None:
+    """The tenant changes its pod's spec."""
+    pod = copy.deepcopy(here.tenant_pod() or {})
+    pod["spec"] |= spec
+    here.above.store.update(PODS, pod, name="web", namespace="default")
+
+
+def main(**more: Any) -> list[dict[str, Any]]:
+    return [{"name": "main", "image": "busybox", **more}]
+
+
+async def start(here: World, **spec: Any) -> None:
+    here.create(**spec)
+    await here.forwarded()
+    here.run()
+    await until(lambda: here.phase() == "Running")
+
+
+def cpu(here: World) -> str:
+    found: str = (here.compute_pod() or {})["spec"]["containers"][0]["resources"]["requests"]["cpu"]
+    return found
+
+
+def ephemeral(here: World) -> list[str]:
+    return [one["name"] for one in (here.compute_pod() or {})["spec"].get("ephemeralContainers", [])]
+
+
+def writes_above(here: World) -> list[str]:
+    """What the gateway wrote to the tenant's pods but statuses."""
+    writes = (request for request in here.above.requests if "/pods/" in request and not request.startswith("GET"))
+    return [request for request in writes if "/status" not in request]
+
+
+async def test_an_ephemeral_container_goes_down_and_what_it_refers_to_before_it(here: World) -> None:
+    here.above.store.create(CONFIG_MAPS, {"metadata": {"name": "tools"}, "data": {"a": "b"}}, "default")
+    async with here.gateway():
+        await start(here)
+        debug = {"name": "debug", "image": "busybox", "envFrom": [{"configMapRef": {"name": "tools"}}]}
+        edit(here, ephemeralContainers=[debug])
+        await until(lambda: ephemeral(here) == ["debug"])
+        await here.settled()
+
+    posts = [
+        request
+        for request in here.below.requests
+        if "/ephemeralcontainers" in request or request.endswith(f"{BELOW}/configmaps")
+    ]
+    assert [request.split()[0] for request in posts] == ["POST", "PATCH"]
+    assert writes_above(here) == []
+
+
+async def test_an_ephemeral_container_that_policy_forbids_is_told_and_the_pod_runs_on(here: World) -> None:
+    async with here.gateway():
+        await start(here)
+        edit(here, ephemeralContainers=[{"name": "root", "image": "b", "securityContext": {"privileged": True}}])
+        (event,) = await until(lambda: [one for one in here.events() if one[0] == "ChangeNotForwarded"])
+        await here.settled()
+
+    assert "privileged" in event[1]
+    assert ephemeral(here) == []
+    assert here.phase() == "Running"
+
+
+async def test_a_resize_goes_down_by_its_subresource_and_counts(here: World) -> None:
+    here.limit |= {"cpu": 3000}
+    async with here.gateway():
+        await start(here, containers=main(**CPU))
+        edit(here, containers=main(resources={"requests": {"cpu": "2500m"}}))
+        await until(lambda: cpu(here) == "2500m")
+        await until(
+            lambda: '"cpu":2500' in (here.compute_pod() or {})["metadata"]["annotations"]["vkgateway.io/requests"]
+        )
+        here.create("other", containers=main(**CPU))
+        await until(lambda: any(reason == "WaitingForQuota" for reason, _ in here.events()))
+        edit(here, containers=main(resources={"requests": {"cpu": "500m"}}))
+        await here.forwarded("other")
+
+    assert [request for request in here.below.requests if "/resize" in request]
+    assert writes_above(here) == []
+
+
+async def test_a_resize_beyond_the_limit_waits_for_room(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "_RETRY", 0.05)
+    here.limit |= {"cpu": 2000}
+    async with here.gateway() as sync:
+        await start(here, containers=main(**CPU))
+        edit(here, containers=main(resources={"requests": {"cpu": "3"}}))
+        told = await until(lambda: dict(here.events()).get("ResizeDeferred"))
+        assert "needs more cpu 2 on a100.local; in use: cpu 1; limit: cpu 2" in told
+        assert cpu(here) == "1"
+        sync.set_limit("a100.local", here.limit | {"cpu": 4000})
+        await until(lambda: cpu(here) == "3")
+
+
+@pytest.mark.parametrize(("status", "reason"), [(404, "NotFound"), (422, "Invalid"), (403, "Forbidden")])
+async def test_a_resize_that_the_compute_cluster_refuses_is_told_once_and_does_not_count(
+    here: World, status: int, reason: str
+) -> None:
+    here.limit |= {"cpu": 3000}
+    async with here.gateway():
+        await start(here, containers=main(**CPU))
+        fault = here.below.fail("PATCH", "/resize", status=status, reason=reason, times=9)
+        edit(here, containers=main(resources={"requests": {"cpu": "3"}}))
+        await until(lambda: any(one == "ChangeNotForwarded" for one, _ in here.events()))
+        await here.settled()
+        assert fault.hits == 1
+        here.create("other", containers=main(**CPU))
+        await here.forwarded("other")
+
+
+async def test_a_spec_change_that_is_refused_holds_up_no_labels(here: World) -> None:
+    async with here.gateway():
+        await start(here)
+        here.below.fail("PATCH", f"{BELOW}/pods/web", status=422, reason="Invalid")
+        pod = copy.deepcopy(here.tenant_pod() or {})
+        pod["spec"]["containers"][0]["image"] = "busybox:2"
+        pod["metadata"]["labels"] = {"new": "1"}
+        here.above.store.update(PODS, pod, name="web", namespace="default")
+        await until(lambda: (here.compute_pod() or {})["metadata"]["labels"].get("new") == "1")
+        await here.settled()
+
+    patches = [one for one in here.below.requests if one.startswith("PATCH") and f"{BELOW}/pods/web" in one]
+    assert len(patches) == 2
+    assert any(reason == "ChangeNotForwarded" for reason, _ in here.events())
+
+
+async def test_the_generation_in_force_below_is_told(here: World) -> None:
+    def observed() -> Any:
+        return (here.tenant_pod() or {})["status"].get("observedGeneration")
+
+    def kubelet_sees() -> None:
+        pod = copy.deepcopy(here.compute_pod() or {})
+        pod["status"]["observedGeneration"] = pod["metadata"]["generation"]
+        here.below.store.update(PODS, pod, name="web", namespace=BELOW, status=True)
+
+    async with here.gateway():
+        await start(here)
+        kubelet_sees()
+        await until(lambda: observed() == 1)
+        edit(here, activeDeadlineSeconds=60)
+        await until(lambda: (here.compute_pod() or {})["spec"].get("activeDeadlineSeconds") == 60)
+        await here.settled()
+        assert observed() == 1
+        kubelet_sees()
+        await until(lambda: observed() == 2)
+    assert COMPUTE_NODE not in str(here.tenant_pod())

@@ -1,0 +1,107 @@
+"""What changes of a pod that already runs below: labels, annotations, spec, and its subresources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from vkgateway.kube import errors, resources
+from vkgateway.kube.client import encode
+from vkgateway.model.objects import Object
+from vkgateway.sync.compute import Key
+from vkgateway.sync.copies import Copies
+from vkgateway.sync.marks import FORWARDED, REQUESTS
+from vkgateway.sync.pods.case import Case, above_of, below_of, decode, plan_of
+from vkgateway.sync.pods.upward import Upward, cleaned
+from vkgateway.translate.context import TenantContext
+from vkgateway.translate.mutable import Changes, spec_changes
+from vkgateway.translate.subresources import Subresource
+
+_RETRY: Final = 30.0
+"""Seconds until a change that there was no room for, or no right, is tried again."""
+_OUR_RIGHTS: Final = "cannot patch resource"
+_NO_RIGHTS: Final = "the compute cluster does not let the gateway make this change now"
+
+
+class ChangesDown:
+    """Writes changes of one tenant's pods down; `later(key, seconds)` asks for another look at a pod."""
+
+    def __init__(self, *, upward: Upward, copies: Copies, later: Callable[[Key, float], None]) -> None:
+        self._upward = upward
+        self._copies = copies
+        self._later = later
+
+    async def write(self, case: Case, tenant: TenantContext) -> None:
+        """Bring labels, annotations and whatever may change of a running pod's spec down, and mark that as done."""
+        above, below = above_of(case), below_of(case)
+        if case.binding is None:
+            return  # its virtual node is gone, and the tenant's own collector removes it
+        whole = decode(await self._upward.whole(above))
+        namespace, name = below.metadata.namespace, below.metadata.name
+        current = decode(await case.link.client.get(resources.PODS, name, namespace=namespace))
+        changes = spec_changes(whole, current, tenant=tenant, pool=case.binding.pool)
+        for refusal in changes.unsupported:
+            await self._upward.tell(case, "ChangeNotForwarded", refusal.message)
+        patch: Object = changes.patch or {}
+        annotations = patch.setdefault("metadata", {}).setdefault("annotations", {})
+        if await self._write_subresources(case, changes):
+            annotations[FORWARDED] = above.fingerprint
+        if case.resize is not None and case.resize.verdict == "admitted" and not case.resize_refused:
+            annotations[REQUESTS] = encode(plan_of(case).requests).decode()
+        if changes.patch or annotations:
+            await self._write_patch(case, patch)
+
+    async def _write_patch(self, case: Case, patch: Object) -> None:
+        """Patch the compute pod; where its spec is refused, that is told and what else there is goes down."""
+        below = below_of(case).metadata
+        patch["metadata"]["uid"] = below.uid
+        refused = await self._patch_pod(case, patch)
+        if refused is not None:
+            await self._upward.tell(case, "ChangeNotForwarded", refused)
+            if "spec" in patch:
+                await self._patch_pod(case, {"metadata": patch["metadata"]})
+
+    async def _write_subresources(self, case: Case, changes: Changes) -> bool:
+        """Bring ephemeral containers and other amounts of resources down; whether nothing of it is left for later."""
+        uid, complete = below_of(case).metadata.uid, True
+        for subresource, patch in changes.subresources.items():
+            if subresource == "resize" and case.resize is not None and case.resize.verdict == "held":
+                await self._upward.tell(case, "ResizeDeferred", f"the pod is not resized yet: {case.resize.message}")
+                complete = False
+                continue
+            if subresource == "ephemeralcontainers":
+                for reference in plan_of(case).references:
+                    await self._copies.ensure(case.link, reference)
+            refused = await self._patch_pod(case, {**patch, "metadata": {"uid": uid}}, subresource)
+            if refused is None:
+                continue
+            await self._upward.tell(case, "ChangeNotForwarded", refused)
+            if refused == _NO_RIGHTS:
+                complete = False
+            case.resize_refused = case.resize_refused or subresource == "resize"
+        if not complete:
+            self._later(case.key, _RETRY)
+        return complete
+
+    async def _patch_pod(self, case: Case, patch: Object, subresource: Subresource | None = None) -> str | None:
+        """Patch the compute pod; returns why it does not take the patch, in words for the tenant, or None."""
+        below = below_of(case).metadata
+        try:
+            await case.link.client.patch(
+                resources.PODS,
+                below.name,
+                patch,
+                namespace=below.namespace,
+                subresource=subresource,
+                kind="strategic",
+                metadata_only=True,
+            )
+        except (errors.Invalid, errors.BadRequest, errors.Forbidden) as error:
+            if subresource is None and not isinstance(error, errors.Invalid):
+                raise
+            return _NO_RIGHTS if _OUR_RIGHTS in error.words else cleaned(case, error.words, namespace=below.namespace)
+        except errors.NotFound:
+            if subresource is None:
+                raise
+            return f"the compute cluster knows no {subresource} of pods"
+        return None

@@ -1,0 +1,82 @@
+"""Changes of a running pod that API servers take by a subresource: ephemeral containers, and resizing in place."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from vkgateway.model.api import PodSecurity
+from vkgateway.model.objects import Object
+from vkgateway.model.quantity import parse
+from vkgateway.translate import security
+from vkgateway.translate.containers import PodValues, forward_container
+
+Subresource = Literal["ephemeralcontainers", "resize"]
+
+_CONTAINER_KINDS: Final = ("initContainers", "containers")
+
+
+def new_ephemeral(tenant_pod: Object, compute_pod: Object) -> list[Object]:
+    """The tenant's ephemeral containers that are not below yet; what stands there can never be changed."""
+    wanted = tenant_pod["spec"].get("ephemeralContainers")
+    if not wanted:
+        return []
+    standing = {container["name"] for container in compute_pod["spec"].get("ephemeralContainers") or ()}
+    return [container for container in wanted if container["name"] not in standing]
+
+
+def ephemeral_violations(tenant_pod: Object, container: Object, *, level: PodSecurity) -> list[security.Violation]:
+    """The rules of a pod security level that an ephemeral container breaks in its pod."""
+    spec = {**tenant_pod["spec"], "initContainers": [], "containers": [], "ephemeralContainers": [container]}
+    return security.violations({**tenant_pod, "spec": spec}, level=level)
+
+
+def ephemeral_patch(added: Sequence[Object], values: PodValues) -> Object:
+    """Strategic merge patch of the subresource `ephemeralcontainers`."""
+    return {"spec": {"ephemeralContainers": [forward_container(container, values) for container in added]}}
+
+
+def resize_patch(wanted: Mapping[str, Any], actual: Mapping[str, Any]) -> Object | None:
+    """Strategic merge patch of the subresource `resize`, from spec to spec; None where no amount differs.
+
+    What was added below, by a LimitRange for instance, stays: API servers let no amount be taken away.
+    """
+    spec: Object = {}
+    for kind in _CONTAINER_KINDS:
+        resized = list(_resized(wanted.get(kind) or (), actual.get(kind) or ()))
+        if resized:
+            spec[kind] = resized
+    whole = _amounts(wanted.get("resources"), actual.get("resources"))
+    if whole:
+        spec["resources"] = whole
+    return {"spec": spec} if spec else None
+
+
+def _resized(wanted: Sequence[Object], actual: Sequence[Object]) -> Iterator[Object]:
+    standing = {container["name"]: container for container in actual}
+    for container in wanted:
+        other = standing.get(container["name"])
+        amounts = _amounts(container.get("resources"), other.get("resources")) if other is not None else {}
+        if other is None or not amounts:
+            continue
+        made = {"name": container["name"], "resources": amounts}
+        policy = container.get("resizePolicy")
+        if policy and other.get("resizePolicy") not in (None, policy):
+            made["resizePolicy"] = policy
+        yield made
+
+
+def _amounts(wanted: Mapping[str, Any] | None, actual: Mapping[str, Any] | None) -> Object:
+    """Requests and limits that the tenant names and that have another quantity below."""
+    made: Object = {}
+    for kind in ("requests", "limits"):
+        named = (wanted or {}).get(kind)
+        if not named:
+            continue
+        standing = (actual or {}).get(kind) or {}
+        changed = {name: quantity for name, quantity in named.items() if _differs(quantity, standing.get(name))}
+        if changed:
+            made[kind] = changed
+    return made
+
+
+def _differs(quantity: Any, other: Any) -> bool:
+    return quantity != other and (other is None or parse(quantity) != parse(other))
