@@ -72,24 +72,28 @@ def main() -> int:
         for start in range(options.first, options.first + each, _CHUNK)
         for invariant in options.invariants
     ]
-    return 1 if _all(chunks, cases=each * len(options.invariants)) else 0
+    failed = _all(chunks, cases=each * len(options.invariants))
+    for failure in failed:
+        print(f"failed: {failure.invariant} --first {failure.seed}: {failure.error}", file=sys.stderr)  # noqa: T201
+    return 1 if failed else 0
 
 
-def _all(chunks: list[tuple[str, range]], *, cases: int) -> int:
+def _all(chunks: list[tuple[str, range]], *, cases: int) -> list[Failure]:
     begun = said = time.monotonic()
-    done = failed = 0
+    done = 0
+    failed: list[Failure] = []
     with ProcessPoolExecutor(os.cpu_count()) as workers:
         waiting = {workers.submit(look, invariant, seeds): len(seeds) for invariant, seeds in chunks}
         for finished in as_completed(waiting):
             done += waiting[finished]
             for failure in finished.result():
-                failed += 1
+                failed.append(failure)
                 print(f"{failure.invariant}, seed {failure.seed}: {failure.error}\n{failure.story}\n", flush=True)  # noqa: T201
             now = time.monotonic()
             if now - said >= _EVERY or done == cases:
                 said = now
                 left = (now - begun) / done * (cases - done)
-                print(f"{done} of {cases} stories, {failed} failures; {left / 60:.0f} min left", file=sys.stderr)  # noqa: T201
+                print(f"{done} of {cases} stories, {len(failed)} failures; {left / 60:.0f} min left", file=sys.stderr)  # noqa: T201
     return failed
 
 
