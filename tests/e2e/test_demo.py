@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 from tests.e2e.cluster import Answer, Cluster, Platform, run
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "demo.py"
-AGAIN_SECONDS = 60
-"""What the second run may take."""
 
 
 def demo(platform: Platform, kubeconfigs: Path) -> Answer:
@@ -24,15 +21,11 @@ def demo(platform: Platform, kubeconfigs: Path) -> Answer:
 
 
 def test_the_demonstration_can_be_repeated(platform: Platform, alpha: Cluster, beta: Cluster, tmp_path: Path) -> None:
-    first = demo(platform, tmp_path)
-    began = time.monotonic()
-    second = demo(platform, tmp_path)
-    took = time.monotonic() - began
+    first, second = demo(platform, tmp_path), demo(platform, tmp_path)
 
     for answer in (first, second):
         assert answer.code == 0, str(answer)
         assert "Traceback" not in answer.out + answer.err
-    assert took < AGAIN_SECONDS
     shown = second.out
     for tenant in ("alpha", "beta"):
         assert f"{tenant}$ kubectl rollout status deployment/web" in shown
