@@ -22,7 +22,8 @@ from vkgateway.gateway.tenants import TenantController
 from vkgateway.kube.client import Client
 from vkgateway.kube.kubeconfig import Connection
 from vkgateway.kubelet.server import KubeletServer
-from vkgateway.kubelet.target import PodTarget
+from vkgateway.kubelet.stats import Figures
+from vkgateway.kubelet.target import PlacedPod, PodTarget
 from vkgateway.model.api import Pool
 from vkgateway.sync.admission.arbiter import Arbitration, Settings
 from vkgateway.sync.engine import Engine
@@ -70,6 +71,7 @@ class Gateway:
             tls=tls,
             backends=self._find,
             pods=self._pods,
+            figures=Figures(self._placed),
             streams_per_tenant=settings.kubelet.streams_per_tenant,
             idle_timeout=settings.kubelet.idle_seconds,
         )
@@ -146,8 +148,11 @@ class Gateway:
     def _find(self, tenant: str, namespace: str, pod: str) -> PodTarget:
         return self.runtimes.find(tenant, namespace, pod)
 
-    async def _pods(self, tenant: str, phase: str) -> list[bytes]:
-        return await self.runtimes.pods(tenant, phase)
+    async def _pods(self, tenant: str, node: str, phase: str) -> list[bytes]:
+        return await self.runtimes.pods(tenant, node, phase)
+
+    def _placed(self, tenant: str, node: str) -> tuple[str, list[PlacedPod]]:
+        return self.runtimes.placed(tenant, node)
 
     def _compute_changed(self) -> None:
         """Nodes change by the dozen: every tenant looks once at all of it."""

@@ -12,16 +12,17 @@ import structlog
 from vkgateway.arbiter.facts import Quota
 from vkgateway.gateway.config import Nodes
 from vkgateway.gateway.nodes import NodeSource
+from vkgateway.gateway.placements import placed_pods, pod_target
 from vkgateway.gateway.planes import Access, NodesSeen
 from vkgateway.gateway.pools import quota
 from vkgateway.gateway.status import Verdict, failing, passed, waiting
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.resources import NODES, PODS
-from vkgateway.kubelet.target import PodTarget
+from vkgateway.kubelet.target import PlacedPod, PodTarget
 from vkgateway.kubelet.virtualnode import VirtualNode
 from vkgateway.model.api import TenantPool, TenantPoolStatus
-from vkgateway.model.errors import NotFoundError, UnavailableError
+from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
 from vkgateway.model.names import (
     COMPUTE_CLUSTER_LABEL,
     UID_ANNOTATION,
@@ -144,23 +145,39 @@ class TenantRuntime:
         for source in self._wiring.sources.values():
             below = source.link.pod(self.name, (namespace, pod))
             if below is not None and below.metadata.annotations.get(UID_ANNOTATION) == view.metadata.uid:
-                target = below.metadata
-                return PodTarget(source.link.client, target.namespace, target.name, target.uid)
+                return pod_target(self.name, view, below, link=source.link)
         raise NotFoundError(f"pod {namespace}/{pod} has not been started yet")
 
-    async def pods_on_nodes(self, phase: str) -> list[bytes]:
-        """Return the tenant's pods on its virtual nodes as they are now, those in `phase` only if it is given.
+    def placed(self, node: str) -> tuple[str, list[PlacedPod]]:
+        """Return a virtual node's name and its pods that have a compute node; without a name, of the only one.
+
+        Raises NotFoundError, InputError.
+        """
+        sources = self._wiring.sources
+        if not node:
+            if len(sources) != 1:
+                raise InputError(f"say which of the {len(sources)} virtual nodes: ask /nodes/NAME/... for it")
+            node = next(iter(sources))
+        if node not in sources:
+            raise NotFoundError(f"there is no virtual node {node[:253]!r}")
+        return node, placed_pods(self.name, self._sync.pods.items, link=sources[node].link, node=node)
+
+    async def pods_on_nodes(self, node: str, phase: str) -> list[bytes]:
+        """Return the tenant's pods on its virtual nodes as they are now, those on `node` and in `phase` only if given.
 
         Asked of its API server, for whole pods are not kept; one list at a time, and no larger than PODS_MAX, since the
-        tenant chooses how large its pods are and how often it asks. Raises ApiError, UnavailableError.
+        tenant chooses how large its pods are and how often it asks. Raises ApiError, UnavailableError, NotFoundError.
         """
+        if node and node not in self._wiring.sources:
+            raise NotFoundError(f"there is no virtual node {node[:253]!r}")
+        nodes = (node,) if node else self._wiring.sources.keys()
         selector = "spec.nodeName!=" + (f",status.phase={phase}" if phase else "")
         found: list[bytes] = []
         size = 0
         async with self._telling:
             async for page in self.client.pages(PODS, field_selector=selector, limit=100):
                 for item in map(bytes, page.items):
-                    if decode_tenant_pod(item).spec.node_name in self._wiring.sources:
+                    if decode_tenant_pod(item).spec.node_name in nodes:
                         found.append(item)
                         size += len(item)
                 if size > PODS_MAX:

@@ -12,7 +12,7 @@ from vkgateway.gateway.nodes import NodeSource
 from vkgateway.gateway.planes import Access, NodesSeen
 from vkgateway.gateway.runtime import TenantRuntime, Wiring
 from vkgateway.gateway.status import failing, waiting
-from vkgateway.kubelet.target import PodTarget
+from vkgateway.kubelet.target import PlacedPod, PodTarget
 from vkgateway.model import times
 from vkgateway.model.api import Tenant, TenantPool
 from vkgateway.model.errors import NotFoundError
@@ -106,19 +106,23 @@ class TenantRuntimes:
             await running.stop()
             await self._engine.drain(name)
 
-    async def pods(self, tenant: str, phase: str) -> list[bytes]:
+    async def pods(self, tenant: str, node: str, phase: str) -> list[bytes]:
         """Tell a tenant's pods on its virtual nodes, for the kubelet endpoint; see `kubelet.target.Pods`."""
-        running = self._running.get(tenant)
-        if running is None:
-            raise NotFoundError(f"tenant {tenant} is not served now")
-        return await running.pods_on_nodes(phase)
+        return await self._served(tenant).pods_on_nodes(node, phase)
 
     def find(self, tenant: str, namespace: str, pod: str) -> PodTarget:
         """Find the compute pod that stands for a tenant's pod, for the kubelet endpoint. Raises NotFoundError."""
+        return self._served(tenant).find(namespace, pod)
+
+    def placed(self, tenant: str, node: str) -> tuple[str, list[PlacedPod]]:
+        """Tell where a virtual node's pods run, for the kubelet endpoint; see `kubelet.target.Placements`."""
+        return self._served(tenant).placed(node)
+
+    def _served(self, tenant: str) -> TenantRuntime:
         running = self._running.get(tenant)
         if running is None:
             raise NotFoundError(f"tenant {tenant} is not served now")
-        return running.find(namespace, pod)
+        return running
 
     def _is_resting(self, name: str) -> bool:
         until = self._resting.get(name)

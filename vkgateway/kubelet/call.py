@@ -5,11 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from vkgateway.kubelet.http import Reply, Request, Session
 from vkgateway.kubelet.target import Backends, Pods, PodTarget
 from vkgateway.model.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from vkgateway.kubelet.stats import Figures
 
 _LONGEST_NAME: Final = 253
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -33,21 +36,32 @@ class Call:
     session: Session
     backends: Backends
     pods: Pods
+    figures: Figures
     idle_timeout: float
     """Seconds after which an upgraded connection on which nothing moves is closed."""
+    node: str = ""
+    """The virtual node that is asked, where that is known: all of them share an address."""
 
-    async def target(self, namespace: str, pod: str) -> PodTarget:
-        """The compute pod behind the tenant's pod. Raises Rejected."""
+    async def target(self, namespace: str, pod: str, *, uid: str = "") -> PodTarget:
+        """The compute pod behind the tenant's pod, which must have that UID if one is given. Raises Rejected."""
         try:
-            found = self.backends(self.tenant, _name(namespace, "namespace"), _name(pod, "pod"))
-            return await found if inspect.isawaitable(found) else found
+            answer = self.backends(self.tenant, _name(namespace, "namespace"), _name(pod, "pod"))
+            found = await answer if inspect.isawaitable(answer) else answer
         except NotFoundError as error:
             raise Rejected(Reply.text(404, str(error))) from error
+        if uid and uid != found.tenant_uid:
+            raise Rejected(Reply.text(404, f"pod {namespace}/{pod} has another UID than {uid[:_LONGEST_NAME]!r}"))
+        return found
 
 
 def container_name(value: str) -> str:
     """The container in a path, checked. Raises Rejected."""
     return _name(value, "container")
+
+
+def uid_and_container(rest: tuple[str, ...]) -> tuple[str, str]:
+    """What follows the pod in a path: its UID, empty if there is none, and the container. Raises Rejected."""
+    return "".join(rest[:-1]), container_name(rest[-1])
 
 
 def _name(value: str, what: str) -> str:

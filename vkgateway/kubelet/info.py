@@ -6,7 +6,7 @@ import msgspec
 
 from vkgateway.kubelet.call import Call
 from vkgateway.kubelet.http import Reply
-from vkgateway.model.errors import VkgatewayError
+from vkgateway.model.errors import NotFoundError, VkgatewayError
 
 _JSON = "application/json"
 _encode = msgspec.json.Encoder().encode
@@ -25,7 +25,7 @@ async def configz(call: Call) -> Reply:
 
 
 async def pods(call: Call) -> Reply:
-    """The caller's pods on all its virtual nodes, which share this endpoint."""
+    """The caller's pods on the node that is asked, or on all its virtual nodes, which share this endpoint."""
     return await _pod_list(call, phase="")
 
 
@@ -36,7 +36,9 @@ async def running_pods(call: Call) -> Reply:
 
 async def _pod_list(call: Call, *, phase: str) -> Reply:
     try:
-        found = await call.pods(call.tenant, phase)
+        found = await call.pods(call.tenant, call.node, phase)
+    except NotFoundError as error:
+        return Reply.text(404, str(error))
     except VkgatewayError as error:
         return Reply.text(503, f"the pods cannot be told now: {error}")
     return Reply(200, b'{"apiVersion":"v1","kind":"PodList","metadata":{},"items":[' + b",".join(found) + b"]}", _JSON)

@@ -14,7 +14,7 @@ from vkgateway.kube.errors import Unreachable
 from vkgateway.kube.resources import PODS
 from vkgateway.kube.upgrade import Headers, Opened, Params, Refused, open_upgrade, tunnel
 from vkgateway.kubelet import errorchannel, refusals
-from vkgateway.kubelet.call import Call, Rejected, container_name
+from vkgateway.kubelet.call import Call, Rejected, uid_and_container
 from vkgateway.kubelet.http import Reply, Request
 from vkgateway.kubelet.target import PodTarget
 
@@ -39,25 +39,27 @@ Extensions of WebSocket are none of them: compressed frames could not be looked 
 _log = structlog.get_logger(__name__)
 
 
-async def run(call: Call, namespace: str, pod: str, container: str) -> Reply | None:
-    """POST or GET /exec/NAMESPACE/POD/CONTAINER: run a command in a container."""
-    params = [("container", container_name(container)), *stream_params(call.request)]
+async def run(call: Call, namespace: str, pod: str, *rest: str) -> Reply | None:
+    """POST or GET /exec/NAMESPACE/POD[/UID]/CONTAINER: run a command in a container."""
+    uid, container = uid_and_container(rest)
+    params = [("container", container), *stream_params(call.request)]
     commands = [("command", value) for key, value in call.request.query if key == "command"]
     if not commands:
         raise Rejected(Reply.text(400, "you must specify at least 1 command for the container"))
-    return await _tunnelled(call, namespace, pod, subresource="exec", params=[*params, *commands])
+    return await _tunnelled(call, namespace, pod, uid=uid, subresource="exec", params=[*params, *commands])
 
 
-async def attach(call: Call, namespace: str, pod: str, container: str) -> Reply | None:
-    """POST or GET /attach/NAMESPACE/POD/CONTAINER: join a container's main process."""
-    params = [("container", container_name(container)), *stream_params(call.request)]
-    return await _tunnelled(call, namespace, pod, subresource="attach", params=params)
+async def attach(call: Call, namespace: str, pod: str, *rest: str) -> Reply | None:
+    """POST or GET /attach/NAMESPACE/POD[/UID]/CONTAINER: join a container's main process."""
+    uid, container = uid_and_container(rest)
+    params = [("container", container), *stream_params(call.request)]
+    return await _tunnelled(call, namespace, pod, uid=uid, subresource="attach", params=params)
 
 
-async def port_forward(call: Call, namespace: str, pod: str) -> Reply | None:
-    """POST or GET /portForward/NAMESPACE/POD: reach ports of a pod."""
+async def port_forward(call: Call, namespace: str, pod: str, uid: str = "") -> Reply | None:
+    """POST or GET /portForward/NAMESPACE/POD[/UID]: reach ports of a pod."""
     ports = [("ports", value) for key, value in call.request.query if key in ("port", "ports")]
-    return await _tunnelled(call, namespace, pod, subresource="portforward", params=ports)
+    return await _tunnelled(call, namespace, pod, uid=uid, subresource="portforward", params=ports)
 
 
 def stream_params(request: Request) -> list[tuple[str, str]]:
@@ -70,10 +72,12 @@ def stream_params(request: Request) -> list[tuple[str, str]]:
     return [(name, "true") for name in _STREAMS.values() if name in asked]
 
 
-async def _tunnelled(call: Call, namespace: str, pod: str, *, subresource: str, params: Params) -> Reply | None:
+async def _tunnelled(
+    call: Call, namespace: str, pod: str, *, uid: str, subresource: str, params: Params
+) -> Reply | None:
     if call.request.upgrade not in _PROTOCOLS:
         return Reply.text(400, f"{subresource} needs an upgrade of the connection to SPDY/3.1 or WebSocket")
-    target = await call.target(namespace, pod)
+    target = await call.target(namespace, pod, uid=uid)
     log = _log.bind(tenant=call.tenant, namespace=namespace, pod=pod, asked=subresource)
     try:
         answer = await _open(call.request, target, subresource=subresource, params=params)

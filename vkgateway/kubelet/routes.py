@@ -2,52 +2,76 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from vkgateway.kubelet import gate, info, interactive, logs
+from vkgateway.kubelet import gate, info, interactive, logs, stats
 from vkgateway.kubelet.call import Call
 from vkgateway.kubelet.http import Reply, Request
 
 _READ: Final = ("GET",)
 _STREAM: Final = ("GET", "POST")
 """GET is for browsers' WebSockets."""
+_PROXIED: Final = re.compile(r"/api/v1/nodes/(?:https?:)?([^/:]+)(?::\d*)?/proxy(?:/|$)")
+_NODES: Final = "nodes"
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An endpoint: its path's first segment, how many more there are, the methods, whether it is a stream."""
+    """An endpoint: how many segments may follow its path, the methods, whether it is a stream."""
 
     endpoint: Callable[..., Awaitable[Reply | None]]
-    arguments: int
+    arguments: tuple[int, ...]
     methods: tuple[str, ...]
     stream: bool = False
+    length: int = 1
+    """Segments of its own path."""
 
     async def __call__(self, call: Call) -> Reply | None:
         """Answer the call; its path has the right number of segments."""
-        return await self.endpoint(call, *call.request.path[1:])
+        return await self.endpoint(call, *call.request.path[self.length :])
 
 
-ROUTES: Final[dict[str, Route]] = {
-    "containerLogs": Route(logs.container_logs, 3, _READ, stream=True),
-    "exec": Route(interactive.run, 3, _STREAM, stream=True),
-    "attach": Route(interactive.attach, 3, _STREAM, stream=True),
-    "portForward": Route(interactive.port_forward, 2, _STREAM, stream=True),
-    "admission": Route(gate.admission, 1, ("POST",)),
-    "healthz": Route(info.healthz, 0, _READ),
-    "configz": Route(info.configz, 0, _READ),
-    "pods": Route(info.pods, 0, _READ),
-    "runningpods": Route(info.running_pods, 0, _READ),
+_NONE: Final = (0,)
+ROUTES: Final[dict[tuple[str, ...], Route]] = {
+    ("containerLogs",): Route(logs.container_logs, (3,), _READ, stream=True),
+    ("exec",): Route(interactive.run, (3, 4), _STREAM, stream=True),
+    ("attach",): Route(interactive.attach, (3, 4), _STREAM, stream=True),
+    ("portForward",): Route(interactive.port_forward, (2, 3), _STREAM, stream=True),
+    ("admission",): Route(gate.admission, (1,), ("POST",)),
+    ("healthz",): Route(info.healthz, _NONE, _READ),
+    ("configz",): Route(info.configz, _NONE, _READ),
+    ("pods",): Route(info.pods, _NONE, _READ),
+    ("runningpods",): Route(info.running_pods, _NONE, _READ),
+    ("stats", "summary"): Route(stats.summary, _NONE, _READ, length=2),
+    ("metrics",): Route(stats.own, _NONE, _READ),
+    ("metrics", "resource"): Route(stats.resource, _NONE, _READ, length=2),
+    ("metrics", "cadvisor"): Route(stats.cadvisor, _NONE, _READ, length=2),
+    ("metrics", "probes"): Route(stats.probes, _NONE, _READ, length=2),
 }
+
+
+def addressed(request: Request) -> tuple[Request, str]:
+    """The request as a kubelet would get it, and the virtual node that it is for, empty if it does not say.
+
+    All virtual nodes share an address. Which one is meant says a path that begins with /nodes/NAME, as the nodes'
+    annotation has it for metrics-server; or the API server, whose proxy for nodes tells what it was asked itself.
+    """
+    path = request.path
+    if len(path) > 2 and path[0] == _NODES:
+        return replace(request, path=path[2:]), path[1]
+    told = _PROXIED.match(request.header("x-forwarded-uri"))
+    return request, told.group(1) if told else ""
 
 
 def find(request: Request) -> Route | Reply:
     """The route of a request, or the refusal."""
-    first = request.path[0] if request.path else ""
-    route = ROUTES.get(first)
-    if route is None or len(request.path) - 1 != route.arguments:
-        shown = "/" + "/".join(request.path)
+    path = request.path
+    route = ROUTES.get(path[:2]) or ROUTES.get(path[:1])
+    if route is None or len(path) - route.length not in route.arguments:
+        shown = "/" + "/".join(path)
         return Reply.text(404, f"the virtual node's kubelet does not serve {shown[:200]!r}")
     if request.method not in route.methods:
         return Reply.text(405, f"{request.method} is not allowed here, only {' and '.join(route.methods)}")

@@ -18,8 +18,9 @@ from vkgateway.kubelet import routes
 from vkgateway.kubelet.call import Call, Rejected
 from vkgateway.kubelet.http import Reply, Request, Session
 from vkgateway.kubelet.identity import Admission, Stranger, tenant_of
+from vkgateway.kubelet.stats import Figures
 from vkgateway.kubelet.streams import Streams, TooManyStreamsError
-from vkgateway.kubelet.target import Backends, Pods, no_pods
+from vkgateway.kubelet.target import Backends, Pods, no_placements, no_pods
 from vkgateway.model.errors import UnavailableError
 
 HANDSHAKE_SECONDS: Final = 10.0
@@ -37,9 +38,10 @@ class KubeletServer:
     """Serves the kubelet API to admitted tenants by mutual TLS.
 
     Which tenant calls is read from the client certificate (`identity.tenant_of`), and nobody is served before
-    `admit`. `backends` finds the compute pod, `pods` lists a tenant's pods for `/pods`. `port` 0 is any free one, and
-    the property tells it after `start`. `idle_timeout` (seconds) ends silent exec, attach and port-forward
-    connections, as a kubelet's streamingConnectionIdleTimeout does; logs may be silent for ever.
+    `admit`. `backends` finds the compute pod, `pods` lists a tenant's pods for `/pods`, `figures` measures them.
+    `port` 0 is any free one, and the property tells it after `start`. `idle_timeout` (seconds) ends silent exec,
+    attach and port-forward connections, as a kubelet's streamingConnectionIdleTimeout does; logs may be silent for
+    ever.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class KubeletServer:
         tls: ssl.SSLContext,
         backends: Backends,
         pods: Pods = no_pods,
+        figures: Figures | None = None,
         streams_per_tenant: int = 256,
         idle_timeout: float = 4 * 3600.0,
     ) -> None:
@@ -58,6 +61,7 @@ class KubeletServer:
         self._tls = tls
         self._backends = backends
         self._pods = pods
+        self.figures: Final = figures or Figures(no_placements)
         self._idle_timeout = idle_timeout
         self._admission = Admission()
         self.streams: Final = Streams(streams_per_tenant)
@@ -80,6 +84,7 @@ class KubeletServer:
     def revoke(self, tenant: str) -> None:
         """Serve a tenant no longer, and end what it holds open."""
         self._admission.revoke(tenant)
+        self.figures.forget(tenant)
         for task, owner in list(self._tasks.items()):
             if owner == tenant:
                 task.cancel()
@@ -107,6 +112,7 @@ class KubeletServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.figures.close()
         if self._server is not None:
             await self._server.wait_closed()
             self._server = None
@@ -170,8 +176,9 @@ class KubeletServer:
         except Stranger as error:
             _log.warning("kubelet caller refused", peer=session.wire.peer, why=str(error))
             return Reply.text(403, str(error)), True
+        request, node = routes.addressed(request)
         route = routes.find(request)
-        call = Call(tenant, request, session, self._backends, self._pods, self._idle_timeout)
+        call = Call(tenant, request, session, self._backends, self._pods, self.figures, self._idle_timeout, node=node)
         reply = route if isinstance(route, Reply) else await self._call(route, call)
         return reply, bool(request.upgrade)
 

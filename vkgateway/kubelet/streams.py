@@ -1,4 +1,4 @@
-"""How many streams each tenant holds open, and the bound on it."""
+"""How many streams each tenant holds open, and how many questions it asks at once, and the bounds on that."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ class TooManyStreamsError(ConflictError):
 
 
 class Streams:
-    """Counts streams (logs, exec, attach, port-forward) by tenant; `limit` is what each may hold at once."""
+    """Counts streams (logs, exec, attach, port-forward) by tenant; `limit` is what each may hold at once.
 
-    def __init__(self, limit: int) -> None:
+    `what` says what is counted, where it is something else.
+    """
+
+    def __init__(self, limit: int, *, what: str = "logs, exec, attach and port-forward streams") -> None:
         self.limit = limit
+        self._what = what
         self._open: Counter[str] = Counter()
 
     @contextlib.contextmanager
@@ -25,8 +29,7 @@ class Streams:
         """Count one stream while the block runs. Raises TooManyStreamsError."""
         if self._open[tenant] >= self.limit:
             raise TooManyStreamsError(
-                f"{self.limit} logs, exec, attach and port-forward streams are open already, the most that "
-                "are allowed; end one and try again"
+                f"{self.limit} {self._what} are open already, the most that are allowed; end one and try again"
             )
         self._open[tenant] += 1
         try:

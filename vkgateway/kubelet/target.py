@@ -4,18 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
+from vkgateway.kube.requests import Params
 from vkgateway.kube.upgrade import Dialable
+
+
+def _always() -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
 class PodTarget:
-    """The compute pod that stands for a tenant's pod: by which client, under which name. `uid` is its own."""
+    """The compute pod that stands for a tenant's pod: by which client, under which name. `uid` is its own.
+
+    `tenant_uid` is that of the tenant's pod; `alive` tells, as often as it is asked, whether the compute pod still is
+    there and has not ended.
+    """
 
     client: Dialable
     namespace: str
     name: str
     uid: str = ""
+    tenant_uid: str = ""
+    alive: Callable[[], bool] = _always
+
+
+class Asking(Protocol):
+    """The part of a compute cluster's client by which its nodes are asked: `vkgateway.kube.client.Client` is one."""
+
+    @property
+    def name(self) -> str:
+        """Which cluster it is, for the log."""
+
+    async def request(self, method: str, path: str, *, params: Params | None = None, timeout: float = 30) -> bytes:
+        """Send one request and return the whole answer. Raises ApiError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedPod:
+    """A compute pod that has a node, and the tenant's pod that it stands for.
+
+    `cluster`, `node`, `namespace`, `name` and `uid` are the compute cluster's words; `tenant_...` and `virtual_node`
+    the tenant's.
+    """
+
+    cluster: Asking
+    node: str
+    namespace: str
+    name: str
+    uid: str
+    tenant_namespace: str
+    tenant_name: str
+    tenant_uid: str
+    virtual_node: str
+    running: bool = True
 
 
 Backends = Callable[[str, str, str], "PodTarget | Awaitable[PodTarget]"]
@@ -25,13 +68,26 @@ Raises vkgateway.model.errors.NotFoundError with a message for the tenant where 
 yet any below (`pod "x" is waiting to be admitted`). It must look among that tenant's pods only.
 """
 
-Pods = Callable[[str, str], Awaitable[Iterable[bytes]]]
-"""(tenant, phase) to its own pods on virtual nodes, as the tenant's API server holds them: JSON objects.
+Pods = Callable[[str, str, str], Awaitable[Iterable[bytes]]]
+"""(tenant, node, phase) to its own pods on virtual nodes, as the tenant's API server holds them: JSON objects.
 
-Without a phase all of them. Raises vkgateway.model.errors.VkgatewayError where they cannot be told now.
+Without a node those on all virtual nodes, without a phase all of them. Raises vkgateway.model.errors.NotFoundError
+where there is no such node, VkgatewayError where they cannot be told now.
+"""
+
+Placements = Callable[[str, str], tuple[str, list[PlacedPod]]]
+"""(tenant, virtual node) to that node's name and that tenant's pods on it which have a node below.
+
+Without a virtual node the tenant's only one. Raises vkgateway.model.errors.NotFoundError where there is no such node,
+and InputError where there are several and none is named.
 """
 
 
-async def no_pods(_tenant: str, _phase: str) -> Iterable[bytes]:
+async def no_pods(_tenant: str, _node: str, _phase: str) -> Iterable[bytes]:
     """Tell of no pods."""
     return ()
+
+
+def no_placements(_tenant: str, node: str) -> tuple[str, list[PlacedPod]]:
+    """Tell of a node without pods."""
+    return node, []

@@ -199,6 +199,22 @@ async def test_only_a_pod_of_the_tenant_that_runs_below_is_found(world: Setting)
             except NotFoundError:
                 await asyncio.sleep(0.01)
     assert (target.namespace, target.name, target.uid) == ("alpha--default", "web", below["metadata"]["uid"])
+    assert target.tenant_uid == world.tenant.store.get(PODS, "web", "default")["metadata"]["uid"]
+    assert target.alive()
+
+    assert world.runtimes.placed("alpha", "") == ("a100.local", []), "it has no node below yet"
+    bound = {**below, "spec": {**below["spec"], "nodeName": "local-0"}}
+    world.compute.store.update(PODS, bound, name="web", namespace="alpha--default")
+    await until(lambda: world.runtimes.placed("alpha", "a100.local")[1])
+    [placed] = world.runtimes.placed("alpha", "a100.local")[1]
+    assert (placed.node, placed.namespace, placed.uid) == ("local-0", "alpha--default", target.uid)
+    assert (placed.tenant_namespace, placed.tenant_uid) == ("default", target.tenant_uid)
+    with pytest.raises(NotFoundError, match="no virtual node"):
+        world.runtimes.placed("alpha", "b100.local")
+
+    ended = {**world.compute.store.get(PODS, "web", "alpha--default"), "status": {"phase": "Failed"}}
+    world.compute.store.update(PODS, ended, name="web", namespace="alpha--default", status=True)
+    await until(lambda: not target.alive())
 
 
 async def test_a_renewed_certificate_is_admitted_beside_the_old_one(world: Setting) -> None:
@@ -219,16 +235,18 @@ async def test_the_endpoint_tells_the_pods_on_virtual_nodes_and_no_others(
         stored = {**stored, "status": {"phase": phase}}
         world.tenant.store.update(PODS, stored, name=name, namespace="default", status=True)
 
-    async def names(phase: str) -> set[str]:
-        return {decode_tenant_pod(item).metadata.name for item in await world.runtimes.pods("alpha", phase)}
+    async def names(phase: str, node: str = "") -> set[str]:
+        return {decode_tenant_pod(item).metadata.name for item in await world.runtimes.pods("alpha", node, phase)}
 
     assert await names("") == {"web", "new"}
-    assert await names("Running") == {"web"}
+    assert await names("Running") == await names("Running", "a100.local") == {"web"}
+    with pytest.raises(NotFoundError, match="no virtual node 'x'"):
+        await names("", "x")
     with pytest.raises(NotFoundError):
-        await world.runtimes.pods("beta", "")
+        await world.runtimes.pods("beta", "", "")
     monkeypatch.setattr("vkgateway.gateway.runtime.PODS_MAX", 100)
     with pytest.raises(UnavailableError, match="more than 100 bytes"):
-        await world.runtimes.pods("alpha", "")
+        await world.runtimes.pods("alpha", "", "")
 
 
 async def test_stopping_waits_for_the_work_that_is_under_way(world: Setting) -> None:

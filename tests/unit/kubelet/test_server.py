@@ -85,7 +85,10 @@ async def test_only_the_certificates_admitted_are_served(endpoint: Endpoint) -> 
     ("method", "target", "status", "says"),
     [
         ("GET", "/", 404, b"does not serve '/'"),
-        ("GET", "/metrics", 404, b"'/metrics'"),
+        ("GET", "/metrics/slis", 404, b"'/metrics/slis'"),
+        ("GET", "/stats", 404, b"does not serve"),
+        ("GET", "/stats/summary/more", 404, b"does not serve"),
+        ("POST", "/stats/summary", 405, b"only GET"),
         ("GET", "/containerLogs/default/web", 404, b"does not serve"),
         ("POST", "/containerLogs/default/web/main", 405, b"only GET"),
         ("GET", "/containerLogs/default/../main", 400, b"pod '.."),
@@ -112,7 +115,8 @@ async def test_what_is_no_http_is_answered_once(endpoint: Endpoint) -> None:
 
 
 async def test_pods_are_the_callers(make: Make) -> None:
-    async def pods(tenant: str, phase: str) -> list[bytes]:
+    async def pods(tenant: str, node: str, phase: str) -> list[bytes]:
+        assert node == ""
         phases = [phase] if phase else ["Running", "Pending"]
         return [json.dumps({"metadata": {"name": f"{tenant}-{phase}"}}).encode() for phase in phases]
 
@@ -132,7 +136,7 @@ async def test_configz_tells_the_idle_time(make: Make) -> None:
 
 
 async def test_a_broken_answer_ends_nothing_else(make: Make) -> None:
-    async def pods(_tenant: str, _phase: str) -> list[bytes]:
+    async def pods(_tenant: str, _node: str, _phase: str) -> list[bytes]:
         raise RuntimeError("secret detail")
 
     caller = await (await make(pods=pods)).call()
@@ -143,7 +147,7 @@ async def test_a_broken_answer_ends_nothing_else(make: Make) -> None:
 
 
 async def test_pods_that_cannot_be_told_are_no_empty_list(make: Make) -> None:
-    async def pods(_tenant: str, _phase: str) -> list[bytes]:
+    async def pods(_tenant: str, _node: str, _phase: str) -> list[bytes]:
         raise UnavailableError("the API server does not answer")
 
     caller = await (await make(pods=pods)).call()

@@ -1,0 +1,88 @@
+"""Compute nodes behind an API server's node proxy, by hand: what their kubelets say of whose pods."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.unit.kubelet.compute import Asked, Reader, Writer
+from vkgateway.kubelet.target import Asking, PlacedPod
+from vkgateway.model.names import compute_namespace
+
+TIME = "2026-01-02T03:04:05Z"
+Object = dict[str, Any]
+
+
+def uid(tenant: str, name: str) -> str:
+    """The UID of a compute pod."""
+    return f"0be10000-0000-4000-8000-{abs(hash((tenant, name))) % 10**12:012d}"
+
+
+def below(cluster: Asking, tenant: str, name: str, *, node: str = "gpu-host-7", **changes: Any) -> PlacedPod:
+    """A compute pod of a tenant."""
+    pod = PlacedPod(
+        cluster=cluster,
+        node=node,
+        namespace=compute_namespace(tenant, "default"),
+        name=name,
+        uid=uid(tenant, name),
+        tenant_namespace="default",
+        tenant_name=name,
+        tenant_uid=f"above-{tenant}-{name}",
+        virtual_node="a100.local",
+    )
+    return replace(pod, **changes)
+
+
+def told(pod: PlacedPod, *, nanoseconds: int = 5_000_000_000, memory: int = 1000, more: Object | None = None) -> Object:
+    """A kubelet's `PodStats`."""
+    cpu = {"time": TIME, "usageNanoCores": 7, "usageCoreNanoSeconds": nanoseconds}
+    ram = {"time": TIME, "usageBytes": memory + 1, "workingSetBytes": memory, "rssBytes": 10}
+    container = {
+        "name": "main",
+        "startTime": "2026-01-02T03:00:00Z",
+        "cpu": cpu,
+        "memory": ram,
+        "swap": {"time": TIME, "swapUsageBytes": 3},
+        "userDefinedMetrics": [{"name": "of-gpu-host-7"}],
+    }
+    return {
+        "podRef": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+        "startTime": "2026-01-02T03:00:00Z",
+        "containers": [container],
+        "cpu": cpu,
+        "memory": ram,
+        "volume": [
+            {"name": "data", "usedBytes": 5, "capacityBytes": 9, "pvcRef": {"name": "c", "namespace": pod.namespace}}
+        ],
+        "hostWords": "gpu-host-7",
+    } | (more or {})
+
+
+@dataclass
+class Nodes:
+    """The script of a `FakeCompute`: kubelets by node, what each says by path."""
+
+    says: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    hanging: set[str] = field(default_factory=set)
+    asked: list[str] = field(default_factory=list)
+
+    def summary(self, node: str, pods: Iterable[Object]) -> None:
+        document = {"node": {"nodeName": node, "cpu": {"usageCoreNanoSeconds": 10**15}}, "pods": list(pods)}
+        self.says.setdefault(node, {})["stats/summary"] = json.dumps(document).encode()
+
+    async def __call__(self, asked: Asked, reader: Reader, writer: Writer) -> None:
+        node, _, path = asked.path.removeprefix("/api/v1/nodes/").partition("/proxy/")
+        self.asked.append(f"{node} {path}")
+        if node in self.hanging:
+            await reader.read()
+            return
+        body = self.says.get(node, {}).get(path)
+        status = "200 OK" if body is not None else "404 Not Found"
+        head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body or b'')}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode() + (body or b""))
+        await writer.drain()
+        await asyncio.sleep(0)

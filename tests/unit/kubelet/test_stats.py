@@ -1,0 +1,291 @@
+"""Figures of pods: from the compute nodes, cut to the caller's pods, in the caller's words, and of nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import structlog
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.unit.kubelet.conftest import Endpoint
+from tests.unit.kubelet.nodes import TIME, Nodes, below, told, uid
+from vkgateway.kube.client import Client
+from vkgateway.kubelet.noderead import NodeReader
+from vkgateway.kubelet.stats import AT_ONCE, Figures
+from vkgateway.kubelet.target import PlacedPod
+from vkgateway.model.errors import InputError, NotFoundError
+
+NODE = "/nodes/a100.local"
+PATHS = ("/stats/summary", "/metrics", "/metrics/resource", "/metrics/cadvisor", "/metrics/probes")
+SECRETS = (b"gpu-host-7", b"--default", b"beta", b"0be10000", b"kubepods-besteffort", b"of-gpu-host")
+
+
+@dataclass
+class World:
+    """An endpoint with pods of two tenants on shared compute nodes."""
+
+    endpoint: Endpoint
+    nodes: Nodes
+    client: Client
+    pods: dict[str, list[PlacedPod]] = field(default_factory=dict)
+
+    async def get(self, path: str, tenant: str = "alpha", **headers: str) -> tuple[int, dict[str, str], bytes]:
+        return await (await self.endpoint.call(tenant)).ask("GET", path, **headers)
+
+    async def samples(self, path: str, tenant: str = "alpha") -> list[Any]:
+        status, headers, body = await self.get(f"{NODE}{path}", tenant)
+        assert (status, headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+        return [sample for family in text_string_to_metric_families(body.decode()) for sample in family.samples]
+
+    async def value(self, path: str, name: str, tenant: str = "alpha", **labels: str) -> float:
+        [found] = [one.value for one in await self.samples(path, tenant) if (one.name, one.labels) == (name, labels)]
+        return float(found)
+
+
+@pytest.fixture
+async def world(make: Callable[..., Awaitable[Endpoint]]) -> AsyncIterator[World]:
+    pods: dict[str, list[PlacedPod]] = {}
+
+    def placements(tenant: str, node: str) -> tuple[str, list[PlacedPod]]:
+        if node == "several":
+            raise InputError("say which")
+        if node not in ("", "a100.local"):
+            raise NotFoundError(f"there is no virtual node {node!r}")
+        return "a100.local", pods.get(tenant, [])
+
+    figures = Figures(placements, reader=NodeReader(fresh=0.0, node_timeout=0.5, all_timeout=0.4))
+    endpoint = await make(figures=figures)
+    nodes = Nodes()
+    endpoint.compute.script = nodes
+    endpoint.server.admit("beta")
+    async with Client(endpoint.compute.server, name="compute") as client:
+        pods["alpha"] = [below(client, "alpha", "web"), below(client, "alpha", "db", node="gpu-host-8")]
+        pods["beta"] = [below(client, "beta", "web")]
+        web, db, other = pods["alpha"][0], pods["alpha"][1], pods["beta"][0]
+        nodes.summary("gpu-host-7", [told(web), told(other, nanoseconds=10**12), told(below(client, "x", "y"))])
+        nodes.summary("gpu-host-8", [told(db, nanoseconds=2_000_000_000, memory=500)])
+        nodes.says["gpu-host-7"] |= {"metrics/cadvisor": CADVISOR.encode(), "metrics/probes": PROBES.encode()}
+        yield World(endpoint, nodes, client, pods)
+
+
+def group(tenant: str, name: str) -> str:
+    return f"/kubepods-besteffort.slice/kubepods-besteffort-pod{uid(tenant, name).replace('-', '_')}.slice/cri-c1.scope"
+
+
+CADVISOR = f"""\
+# HELP container_cpu_usage_seconds_total Cumulative cpu time consumed in seconds.
+# TYPE container_cpu_usage_seconds_total counter
+container_cpu_usage_seconds_total{{container="",id="/",image="",name="",namespace="",pod=""}} 9 1767323045000
+container_cpu_usage_seconds_total{{container="main",cpu="total",id="{group("alpha", "web")}",image="i",name="c1",\
+namespace="alpha--default",pod="web"}} 12.5 1767323045000
+container_cpu_usage_seconds_total{{container="main",cpu="total",id="{group("beta", "web")}",image="i",name="c2",\
+namespace="beta--default",pod="web"}} 99 1767323045000
+container_cpu_usage_seconds_total{{container="main",cpu="total",id="{group("old", "web")}",image="i",name="c3",\
+namespace="alpha--default",pod="web"}} 77 1767323045000
+container_cpu_usage_seconds_total{{container="main",cpu="total",id="/x",image="i",name="c4",\
+namespace="kube-system",pod="web"}} 88 1767323045000
+# HELP container_fs_reads_total Cumulative count of reads completed
+# TYPE container_fs_reads_total counter
+container_fs_reads_total{{container="main",device="/dev/mapper/gpu-host-7-root",id="{group("alpha", "web")}",image="i",\
+name="c1",namespace="alpha--default",pod="web"}} 3 1767323045000
+nonsense{{namespace="alpha--default",pod="web"}}
+# HELP machine_cpu_cores Number of logical CPU cores.
+# TYPE machine_cpu_cores gauge
+machine_cpu_cores{{boot_id="b",machine_id="gpu-host-7",system_uuid="s"}} 64
+"""
+PROBES = f"""\
+# HELP prober_probe_total [BETA] Cumulative number of probes.
+# TYPE prober_probe_total counter
+prober_probe_total{{container="main",namespace="alpha--default",pod="web",pod_uid="{uid("alpha", "web")}",\
+probe_type="Readiness",result="successful"}} 4
+prober_probe_total{{container="main",namespace="alpha--default",pod="web",pod_uid="{uid("old", "web")}",\
+probe_type="Readiness",result="successful"}} 5
+prober_probe_total{{container="main",namespace="beta--default",pod="web",pod_uid="{uid("beta", "web")}",\
+probe_type="Readiness",result="failed"}} 6
+"""
+
+
+async def test_the_summary_is_of_the_callers_pods_in_its_words(world: World) -> None:
+    status, headers, body = await world.get(f"{NODE}/stats/summary")
+    assert (status, headers["content-type"]) == (200, "application/json")
+    told = json.loads(body)
+    assert [pod["podRef"] for pod in told["pods"]] == [
+        {"name": "web", "namespace": "default", "uid": "above-alpha-web"},
+        {"name": "db", "namespace": "default", "uid": "above-alpha-db"},
+    ]
+    assert told["pods"][0]["volume"] == [
+        {"name": "data", "usedBytes": 5, "capacityBytes": 9, "pvcRef": {"name": "c", "namespace": "default"}}
+    ]
+    assert set(told["pods"][0]["containers"][0]) == {"name", "startTime", "cpu", "memory", "swap"}
+
+
+async def test_the_virtual_nodes_own_figures_are_sums_over_its_pods(world: World) -> None:
+    node = json.loads((await world.get(f"{NODE}/stats/summary"))[2])["node"]
+    assert (node["nodeName"], node["cpu"]["usageCoreNanoSeconds"], node["cpu"]["usageNanoCores"]) == (
+        "a100.local",
+        7_000_000_000,
+        14,
+    )
+    assert node["memory"] == {"time": TIME, "usageBytes": 1502, "workingSetBytes": 1500, "rssBytes": 20}
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_nothing_of_machines_or_of_others_shows(world: World, path: str) -> None:
+    status, _, body = await world.get(f"{NODE}{path}")
+    assert status == 200
+    assert b"default" in body
+    for secret in SECRETS:
+        assert secret not in body, (secret, body)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_another_tenant_sees_its_own_only(world: World, path: str) -> None:
+    body = (await world.get(f"{NODE}{path}", "beta"))[2]
+    assert b"alpha" not in body
+    assert b'"db"' not in body
+
+
+async def test_resource_metrics_are_a_kubelets(world: World) -> None:
+    body = (await world.get(f"{NODE}/metrics/resource"))[2].decode()
+    lines = body.splitlines()
+    labels = 'container="main",namespace="default",pod="web"'
+    assert f"container_cpu_usage_seconds_total{{{labels}}} 5.0 1767323045000" in lines
+    assert f"container_memory_working_set_bytes{{{labels}}} 1000.0 1767323045000" in lines
+    assert f"container_start_time_seconds{{{labels}}} 1.7673228e+09" in lines
+    assert 'pod_cpu_usage_seconds_total{namespace="default",pod="db"} 2.0 1767323045000' in lines
+    assert "node_cpu_usage_seconds_total 7.0 1767323045000" in lines
+    assert "node_memory_working_set_bytes 1500.0 1767323045000" in lines
+    assert "# TYPE container_cpu_usage_seconds_total counter" in lines
+    assert "# HELP node_cpu_usage_seconds_total Cumulative cpu time consumed by the node in core-seconds" in lines
+    assert {"resource_scrape_error 0.0", "scrape_error 0.0"} <= set(lines)
+
+
+async def test_only_cpu_and_memory_are_asked_for_where_no_more_is_needed(world: World) -> None:
+    await world.get(f"{NODE}/metrics/resource")
+    await world.get(f"{NODE}/stats/summary?only_cpu_and_memory=true")
+    assert {tuple(asked.query) for asked in world.endpoint.compute.asked} == {(("only_cpu_and_memory", "true"),)}
+
+
+async def test_a_nodes_cpu_time_never_falls(world: World) -> None:
+    path, name = "/metrics/resource", "node_cpu_usage_seconds_total"
+    assert await world.value(path, name) == 7
+    web, db = world.pods["alpha"]
+    world.nodes.summary("gpu-host-7", [told(web, nanoseconds=6_000_000_000)])
+    assert await world.value(path, name) == 8
+    world.pods["alpha"] = [web]
+    assert await world.value(path, name) == 8, "what a pod used that has gone is not taken back"
+    world.nodes.summary("gpu-host-7", [told(web, nanoseconds=5_500_000_000)])
+    assert await world.value(path, name) == 8, "an older answer"
+    world.pods["alpha"] = [web, db]
+    assert await world.value(path, name) == 10, "looked for anew, it is another pod"
+
+
+async def test_cadvisor_is_cut_to_the_pods_and_renamed(world: World) -> None:
+    [found] = await world.samples("/metrics/cadvisor")
+    assert (found.name, found.value, found.timestamp) == ("container_cpu_usage_seconds_total", 12.5, 1767323045.0)
+    assert found.labels == {
+        "container": "main",
+        "cpu": "total",
+        "id": "/kubepods/podabove-alpha-web/c1",
+        "image": "i",
+        "name": "c1",
+        "namespace": "default",
+        "pod": "web",
+    }
+
+
+async def test_probes_have_the_tenants_uids(world: World) -> None:
+    [found] = await world.samples("/metrics/probes")
+    assert (found.value, found.labels["pod_uid"], found.labels["result"]) == (4, "above-alpha-web", "successful")
+
+
+async def test_own_metrics_tell_of_pods_and_claims(world: World) -> None:
+    found = {sample.name: sample for sample in await world.samples("/metrics")}
+    assert found["kubelet_node_name"].labels == {"node": "a100.local"}
+    assert (found["kubelet_running_pods"].value, found["kubelet_running_containers"].value) == (2, 2)
+    claim = found["kubelet_volume_stats_capacity_bytes"]
+    assert (claim.value, claim.labels) == (9, {"namespace": "default", "persistentvolumeclaim": "c"})
+
+
+async def test_the_api_servers_proxy_tells_which_node_is_asked(world: World) -> None:
+    uri = "/api/v1/nodes/{}/proxy/stats/summary"
+    status, _, body = await world.get("/stats/summary", X_Forwarded_Uri=uri.format("a100.local"))
+    assert (status, json.loads(body)["node"]["nodeName"]) == (200, "a100.local")
+    for node in ("b100.local", "https:b100.local:10250"):
+        assert (await world.get("/stats/summary", X_Forwarded_Uri=uri.format(node)))[0] == 404
+    assert (await world.get("/stats/summary", X_Forwarded_Uri="/nonsense"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/nodes/x/metrics", 404), ("/nodes/several/metrics", 400), ("/nodes/a100.local", 404), ("/nodes/a/b", 404)],
+)
+async def test_nodes_that_cannot_be_told(world: World, path: str, status: int) -> None:
+    assert (await world.get(path))[0] == status
+    assert world.nodes.asked == []
+
+
+async def test_a_pod_made_anew_below_is_not_taken_for_the_one_before(world: World) -> None:
+    world.pods["alpha"][0] = below(world.client, "alpha", "web", uid="0be10000-0000-4000-8000-new000000000")
+    pods = json.loads((await world.get(f"{NODE}/stats/summary"))[2])["pods"]
+    assert [pod["podRef"]["name"] for pod in pods] == ["db"]
+    assert await world.samples("/metrics/probes") == []
+
+
+@pytest.mark.parametrize("answer", [b"", b"[]", b"{", b'{"pods":[1]}', None])
+async def test_a_node_that_says_nothing_is_missing_and_told_of_once(world: World, answer: bytes | None) -> None:
+    if answer is None:
+        del world.nodes.says["gpu-host-8"]
+    else:
+        world.nodes.says["gpu-host-8"]["stats/summary"] = answer
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(3):
+            pods = json.loads((await world.get(f"{NODE}/stats/summary"))[2])["pods"]
+            assert [pod["podRef"]["name"] for pod in pods] == ["web"]
+    assert len([one for one in logs if "tells nothing" in one["event"]]) == 1
+    assert world.nodes.asked.count("gpu-host-8 stats/summary") == 1, "it is left alone for a while"
+
+
+async def test_a_slow_node_does_not_keep_the_others(world: World) -> None:
+    world.nodes.hanging.add("gpu-host-7")
+    pods = json.loads((await world.get(f"{NODE}/stats/summary"))[2])["pods"]
+    assert [pod["podRef"]["name"] for pod in pods] == ["db"]
+
+
+async def test_a_compute_cluster_that_is_away_leaves_an_empty_node(world: World) -> None:
+    async with Client("http://127.0.0.1:1", name="away") as away:
+        world.pods["alpha"] = [below(away, "alpha", "web")]
+        status, _, body = await world.get(f"{NODE}/stats/summary")
+        assert (status, json.loads(body)["pods"]) == (200, [])
+        assert await world.value("/metrics/resource", "node_memory_working_set_bytes") == 0
+
+
+async def test_a_node_is_asked_once_for_all_tenants(world: World) -> None:
+    world.endpoint.server.figures.reader._fresh = 60
+    await asyncio.gather(*(world.get(f"{NODE}/stats/summary", tenant) for tenant in ("alpha", "beta") * 3))
+    await world.get(f"{NODE}/stats/summary")
+    assert sorted(world.nodes.asked) == ["gpu-host-7 stats/summary", "gpu-host-8 stats/summary"]
+
+
+async def test_questions_are_bounded_by_tenant(world: World) -> None:
+    asked = world.endpoint.server.figures.asked
+    for _ in range(AT_ONCE):
+        asked._open["alpha"] += 1
+    assert (await world.get(f"{NODE}/metrics/resource"))[0] == 429
+    assert (await world.get(f"{NODE}/metrics/resource", "beta"))[0] == 200
+    asked._open.clear()
+
+
+async def test_only_so_many_nodes_are_asked_at_once(world: World) -> None:
+    reader = NodeReader(at_once=2, node_timeout=0.3, all_timeout=0.1)
+    world.endpoint.server.figures.reader = reader
+    names = [f"host-{number}" for number in range(5)]
+    world.nodes.hanging.update(names)
+    world.pods["alpha"] = [below(world.client, "alpha", "web", node=name) for name in names]
+    assert (await world.get(f"{NODE}/stats/summary"))[0] == 200
+    assert len(world.nodes.asked) == 2

@@ -1,0 +1,48 @@
+"""Where a tenant's pods really run, as the kubelet endpoint asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vkgateway.kubelet.target import PlacedPod, PodTarget
+from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.pods.views import ComputePodView, TenantPodView
+
+
+def pod_target(tenant: str, view: TenantPodView, below: ComputePodView, *, link: ComputeLink) -> PodTarget:
+    """The compute pod that stands for a tenant's pod, to be reached."""
+    key, uid = view.metadata.key, below.metadata.uid
+
+    def alive() -> bool:
+        now = link.pod(tenant, key)
+        return now is not None and now.metadata.uid == uid and not now.ended
+
+    metadata = below.metadata
+    return PodTarget(link.client, metadata.namespace, metadata.name, uid, tenant_uid=view.metadata.uid, alive=alive)
+
+
+def placed_pods(tenant: str, pods: Mapping[Key, TenantPodView], *, link: ComputeLink, node: str) -> list[PlacedPod]:
+    """The compute pods that stand for a tenant's pods on a virtual node and have a compute node."""
+    found = []
+    for below in link.pods_of(tenant):
+        view = pods.get(below.tenant_key)
+        if view is None or view.metadata.uid != below.tenant_uid or view.spec.node_name != node:
+            continue
+        if below.spec.node_name:
+            found.append(_placed(view, below, link=link))
+    return found
+
+
+def _placed(view: TenantPodView, below: ComputePodView, *, link: ComputeLink) -> PlacedPod:
+    return PlacedPod(
+        cluster=link.client,
+        node=below.spec.node_name,
+        namespace=below.metadata.namespace,
+        name=below.metadata.name,
+        uid=below.metadata.uid,
+        tenant_namespace=view.metadata.namespace,
+        tenant_name=view.metadata.name,
+        tenant_uid=view.metadata.uid,
+        virtual_node=view.spec.node_name,
+        running=below.phase == "Running",
+    )
