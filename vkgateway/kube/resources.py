@@ -45,6 +45,7 @@ CONFIG_MAPS = Resource("api/v1", "configmaps", "ConfigMap")
 SECRETS = Resource("api/v1", "secrets", "Secret")
 SERVICE_ACCOUNTS = Resource("api/v1", "serviceaccounts", "ServiceAccount")
 SERVICES = Resource("api/v1", "services", "Service")
+ENDPOINT_SLICES = Resource("apis/discovery.k8s.io/v1", "endpointslices", "EndpointSlice")
 EVENTS = Resource("api/v1", "events", "Event")
 RESOURCE_QUOTAS = Resource("api/v1", "resourcequotas", "ResourceQuota")
 LIMIT_RANGES = Resource("api/v1", "limitranges", "LimitRange")
@@ -78,6 +79,7 @@ KNOWN: dict[tuple[str, str], Resource] = {
         SECRETS,
         SERVICE_ACCOUNTS,
         SERVICES,
+        ENDPOINT_SLICES,
         EVENTS,
         RESOURCE_QUOTAS,
         LIMIT_RANGES,

@@ -27,6 +27,7 @@ from vkgateway.sync.marks import TOKEN_OF
 from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod
 from vkgateway.sync.strangers import FIELD_SELECTOR, LABEL_SELECTOR, StrangerView, decode_stranger
 from vkgateway.translate.poolnodes import PoolNodes, in_pool
+from vkgateway.translate.services import MANAGED_BY_LABEL, OUR_SLICES, ServiceView, SliceView
 
 log = structlog.get_logger(__name__)
 
@@ -43,11 +44,15 @@ AnyReflector = (
     | Reflector[ObjectView]
     | Reflector[EventView]
     | Reflector[StrangerView]
+    | Reflector[ServiceView]
+    | Reflector[SliceView]
 )
 
 decode_object = msgspec.json.Decoder(ObjectView).decode
 _decode_node = msgspec.json.Decoder(NodeView).decode
 decode_namespace = msgspec.json.Decoder(NamespaceView).decode
+decode_service = msgspec.json.Decoder(ServiceView).decode
+decode_slice = msgspec.json.Decoder(SliceView).decode
 
 
 class Listener(Protocol):
@@ -61,6 +66,12 @@ class Listener(Protocol):
 
     def compute_namespace_changed(self, namespace: str) -> None:
         """The compute namespace of a tenant namespace appeared, changed or went."""
+
+    def compute_service_changed(self, key: Key) -> None:
+        """The compute Service, or a slice of ours, that stands for a tenant's of this key appeared, changed or went."""
+
+    def compute_services_known(self) -> None:
+        """All Services and slices of ours are known: look at them again."""
 
     def compute_event_changed(self, link: str, key: Key) -> None:
         """An event in one of the tenant's compute namespaces appeared or changed; `key` is its own."""
@@ -135,7 +146,23 @@ class ComputeLink:
             )
             for kind, resource in COPY_RESOURCES.items()
         }
-
+        self.services: Reflector[ServiceView] = Reflector(
+            client,
+            resources.SERVICES,
+            decode=decode_service,
+            on_change=self._service_changed,
+            label_selector=ours,
+            on_complete=self._services_completed,
+        )
+        self.slices: Reflector[SliceView] = Reflector(
+            client,
+            resources.ENDPOINT_SLICES,
+            decode=decode_slice,
+            on_change=self._slice_changed,
+            # Slices that Kubernetes makes for our Services carry their labels, and change with every pod of theirs.
+            label_selector=f"{ours},{MANAGED_BY_LABEL}={OUR_SLICES}",
+            on_complete=self._services_completed,
+        )
         self.events: Reflector[EventView] = Reflector(
             client, resources.EVENTS, decode=decode_event, on_change=self._event_changed, field_selector=SELECTOR
         )
@@ -151,6 +178,11 @@ class ComputeLink:
             and self.namespaces.complete
             and all(copies.complete for copies in self.copies.values())
         )
+
+    @property
+    def services_trusted(self) -> bool:
+        """Whether what is known of Services may be acted upon; pods do not wait for that."""
+        return self.trusted and self.services.complete and self.slices.complete
 
     def listen(self, tenant: str, listener: Listener) -> None:
         """Send a tenant's changes to its reconcilers from now on."""
@@ -218,11 +250,18 @@ class ComputeLink:
         yield "nodes", self.nodes
         yield "namespaces", self.namespaces
         yield from self.copies.items()
+        yield "services", self.services
+        yield "endpointslices", self.slices
         yield "events", self.events
 
     def _completed(self) -> None:
         if self.trusted:
             self._tell_everybody()
+
+    def _services_completed(self) -> None:
+        if self.services_trusted:
+            for listener in list(self._listeners.values()):
+                listener.compute_services_known()
 
     def _watches(self, reachable: bool, why: str) -> None:
         self._watching = reachable, why
@@ -301,6 +340,22 @@ class ComputeLink:
         listener = self._listeners.get(tenant)
         if listener is not None:
             listener.compute_namespace_changed(view.metadata.annotations.get(NAME_ANNOTATION, ""))
+
+    def _service_changed(self, old: ServiceView | None, new: ServiceView | None) -> None:
+        view = new or old
+        assert view is not None
+        self._tell_service(view.metadata, view.metadata.annotations.get(NAME_ANNOTATION, ""))
+
+    def _slice_changed(self, old: SliceView | None, new: SliceView | None) -> None:
+        view = new or old
+        assert view is not None
+        self._tell_service(view.metadata, view.service)
+
+    def _tell_service(self, metadata: Meta, name: str) -> None:
+        tenant = metadata.labels.get(TENANT_LABEL, "")
+        listener = self._listeners.get(tenant)
+        if listener is not None and owned_by(tenant, metadata):
+            listener.compute_service_changed((metadata.annotations[NAMESPACE_ANNOTATION], name))
 
     def _copy_listener(self, kind: CopyKind) -> Callable[[ObjectView | None, ObjectView | None], None]:
         def changed(old: ObjectView | None, new: ObjectView | None) -> None:

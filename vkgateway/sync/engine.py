@@ -15,7 +15,7 @@ from vkgateway.sync.metrics import RETRIES, WORK_SECONDS
 
 log = structlog.get_logger(__name__)
 
-Sort = Literal["pod", "gate", "copy", "namespace", "event", "sweep"]
+Sort = Literal["pod", "gate", "copy", "namespace", "event", "sweep", "service", "names"]
 Item = tuple[Sort, str, str, str]
 """What to look at: its sort, the kind (of copies), the tenant namespace and the name.
 

@@ -18,6 +18,10 @@ from vkgateway.model.objects import Meta, ObjectView
 
 log = structlog.get_logger(__name__)
 
+About = Literal["Pod", "Service"]
+"""The kind of what an event is about."""
+Severity = Literal["Normal", "Warning"]
+
 _REMEMBERED: Final = 4096
 _QUIET_SECONDS: Final = 30.0
 """How long the same event about the same object is only counted, not written."""
@@ -36,7 +40,7 @@ class _Series:
 
 
 class EventRecorder:
-    """Writes Events about pods; losing one is logged, and never stops the work that it tells of."""
+    """Writes Events about pods and Services; losing one is logged, and never stops the work that it tells of."""
 
     def __init__(self, client: Client, *, clock: Callable[[], float]) -> None:
         self._client = client
@@ -44,9 +48,15 @@ class EventRecorder:
         self._series: OrderedDict[tuple[str, str, str], _Series] = OrderedDict()
 
     async def emit(
-        self, metadata: Meta, *, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Warning"
+        self,
+        metadata: Meta,
+        *,
+        reason: str,
+        message: str,
+        kind: Severity = "Warning",
+        about: About = "Pod",
     ) -> None:
-        """Tell something of a pod, at most once in half a minute for the same words.
+        """Tell something of a pod or Service, at most once in half a minute for the same words.
 
         `reason` is a CamelCase word, `message` a sentence for the tenant's admin; it is cut at 1,024 characters.
         """
@@ -56,16 +66,16 @@ class EventRecorder:
         now = self._clock()
         try:
             if series is None:
-                await self._create(key, metadata, kind, now)
+                await self._create(key, metadata, (kind, about), now)
             elif now - series.written >= _QUIET_SECONDS:
-                await self._repeat(key, series, metadata, kind, now)
+                await self._repeat(key, series, metadata, (kind, about), now)
             else:
                 series.count += 1
         except errors.ApiError as error:
             log.warning("event not written", namespace=metadata.namespace, pod=metadata.name, error=str(error))
 
     async def _create(
-        self, key: tuple[str, str, str], metadata: Meta, kind: Literal["Normal", "Warning"], now: float
+        self, key: tuple[str, str, str], metadata: Meta, sort: tuple[Severity, About], now: float
     ) -> None:
         stamp = times.render(datetime.fromtimestamp(now, UTC))
         _, reason, message = key
@@ -75,14 +85,14 @@ class EventRecorder:
             "metadata": {"generateName": f"{metadata.name[:200]}.", "namespace": metadata.namespace},
             "involvedObject": {
                 "apiVersion": "v1",
-                "kind": "Pod",
+                "kind": sort[1],
                 "namespace": metadata.namespace,
                 "name": metadata.name,
                 "uid": metadata.uid,
             },
             "reason": reason,
             "message": message,
-            "type": kind,
+            "type": sort[0],
             "count": 1,
             "firstTimestamp": stamp,
             "lastTimestamp": stamp,
@@ -96,7 +106,7 @@ class EventRecorder:
             self._series.popitem(last=False)
 
     async def _repeat(
-        self, key: tuple[str, str, str], series: _Series, metadata: Meta, kind: Literal["Normal", "Warning"], now: float
+        self, key: tuple[str, str, str], series: _Series, metadata: Meta, sort: tuple[Severity, About], now: float
     ) -> None:
         series.count += 1
         try:
@@ -104,7 +114,7 @@ class EventRecorder:
         except errors.NotFound:
             # API servers drop events after an hour.
             del self._series[key]
-            await self._create(key, metadata, kind, now)
+            await self._create(key, metadata, sort, now)
 
     async def _count(self, series: _Series, namespace: str, now: float) -> None:
         stamp = times.render(datetime.fromtimestamp(now, UTC))

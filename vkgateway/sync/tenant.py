@@ -32,6 +32,7 @@ from vkgateway.sync.pods.hands import Hands
 from vkgateway.sync.pods.reconciler import PodReconciler
 from vkgateway.sync.pods.upward import Upward
 from vkgateway.sync.pods.views import TenantPodView, decode_tenant_pod
+from vkgateway.sync.services import Services
 from vkgateway.sync.tokens import Tokens
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.policy import refusals
@@ -40,6 +41,8 @@ log = structlog.get_logger(__name__)
 
 _LINGER: Final = 30.0
 """Seconds for which a copy stays after its last pod: Jobs come one after another with the same references."""
+_GATHER: Final = 0.02
+"""Seconds in which changes of one Service and its slices are gathered."""
 _SWEEP_EVERY: Final = 600.0
 _PERIODIC: Final = "periodic"
 
@@ -96,6 +99,15 @@ class TenantSync:
         self._mirrored = MirroredEvents(tenant.name, client, self.pods, clock=clock)
         self._namespaces = Namespaces(tenant)
         self.copies = Copies(tenant, client, self.sources)
+        self.services = Services(
+            tenant,
+            client,
+            events=self.events,
+            namespaces=self._namespaces,
+            namespace_uid=self._namespace_uid,
+            wake=self.compute_service_changed,
+            on_complete=self.compute_services_known,
+        )
         self._tokens = Tokens(tenant.name, client, clock=clock)
         meter = pod_meter(tenant.name)
         upward = self._upward = Upward(client, events=self.events, meter=meter, clock=clock)
@@ -168,6 +180,7 @@ class TenantSync:
                 for reflector in watches:
                     group.create_task(reflector.run(), name=f"tenant/{name}/watch")
                 group.create_task(self._desk.run(), name=f"tenant/{name}/admission")
+                group.create_task(self.services.run(), name=f"tenant/{name}/services")
         finally:
             for link in self.links.values():
                 link.unlisten(name)
@@ -185,7 +198,7 @@ class TenantSync:
         self.bindings.clear()
         self.bindings.update(bindings)
         self.tenant = tenant
-        for part in (self._namespaces, self.copies, self._downward, self._pods):
+        for part in (self._namespaces, self.copies, self.services, self._downward, self._pods):
             part.tenant = tenant
         self._pods.forget_plans()
         self.look_at_everything()
@@ -218,11 +231,15 @@ class TenantSync:
             for key in link.events_of(self.tenant.name):
                 self.compute_event_changed(name, key)
         self._engine.queue.add(self.tenant.name, ("sweep", "", "", ""))
+        if any(link.namespaces_of(self.tenant.name) for link in self.links.values()):
+            self.services.need()
+        self.services.wake_all(self.links.values())
 
     def compute_pod_changed(self, key: Key) -> None:
         """See `Listener`."""
         self._desk.below_changed(key)
         self._look_at_pod(key)
+        self.services.pods_changed()
 
     def compute_copy_changed(self, kind: CopyKind, key: Key) -> None:
         """See `Listener`."""
@@ -231,6 +248,16 @@ class TenantSync:
     def compute_namespace_changed(self, namespace: str) -> None:
         """See `Listener`."""
         self._engine.queue.add(self.tenant.name, ("namespace", "", namespace, ""))
+        self.services.need()
+        self.services.wake_namespace(namespace)
+
+    def compute_service_changed(self, key: Key) -> None:
+        """See `Listener`."""
+        self._engine.queue.add(self.tenant.name, ("service", "", *key), delay=_GATHER)
+
+    def compute_services_known(self) -> None:
+        """See `Listener`."""
+        self.services.wake_all(self.links.values())
 
     def compute_event_changed(self, link: str, key: Key) -> None:
         """See `Listener`."""
@@ -308,6 +335,8 @@ class TenantSync:
             await self._reconcile_copy(kind, namespace, name)
         elif sort == "event":
             await self._mirror_event(kind, (namespace, name))
+        elif sort == "service":
+            await self._reconcile_service((namespace, name))
         else:
             await self._sweep(repair=kind == _PERIODIC)
 
@@ -315,6 +344,10 @@ class TenantSync:
         link = self.links.get(cluster)
         if link is not None and (wait := await self._mirrored.mirror(link, key)) is not None:
             self._engine.queue.add(self.tenant.name, ("event", cluster, *key), delay=wait)
+
+    async def _reconcile_service(self, key: Key) -> None:
+        if self.services.complete:
+            await self.services.reconcile(key, self.links)
 
     async def _reconcile_copy(self, kind: str, namespace: str, name: str) -> None:
         for link in list(self.links.values()):

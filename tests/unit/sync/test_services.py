@@ -1,0 +1,222 @@
+"""Services below: there for each cluster address above, leading to the tenant's own pods and to nothing else."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.unit.sync.world import BELOW, World, names, until, world
+from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, PODS, SERVICES
+from vkgateway.model.names import TENANT_LABEL
+from vkgateway.sync.services import pod_addresses
+from vkgateway.translate.services import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
+
+PORTS = [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": "web", "nodePort": 31000}]
+SPEC: dict[str, Any] = {"type": "ClusterIP", "clusterIP": "10.96.0.7", "selector": {"app": "web"}, "ports": PORTS}
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[World]:
+    async with world() as made:
+        yield made
+
+
+def serve(here: World, name: str = "web", **spec: Any) -> dict[str, Any]:
+    return here.above.store.create(SERVICES, {"metadata": {"name": name}, "spec": SPEC | spec}, "default")
+
+
+def write_slice(here: World, *addresses: str, name: str = "mine", service: str = "web", by: str = "") -> None:
+    labels = {SERVICE_NAME_LABEL: service} | ({MANAGED_BY_LABEL: by} if by else {})
+    endpoints = [{"addresses": [address], "conditions": {"ready": True}} for address in addresses]
+    document = {
+        "metadata": {"name": name, "labels": labels},
+        "addressType": "IPv4",
+        "endpoints": endpoints,
+        "ports": [{"name": "http", "protocol": "TCP", "port": 8080}],
+    }
+    here.above.store.create(ENDPOINT_SLICES, document, "default")
+
+
+def below(here: World, name: str = "web") -> dict[str, Any] | None:
+    return here.below.store.find(SERVICES, name, BELOW)
+
+
+def addresses(here: World) -> list[str]:
+    slices = here.below.store.all(ENDPOINT_SLICES)
+    return [address for found in slices for endpoint in found["endpoints"] for address in endpoint["addresses"]]
+
+
+async def running(here: World, name: str = "web") -> None:
+    await here.forwarded(name)
+    here.run(name)
+    await until(lambda: here.phase(name) == "Running")
+
+
+async def test_a_service_is_made_below_with_selector_and_ports_and_an_address_of_its_own(here: World) -> None:
+    above = serve(here, externalIPs=["192.0.2.1"], type="NodePort", sessionAffinity="ClientIP")
+    here.create()
+    async with here.gateway():
+        made = await until(lambda: below(here))
+
+    assert made["spec"] == {
+        "type": "ClusterIP",
+        "selector": {"app": "web"},
+        "ports": [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": "web"}],
+        "sessionAffinity": "ClientIP",
+    }
+    assert made["metadata"]["labels"] == {TENANT_LABEL: "alpha"}
+    assert made["metadata"]["annotations"]["vkgateway.io/uid"] == above["metadata"]["uid"]
+    assert (
+        "NotOpened",
+        "type NodePort and externalIPs: not opened by the compute cluster; the cluster address works",
+    ) in (here.events())
+
+
+async def test_headless_services_and_names_of_others_need_nothing_below(here: World) -> None:
+    serve(here, "headless", clusterIP="None")
+    serve(here, "elsewhere", type="ExternalName", externalName="example.org")
+    serve(here)
+    here.create()
+    async with here.gateway():
+        await until(lambda: below(here))
+        await here.settled()
+
+    assert names(here.below, SERVICES) == ["web"]
+
+
+async def test_the_api_servers_own_service_stays_above(here: World) -> None:
+    serve(here, "kubernetes")
+    serve(here)
+    here.create()
+    async with here.gateway():
+        await until(lambda: below(here))
+
+    assert names(here.below, SERVICES) == ["web"]
+
+
+async def test_without_anything_below_services_are_not_even_watched(here: World) -> None:
+    serve(here)
+    async with here.gateway() as sync:
+        await until(lambda: sync.complete)
+        await here.settled()
+
+    assert not [request for request in here.above.requests if "/services" in request or "/endpointslices" in request]
+    assert here.below.store.all(SERVICES) == []
+
+
+async def test_changes_follow_and_deletion_too(here: World) -> None:
+    serve(here)
+    here.create()
+    async with here.gateway():
+        await until(lambda: below(here))
+        changed = {"metadata": {"name": "web"}, "spec": SPEC | {"selector": {"app": "other"}}}
+        here.above.store.update(SERVICES, changed, name="web", namespace="default")
+        await until(lambda: (below(here) or {"spec": {}})["spec"].get("selector") == {"app": "other"})
+        here.above.store.delete(SERVICES, "web", "default")
+        await until(lambda: below(here) is None)
+
+
+async def test_what_happened_while_the_gateway_was_away_is_found_by_comparison(here: World) -> None:
+    for name in ("web", "gone", "meddled"):
+        serve(here, name)
+    here.create()
+    async with here.gateway():
+        await until(lambda: len(names(here.below, SERVICES)) == 3)
+    here.above.store.delete(SERVICES, "gone", "default")
+    here.below.store.delete(SERVICES, "web", BELOW)
+    meddled = copy.deepcopy(below(here, "meddled") or {})
+    meddled["spec"] |= {"type": "LoadBalancer", "selector": {"app": "theirs"}}
+    here.below.store.update(SERVICES, meddled, name="meddled", namespace=BELOW)
+    async with here.gateway():
+        await until(lambda: names(here.below, SERVICES) == ["meddled", "web"])
+        await until(lambda: (below(here, "meddled") or {"spec": {}})["spec"]["selector"] == {"app": "web"})
+        assert (below(here, "meddled") or {"spec": {}})["spec"]["type"] == "ClusterIP"
+        await here.settled()
+        before = len(here.writes())
+    async with here.gateway() as sync:
+        await until(lambda: sync.services.complete)
+        await here.settled()
+        assert len(here.writes()) == before
+
+
+async def test_a_name_that_is_taken_below_is_told_and_left_alone(here: World) -> None:
+    here.below.store.create(NAMESPACES, {"metadata": {"name": "other"}})
+    serve(here)
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        await until(lambda: below(here))
+    stranger = copy.deepcopy(below(here) or {})
+    del stranger["metadata"]["labels"]
+    here.below.store.update(SERVICES, stranger, name="web", namespace=BELOW)
+    async with here.gateway():
+        await until(lambda: any(reason == "NameTaken" for reason, _ in here.events()))
+        assert "labels" not in (below(here) or {"metadata": {}})["metadata"]
+        here.above.store.delete(SERVICES, "web", "default")
+        await here.settled()
+    assert below(here) is not None
+
+
+async def test_a_selector_of_reserved_keys_leads_nowhere(here: World) -> None:
+    serve(here, selector={"vkgateway.io/tenant": "alpha"})
+    here.create()
+    async with here.gateway():
+        await until(lambda: any(reason == "ServiceRefused" for reason, _ in here.events()))
+        await here.settled()
+    assert here.below.store.all(SERVICES) == []
+
+
+async def test_slices_of_ones_own_lead_to_ones_own_running_pods_only(here: World) -> None:
+    serve(here, selector=None)
+    write_slice(here, "10.1.2.3", "10.9.9.9", "10.1.2.77")  # a pod, its host, somebody's pod
+    here.create()
+    async with here.gateway():
+        await running(here)
+        await until(lambda: addresses(here) == ["10.1.2.3"])
+        (made,) = here.below.store.all(ENDPOINT_SLICES)
+        assert made["metadata"]["ownerReferences"][0]["uid"] == (below(here) or {"metadata": {}})["metadata"]["uid"]
+        assert made["metadata"]["labels"][SERVICE_NAME_LABEL] == "web"
+        said = await until(lambda: [words for reason, words in here.events() if reason == "EndpointRefused"])
+        assert "10.9.9.9, 10.1.2.77" in said[-1]
+        # The pod ends: its address may be anybody's from now on.
+        here.end()
+        await until(lambda: addresses(here) == [])
+
+
+async def test_addresses_of_another_tenant_and_of_pods_on_the_nodes_network_are_not_ones_own(here: World) -> None:
+    here.create()
+    async with here.gateway():
+        await running(here)
+        link = here.link
+        assert link is not None
+        assert pod_addresses(link, "alpha") == {"10.1.2.3"}
+        assert pod_addresses(link, "beta") == frozenset()
+        pod = copy.deepcopy(here.compute_pod() or {})
+        pod["status"]["podIP"] = pod["status"]["hostIP"]
+        here.below.store.update(PODS, pod, name="web", namespace=BELOW, status=True)
+        await until(lambda: pod_addresses(link, "alpha") == frozenset())
+
+
+async def test_slices_that_kubernetes_made_from_a_selector_are_not_read(here: World) -> None:
+    serve(here)
+    write_slice(here, "10.1.2.3", by="endpointslice-controller.k8s.io")
+    here.create()
+    async with here.gateway():
+        await running(here)
+        await until(lambda: below(here))
+        await here.settled()
+    assert here.below.store.all(ENDPOINT_SLICES) == []
+
+
+async def test_a_slice_goes_with_the_tenants(here: World) -> None:
+    serve(here, selector=None)
+    write_slice(here, "10.1.2.3")
+    here.create()
+    async with here.gateway():
+        await running(here)
+        await until(lambda: addresses(here) == ["10.1.2.3"])
+        here.above.store.delete(ENDPOINT_SLICES, "mine", "default")
+        await until(lambda: here.below.store.all(ENDPOINT_SLICES) == [])

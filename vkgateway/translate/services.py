@@ -1,0 +1,144 @@
+"""Services on their way down: one cluster address below for each that has one above, and never an outside address."""
+
+from collections.abc import Collection
+from typing import Any, Final
+
+import msgspec
+
+from vkgateway.model.names import (
+    FIELD_MANAGER,
+    NAME_ANNOTATION,
+    NAMESPACE_ANNOTATION,
+    TENANT_LABEL,
+    UID_ANNOTATION,
+    compute_namespace,
+    is_reserved,
+)
+from vkgateway.model.objects import Meta, Object
+from vkgateway.translate.context import TenantContext
+
+SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
+MANAGED_BY_LABEL: Final = "endpointslice.kubernetes.io/managed-by"
+OUR_SLICES: Final = f"{FIELD_MANAGER}.io"
+"""What `MANAGED_BY_LABEL` says on slices of ours: Kubernetes' own controller leaves those of others alone."""
+CONTROLLERS_SLICES: Final = "endpointslice-controller.k8s.io"
+"""What it says on slices that Kubernetes makes from a Service's selector."""
+
+_KEPT_FIELDS: Final = ("sessionAffinity", "sessionAffinityConfig", "publishNotReadyAddresses", "internalTrafficPolicy")
+_KEPT_PORT_FIELDS: Final = ("name", "protocol", "appProtocol", "port", "targetPort")
+_KEPT_CONDITIONS: Final = ("ready", "serving", "terminating")
+
+
+class ServiceView(msgspec.Struct, kw_only=True):
+    """A Service. Its spec is small, and kept whole."""
+
+    metadata: Meta
+    spec: dict[str, Any] = {}
+
+    @property
+    def cluster_ip(self) -> str:
+        """The address that leads to it inside its cluster; empty where it has none."""
+        address: str = self.spec.get("clusterIP") or ""
+        return "" if address == "None" or self.spec.get("type") == "ExternalName" else address
+
+    @property
+    def outside(self) -> list[str]:
+        """What it asks for that is not opened below: ports of nodes, load balancers, addresses of others."""
+        kind = self.spec.get("type")
+        asked = [f"type {kind}"] if kind in ("NodePort", "LoadBalancer") else []
+        return asked + (["externalIPs"] if self.spec.get("externalIPs") else [])
+
+
+class SliceView(msgspec.Struct, kw_only=True, rename="camel"):
+    """An EndpointSlice, whole but for its metadata."""
+
+    metadata: Meta
+    address_type: str = ""
+    endpoints: list[dict[str, Any]] | None = None
+    ports: list[dict[str, Any]] | None = None
+
+    @property
+    def service(self) -> str:
+        """Name of the Service that it is of, or ""."""
+        return self.metadata.labels.get(SERVICE_NAME_LABEL, "")
+
+
+def service_spec(spec: Object) -> Object:
+    """What of a Service's spec stands below as it stands above: selector, ports, and how a backend is chosen.
+
+    Neither type, node ports, load balancers nor external addresses: those would open something on nodes, or draw
+    traffic of others to the tenant's pods (CVE-2020-8554). The selector chooses among the pods of one compute
+    namespace, which are the tenant's own.
+    """
+    made: Object = {key: spec[key] for key in _KEPT_FIELDS if spec.get(key) not in (None, False)}
+    made["selector"] = dict(spec.get("selector") or {})
+    made["ports"] = [
+        {key: port[key] for key in _KEPT_PORT_FIELDS if port.get(key) not in (None, "")}
+        for port in spec.get("ports") or ()
+    ]
+    return made
+
+
+def reserved_selector(spec: Object) -> str:
+    """A key of the selector that is vkgateway's own, or "": above it chooses nothing, below it would."""
+    return next((key for key in spec.get("selector") or {} if is_reserved(key)), "")
+
+
+def forward_service(source: ServiceView, *, tenant: TenantContext) -> Object:
+    """The compute Service that stands for a tenant's Service with a cluster address; its own address is another."""
+    spec = service_spec(source.spec)
+    if not spec["selector"]:
+        del spec["selector"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(source.metadata, tenant),
+        "spec": {**spec, "type": "ClusterIP"},
+    }
+
+
+def slice_content(source: SliceView, *, own: Collection[str]) -> tuple[Object, list[str]]:
+    """What of a slice that a tenant wrote may stand below, and the addresses in it that may not.
+
+    `own` are the addresses of the tenant's pods: a Service leads to nothing else, no stranger's pod and no node.
+    """
+    refused: list[str] = []
+    endpoints: list[Object] = []
+    for endpoint in source.endpoints or ():
+        addresses = endpoint.get("addresses") or []
+        strange = [address for address in addresses if address not in own]
+        refused += strange
+        if strange or not addresses:
+            continue
+        conditions = endpoint.get("conditions") or {}
+        kept = {key: conditions[key] for key in _KEPT_CONDITIONS if conditions.get(key) is not None}
+        endpoints.append({"addresses": addresses, "conditions": kept})
+    ports = [{key: value for key, value in port.items() if value is not None} for port in source.ports or ()]
+    return {"addressType": source.address_type, "endpoints": endpoints, "ports": ports}, refused
+
+
+def forward_slice(source: SliceView, content: Object, *, service: Meta, tenant: TenantContext) -> Object:
+    """The compute slice that stands for one that a tenant wrote; it goes with `service`, the compute Service."""
+    metadata = _metadata(source.metadata, tenant)
+    metadata["labels"] |= {SERVICE_NAME_LABEL: service.name, MANAGED_BY_LABEL: OUR_SLICES}
+    metadata["ownerReferences"] = [owner_reference(service)]
+    return {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata, **content}
+
+
+def owner_reference(service: Meta) -> Object:
+    """By which a slice goes with its Service."""
+    return {"apiVersion": "v1", "kind": "Service", "name": service.name, "uid": service.uid}
+
+
+def _metadata(source: Meta, tenant: TenantContext) -> Object:
+    """Labels and annotations stay above: below, controllers of load balancers and meshes act on them."""
+    return {
+        "name": source.name,
+        "namespace": compute_namespace(tenant.name, source.namespace),
+        "labels": {TENANT_LABEL: tenant.name},
+        "annotations": {
+            NAMESPACE_ANNOTATION: source.namespace,
+            NAME_ANNOTATION: source.name,
+            UID_ANNOTATION: source.uid,
+        },
+    }
