@@ -14,7 +14,7 @@ from prometheus_client import Counter, Histogram
 
 WORK_SECONDS: Final = Histogram(
     "vkgateway_work_seconds",
-    "How long one look at an object takes, API servers included; sorts: pod, gate, copy, namespace, event, service, names, sweep.",
+    "How long one look at an object takes, API servers included; by sort: pod, copy, namespace, service, ...",
     ["sort"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30),
 )
