@@ -99,7 +99,9 @@ def test_up_again_finds_everything_as_it_was(platform: Platform, alpha: Cluster)
 
     platform.vkgateway("up", timeout=120)
 
-    assert {name: process["pid"] for name, process in platform.processes().items()} == pids
+    others = {name: process for name, process in platform.processes().items() if process["pid"] != pids.get(name)}
+    assert not others, f"{others}\n{platform.vkgateway('logs', 'gateway', '--tail', '60')}"
+    assert platform.processes().keys() == pids.keys()
     alpha.kubectl("delete", "pod", "before", "--wait")
 
 
