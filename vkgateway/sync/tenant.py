@@ -118,6 +118,7 @@ class TenantSync:
             copies=self.copies,
             tokens=self._tokens,
             namespace_uid=self._namespace_uid,
+            namespace_labels=self._namespace_labels,
             later=self._look_later,
             meter=meter,
             clock=clock,
@@ -387,6 +388,9 @@ class TenantSync:
 
     def _below(self, link: ComputeLink, namespace: str) -> NamespaceView | None:
         return link.namespace(self.tenant.name, namespace)
+
+    def _namespace_labels(self) -> dict[str, dict[str, str]]:
+        return {view.metadata.name: view.metadata.labels for view in self.namespaces.items.values()}
 
     def _namespace_uid(self, namespace: str) -> str:
         view = self.namespaces.items.get(("", namespace))

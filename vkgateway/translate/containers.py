@@ -22,8 +22,10 @@ class PodValues:
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     token_secret: str
-    derived: set[str] = field(default_factory=set)
-    """Annotations that rewritten downward API volumes read; filled while volumes are forwarded."""
+    staying: tuple[str, ...] = ()
+    """Prefixes of labels and annotations that stay above."""
+    derived: dict[str, str] = field(default_factory=dict)
+    """Annotations that rewritten downward API volumes read, with the fields they hold; filled while those go down."""
 
 
 def forward_container(container: Object, values: PodValues) -> Object:
@@ -55,7 +57,7 @@ def _variable(entry: Object, values: PodValues) -> Object:
         path = reference["fieldPath"]
         if path in values.fields:
             return _inlined(entry, values.fields[path])
-        if downward.is_reserved_path(path) or downward.is_schedulers_path(path):
+        if downward.stays_above(path, staying=values.staying):
             own = downward.own_value(path, labels=values.labels, annotations=values.annotations)
             return _inlined(entry, own)
     elif _is_root_ca(source.get("configMapKeyRef")):
@@ -111,10 +113,12 @@ def _downward(source: Object, values: PodValues) -> Object:
 
 def _downward_item(item: Object, values: PodValues) -> Object:
     reference: Object = item.get("fieldRef") or {}
-    annotation = downward.volume_annotation(reference.get("fieldPath", ""))
+    path = reference.get("fieldPath", "")
+    annotation = downward.volume_annotation(path, staying=values.staying)
     if annotation is None:
         return item
-    values.derived.add(annotation)
+    if downward.is_derived(annotation):
+        values.derived[annotation] = path
     return {**item, "fieldRef": {**reference, "fieldPath": downward.annotation_path(annotation)}}
 
 
@@ -171,4 +175,5 @@ def pod_values(pod: Object, *, tenant: TenantContext, node_name: str, token_secr
         labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
         token_secret=token_secret,
+        staying=tenant.staying_prefixes,
     )

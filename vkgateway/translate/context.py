@@ -38,8 +38,9 @@ ANY: Final = "*"
 class TenantContext:
     """A tenant's name, its policy, and where its API server is reached from compute pods.
 
-    `api_host` is an IP address or a name that compute pods can resolve. `image_pull_secrets` allows every name if it
-    holds `*`. Labels and annotations with one of `kept_prefixes` are not copied down.
+    `api_host` is an IP address or a name that compute pods can resolve, `dns_servers` are addresses, reached from
+    compute pods, that answer for the tenant's names. `image_pull_secrets` allows every name if it holds `*`. Labels
+    and annotations with one of `kept_prefixes` are not copied down.
     """
 
     name: str
@@ -50,7 +51,13 @@ class TenantContext:
     storage_classes: tuple[str, ...] = ()
     image_pull_secrets: tuple[str, ...] = (ANY,)
     cluster_domain: str = "cluster.local"
+    dns_servers: tuple[str, ...] = ()
     kept_prefixes: tuple[str, ...] = KEPT_ABOVE
+
+    @property
+    def staying_prefixes(self) -> tuple[str, ...]:
+        """Prefixes of labels and annotations that stay above: those of the platform and those of schedulers."""
+        return (*self.kept_prefixes, *SCHEDULERS_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

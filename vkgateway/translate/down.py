@@ -1,5 +1,6 @@
 """A tenant's pod becomes a compute pod, ready to be created."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from vkgateway.model.names import (
@@ -19,8 +20,10 @@ from vkgateway.translate.containers import (
     pod_values,
 )
 from vkgateway.translate.context import PoolContext, TenantContext
+from vkgateway.translate.dns import forward_dns
 from vkgateway.translate.governed import band_of
 from vkgateway.translate.metadata import forward_metadata
+from vkgateway.translate.peers import NamespaceLabels, Peers
 from vkgateway.translate.placement import forward_affinity, forward_tolerations, pinned, spread_constraints
 from vkgateway.translate.selectors import NodeTerms
 
@@ -40,7 +43,10 @@ _DROPPED: Final = (
 """What stays above whatever its value."""
 
 _CLASSES: Final = {"low": LOW_CLASS, "guaranteed": GUARANTEED_CLASS}
-_CLUSTER_DNS: Final = frozenset({"ClusterFirst", "ClusterFirstWithHostNet"})
+
+
+def _no_namespaces() -> Mapping[str, Mapping[str, str]]:
+    return {}
 
 
 def forward_pod(
@@ -51,29 +57,30 @@ def forward_pod(
     namespace: str,
     compute_node: str = "",
     borrowed: bool | None = None,
+    namespaces: NamespaceLabels = _no_namespaces,
 ) -> Object:
     """The compute pod that stands for a tenant's pod in the compute namespace `namespace`.
 
     With `compute_node` it requires that node. Work that is `borrowed` is low, whatever class the tenant gave it; None:
-    the arbiter did not place it. Both are written down on the compute pod.
+    the arbiter did not place it. Both are written down on the compute pod. `namespaces` tells the labels of the
+    tenant's namespaces, for pod affinity that chooses namespaces by them.
 
     The pod must be one that `policy.refusals` finds nothing against, with name, namespace and uid. It is not changed,
     and what need not differ is shared with it: callers change neither. Fields that are not known here go down as
     they are.
 
-    Names of the tenant's Services do not resolve below yet: with dnsPolicy ClusterFirst a pod uses its node's
-    resolver (and its own dnsConfig), rather than the compute cluster's, which would answer with other people's
-    Services. For the same reason no variables of Services are set, and `subdomain` stays above.
+    Never does a pod use the compute cluster's DNS, which would answer with other people's Services. The variables of
+    Services are those of its compute namespace, where nothing but the tenant's own stand.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     secret = token_secret_name(metadata["name"], metadata["uid"])
     values = pod_values(pod, tenant=tenant, node_name=pool.node_name, token_secret=secret)
     made = {key: value for key, value in spec.items() if key not in _DROPPED}
     _forward_contents(made, values)
-    _forward_placement(made, pod, tenant=tenant, pool=pool)
-    _forward_identity(made, tenant=tenant, in_default=metadata["namespace"] == "default")
+    _forward_placement(made, pod, tenant=tenant, pool=pool, namespaces=namespaces)
+    _forward_identity(made, tenant=tenant, namespace=metadata["namespace"])
     made["priorityClassName"] = LOW_CLASS if borrowed else _CLASSES[band_of(spec)]
-    below = forward_metadata(pod, tenant=tenant, pool=pool, namespace=namespace, derived=sorted(values.derived))
+    below = forward_metadata(pod, tenant=tenant, pool=pool, namespace=namespace, derived=values.derived)
     if compute_node:
         made["affinity"] = pinned(made.get("affinity") or {}, compute_node)
         below["annotations"][COMPUTE_NODE_ANNOTATION] = compute_node
@@ -96,7 +103,9 @@ def _forward_contents(made: dict[str, Any], values: PodValues) -> None:
         made["volumes"] = [forward_volume(volume, values) for volume in made["volumes"]]
 
 
-def _forward_placement(made: dict[str, Any], pod: Object, *, tenant: TenantContext, pool: PoolContext) -> None:
+def _forward_placement(
+    made: dict[str, Any], pod: Object, *, tenant: TenantContext, pool: PoolContext, namespaces: NamespaceLabels
+) -> None:
     made["tolerations"] = forward_tolerations(made.get("tolerations"), pool)
     labels = pod["metadata"].get("labels") or {}
     affinity, selector = made.pop("affinity", None), made.get("nodeSelector")
@@ -104,20 +113,18 @@ def _forward_placement(made: dict[str, Any], pod: Object, *, tenant: TenantConte
     if affinity or selector:
         terms = NodeTerms(pool, scheduled=is_scheduled(pod))
         made["nodeSelector"] = terms.selector(selector)
-        kept = forward_affinity(affinity or {}, terms=terms, tenant=tenant, labels=labels)
+        kept = forward_affinity(affinity or {}, terms=terms, peers=Peers(tenant, labels, namespaces))
         if kept:
             made["affinity"] = kept
     constraints = made.get("topologySpreadConstraints")
     if constraints:
-        made["topologySpreadConstraints"] = spread_constraints(constraints, tenant=tenant, labels=labels)
+        made["topologySpreadConstraints"] = spread_constraints(constraints, peers=Peers(tenant, labels, namespaces))
 
 
-def _forward_identity(made: dict[str, Any], *, tenant: TenantContext, in_default: bool) -> None:
+def _forward_identity(made: dict[str, Any], *, tenant: TenantContext, namespace: str) -> None:
     made["serviceAccountName"] = POD_SERVICE_ACCOUNT
     made["automountServiceAccountToken"] = False
-    made["enableServiceLinks"] = False
-    if (made.get("dnsPolicy") or "ClusterFirst") in _CLUSTER_DNS:
-        made["dnsPolicy"] = "Default"
-    aliases = api_host_aliases(tenant.api_host, tenant.cluster_domain, in_default=in_default)
+    made |= forward_dns(made, tenant=tenant, namespace=namespace)
+    aliases = api_host_aliases(tenant.api_host, tenant.cluster_domain, in_default=namespace == "default")
     if aliases:
         made["hostAliases"] = [*(made.get("hostAliases") or ()), *aliases]

@@ -1,23 +1,23 @@
 """The downward API: which fields of a pod show the tenant's values instead of the compute pod's, and how."""
 
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import Final
 
 from vkgateway.model.names import NAMESPACE_ANNOTATION, UID_ANNOTATION, is_forbidden_annotation, is_reserved
-from vkgateway.translate.context import SCHEDULERS_PREFIXES
+from vkgateway.model.objects import Object
 
 LABELS_ANNOTATION: Final = "vkgateway.io/labels"
 """On compute pods whose volumes ask for all labels: the tenant's, as a kubelet would write them."""
 ANNOTATIONS_ANNOTATION: Final = "vkgateway.io/annotations"
 """On compute pods whose volumes ask for all annotations: the tenant's, as a kubelet would write them."""
 
-_VOLUME_PATHS: Final = {
-    "metadata.namespace": NAMESPACE_ANNOTATION,
-    "metadata.uid": UID_ANNOTATION,
-    "metadata.labels": LABELS_ANNOTATION,
-    "metadata.annotations": ANNOTATIONS_ANNOTATION,
-}
+FIELD_ANNOTATION: Final = "vkgateway.io/field-"
+"""How annotations of compute pods begin that hold one label or annotation which stays above."""
+
+_IDENTITY: Final = {"metadata.namespace": NAMESPACE_ANNOTATION, "metadata.uid": UID_ANNOTATION}
+_WHOLE: Final = {"metadata.labels": LABELS_ANNOTATION, "metadata.annotations": ANNOTATIONS_ANNOTATION}
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['(.*)'\]")
 _ESCAPES: Final = {
     "\a": r"\a",
@@ -32,9 +32,36 @@ _ESCAPES: Final = {
 }
 
 
-def volume_annotation(path: str) -> str | None:
-    """Annotation of the compute pod that holds the tenant's value of a field, or None if the field is the same."""
-    return _VOLUME_PATHS.get(path)
+def volume_annotation(path: str, *, staying: tuple[str, ...]) -> str | None:
+    """Annotation of the compute pod that holds the tenant's value of a field, or None if the field is the same.
+
+    `staying` are the prefixes of labels and annotations that stay above.
+    """
+    known = _IDENTITY.get(path) or _WHOLE.get(path)
+    if known is not None:
+        return known
+    if not stays_above(path, staying=staying):
+        return None
+    return f"{FIELD_ANNOTATION}{hashlib.sha256(path.encode()).hexdigest()[:12]}"
+
+
+def is_derived(annotation: str) -> bool:
+    """Tell whether an annotation is made for a pod's volumes, rather than one that every compute pod has."""
+    return annotation not in _IDENTITY.values()
+
+
+def derived_annotations(pod: Object, *, staying: tuple[str, ...]) -> dict[str, str]:
+    """The annotations that a tenant pod's downward API volumes read below, each with the field that it holds."""
+    found: dict[str, str] = {}
+    for volume in (pod.get("spec") or {}).get("volumes") or ():
+        projected = (volume.get("projected") or {}).get("sources") or ()
+        for source in (volume.get("downwardAPI"), *(one.get("downwardAPI") for one in projected)):
+            for item in (source or {}).get("items") or ():
+                path = (item.get("fieldRef") or {}).get("fieldPath", "")
+                annotation = volume_annotation(path, staying=staying)
+                if annotation is not None and is_derived(annotation):
+                    found[annotation] = path
+    return found
 
 
 def annotation_path(annotation: str) -> str:
@@ -42,20 +69,21 @@ def annotation_path(annotation: str) -> str:
     return f"metadata.annotations['{annotation}']"
 
 
-def is_reserved_path(path: str) -> bool:
-    """Tell whether a field path names one of vkgateway's own labels or annotations, other than those for workloads."""
+def stays_above(path: str, *, staying: tuple[str, ...]) -> bool:
+    """Tell whether a field path names a label or annotation that does not go down: one of ours (but for those for
+    workloads), or one with a prefix that stays.
+    """
     match = _SUBSCRIPT.fullmatch(path)
-    return match is not None and (is_reserved if match[1] == "labels" else is_forbidden_annotation)(match[2])
-
-
-def is_schedulers_path(path: str) -> bool:
-    """Tell whether a field path names a label or annotation that is for schedulers, and stays above."""
-    match = _SUBSCRIPT.fullmatch(path)
-    return match is not None and match[2].startswith(SCHEDULERS_PREFIXES)
+    if match is None:
+        return False
+    key = match[2]
+    return key.startswith(staying) or (is_reserved if match[1] == "labels" else is_forbidden_annotation)(key)
 
 
 def own_value(path: str, *, labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
-    """The tenant's own value of a label or annotation that does not go down; empty where it has none."""
+    """The tenant's own labels, annotations, or one of them, as a kubelet tells them; empty where there is none."""
+    if path in _WHOLE:
+        return render_map(labels if path == "metadata.labels" else annotations)
     match = _SUBSCRIPT.fullmatch(path)
     if match is None:
         return ""

@@ -1,6 +1,6 @@
 """Labels, annotations and ownership marks of a compute pod, made from those of the tenant's pod."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from vkgateway.model.names import (
@@ -16,7 +16,7 @@ from vkgateway.model.names import (
 )
 from vkgateway.model.objects import Object
 from vkgateway.translate import downward
-from vkgateway.translate.context import SCHEDULERS_PREFIXES, PoolContext, TenantContext
+from vkgateway.translate.context import PoolContext, TenantContext
 
 COPIED_ANNOTATION: Final = "vkgateway.io/copied"
 """Keys of the labels and, after `;`, annotations that were copied: what the tenant took away since can be told from
@@ -27,9 +27,11 @@ READINESS_GATES_ANNOTATION: Final = "vkgateway.io/readiness-gates"
 
 
 def forward_metadata(
-    pod: Object, *, tenant: TenantContext, pool: PoolContext, namespace: str, derived: Iterable[str]
+    pod: Object, *, tenant: TenantContext, pool: PoolContext, namespace: str, derived: Mapping[str, str]
 ) -> Object:
-    """Metadata of the compute pod; `derived` names the annotations that its downward API volumes read."""
+    """Metadata of the compute pod; `derived` are the annotations that its downward API volumes read, with the field
+    of the tenant's pod that each holds.
+    """
     source = pod["metadata"]
     return {
         "name": source["name"],
@@ -48,7 +50,7 @@ def forward_labels(source: Mapping[str, Any], *, tenant: TenantContext, pool: Po
     return labels
 
 
-def forward_annotations(pod: Object, *, tenant: TenantContext, derived: Iterable[str]) -> dict[str, str]:
+def forward_annotations(pod: Object, *, tenant: TenantContext, derived: Mapping[str, str]) -> dict[str, str]:
     """Annotations of the compute pod: the tenant's, ownership, and what later steps must find again."""
     source = pod["metadata"]
     labels = forwardable(source.get("labels"), tenant, is_ours=is_reserved)
@@ -58,11 +60,10 @@ def forward_annotations(pod: Object, *, tenant: TenantContext, derived: Iterable
     gates = (pod.get("spec") or {}).get("readinessGates")
     if gates:
         annotations[READINESS_GATES_ANNOTATION] = ",".join(gate["conditionType"] for gate in gates)
-    for name in derived:
-        if name == downward.LABELS_ANNOTATION:
-            annotations[name] = downward.render_map(source.get("labels") or {})
-        elif name == downward.ANNOTATIONS_ANNOTATION:
-            annotations[name] = downward.render_map(source.get("annotations") or {})
+    for name in sorted(derived):
+        annotations[name] = downward.own_value(
+            derived[name], labels=source.get("labels") or {}, annotations=source.get("annotations") or {}
+        )
     annotations[NAMESPACE_ANNOTATION] = source["namespace"]
     annotations[NAME_ANNOTATION] = source["name"]
     annotations[UID_ANNOTATION] = source["uid"]
@@ -75,7 +76,7 @@ def forwardable(
     """The labels or annotations that go down: not ours, nor those for schedulers or that the platform keeps above."""
     if not values:
         return {}
-    kept = (*tenant.kept_prefixes, *SCHEDULERS_PREFIXES)
+    kept = tenant.staying_prefixes
     return {
         key: value for key, value in values.items() if not key.startswith(kept) and not (GROUP in key and is_ours(key))
     }

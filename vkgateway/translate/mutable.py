@@ -11,9 +11,9 @@ from vkgateway.model.names import (
     token_secret_name,
 )
 from vkgateway.model.objects import Object
+from vkgateway.translate import downward
 from vkgateway.translate.containers import pod_values
 from vkgateway.translate.context import PoolContext, TenantContext
-from vkgateway.translate.downward import ANNOTATIONS_ANNOTATION, LABELS_ANNOTATION
 from vkgateway.translate.metadata import copied_keys, forward_annotations, forward_labels
 from vkgateway.translate.placement import forward_tolerations
 from vkgateway.translate.policy import RESERVED, Refusal
@@ -25,7 +25,6 @@ from vkgateway.translate.subresources import (
     resize_patch,
 )
 
-_DERIVED: Final = (LABELS_ANNOTATION, ANNOTATIONS_ANNOTATION)
 _CONTAINER_KINDS: Final = ("initContainers", "containers")
 
 
@@ -73,7 +72,7 @@ def _metadata_changes(tenant_pod: Object, compute_pod: Object, *, tenant: Tenant
     below = compute_pod["metadata"]
     labels: Mapping[str, str] = below.get("labels") or {}
     annotations: Mapping[str, str] = below.get("annotations") or {}
-    derived = [name for name in _DERIVED if name in annotations]
+    derived = downward.derived_annotations(tenant_pod, staying=tenant.staying_prefixes)
     wanted_labels = forward_labels(tenant_pod["metadata"], tenant=tenant, pool=pool)
     wanted_annotations = forward_annotations(tenant_pod, tenant=tenant, derived=derived)
     copied_labels, copied_annotations = copied_keys(annotations)

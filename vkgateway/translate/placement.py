@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from vkgateway.model.names import TENANT_LABEL, compute_namespace, is_reserved
+from vkgateway.model.names import is_reserved
 from vkgateway.model.objects import Object
-from vkgateway.translate.context import POOL_WIDE_KEYS, PoolContext, TenantContext
+from vkgateway.translate.context import POOL_WIDE_KEYS, PoolContext
+from vkgateway.translate.peers import Peers
 from vkgateway.translate.selectors import NodeTerms
-
-NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -17,16 +16,14 @@ _UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 _EVICTING_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
-def forward_affinity(
-    affinity: Mapping[str, Any], *, terms: NodeTerms, tenant: TenantContext, labels: Mapping[str, str]
-) -> Object:
-    """The compute pod's affinity, `labels` being the tenant pod's; empty if nothing is left of it."""
+def forward_affinity(affinity: Mapping[str, Any], *, terms: NodeTerms, peers: Peers) -> Object:
+    """The compute pod's affinity; empty if nothing is left of it."""
     left: Object = {}
     for kind, value in affinity.items():
         if kind == "nodeAffinity":
             kept = terms.affinity(value)
         elif kind in ("podAffinity", "podAntiAffinity"):
-            kept = _pod_affinity(value or {}, tenant, labels)
+            kept = _pod_affinity(value or {}, peers)
         else:
             kept = value
         if kept:
@@ -44,13 +41,11 @@ def pinned(affinity: Mapping[str, Any], node: str) -> Object:
     return {**affinity, "nodeAffinity": {**by_node, _REQUIRED: {**required, "nodeSelectorTerms": terms}}}
 
 
-def _pod_affinity(affinity: Mapping[str, Any], tenant: TenantContext, labels: Mapping[str, str]) -> Object:
+def _pod_affinity(affinity: Mapping[str, Any], peers: Peers) -> Object:
     left = {key: value for key, value in affinity.items() if key not in (_REQUIRED, _PREFERRED)}
-    required = [
-        pod_affinity_term(term, tenant, labels) for term in affinity.get(_REQUIRED) or () if not _is_pool_wide(term)
-    ]
+    required = [peers.affinity_term(term) for term in affinity.get(_REQUIRED) or () if not _is_pool_wide(term)]
     preferred = [
-        {**weighted, "podAffinityTerm": pod_affinity_term(weighted["podAffinityTerm"], tenant, labels)}
+        {**weighted, "podAffinityTerm": peers.affinity_term(weighted["podAffinityTerm"])}
         for weighted in affinity.get(_PREFERRED) or ()
         if not _is_pool_wide(weighted["podAffinityTerm"])
     ]
@@ -66,76 +61,9 @@ def _is_pool_wide(term: Mapping[str, Any]) -> bool:
     return term.get("topologyKey") in POOL_WIDE_KEYS
 
 
-def pod_affinity_term(term: Mapping[str, Any], tenant: TenantContext, labels: Mapping[str, str]) -> Object:
-    """A pod affinity term that sees this tenant's pods only, its namespaces named as they are below."""
-    made = {**term, **_confined(term, tenant, labels)}
-    if term.get("namespaces"):
-        made["namespaces"] = [compute_namespace(tenant.name, name) for name in term["namespaces"]]
-    selector = term.get("namespaceSelector")
-    if selector is not None:
-        made["namespaceSelector"] = _namespace_selector(selector, tenant)
-    return made
-
-
-def spread_constraints(
-    constraints: Sequence[Mapping[str, Any]], *, tenant: TenantContext, labels: Mapping[str, str]
-) -> list[Object]:
+def spread_constraints(constraints: Sequence[Mapping[str, Any]], *, peers: Peers) -> list[Object]:
     """Topology spread constraints that count this tenant's pods only."""
-    return [
-        {**constraint, **_confined(constraint, tenant, labels)}
-        for constraint in constraints
-        if not _is_pool_wide(constraint)
-    ]
-
-
-def _confined(term: Mapping[str, Any], tenant: TenantContext, labels: Mapping[str, str]) -> Object:
-    """The term's label selector, narrowed to the tenant; without one the term matches nothing, and stays so.
-
-    The tenant's API server has merged the label keys into the selector already (KEP-3633, KEP-3243); the compute
-    API server would merge them anew, and refuses keys that stand there twice. So what was merged is taken out.
-    """
-    selector = term.get("labelSelector")
-    if selector is None:
-        return {}
-    made = dict(selector)
-    same, other = term.get("matchLabelKeys") or (), term.get("mismatchLabelKeys") or ()
-    if same or other:
-        made["matchExpressions"] = [
-            entry
-            for entry in made.get("matchExpressions") or ()
-            if not (entry["key"] in same or (entry["key"] in other and _is_merged(entry, labels)))
-        ]
-    made["matchLabels"] = {**(selector.get("matchLabels") or {}), TENANT_LABEL: tenant.name}
-    return {"labelSelector": made}
-
-
-def _is_merged(entry: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    return entry["operator"] == "NotIn" and entry.get("values") == [labels.get(entry["key"])]
-
-
-def unsupported_namespace_selector(selector: Mapping[str, Any] | None) -> str | None:
-    """The label by which a namespaceSelector chooses and that compute namespaces do not carry, or None."""
-    if not selector:
-        return None
-    keys = [*(selector.get("matchLabels") or ())]
-    keys += [entry["key"] for entry in selector.get("matchExpressions") or ()]
-    return next((key for key in keys if key != NAMESPACE_NAME_LABEL), None)
-
-
-def _namespace_selector(selector: Mapping[str, Any], tenant: TenantContext) -> Object:
-    labels = dict(selector.get("matchLabels") or {})
-    if NAMESPACE_NAME_LABEL in labels:
-        labels[NAMESPACE_NAME_LABEL] = compute_namespace(tenant.name, labels[NAMESPACE_NAME_LABEL])
-    made: Object = {**selector, "matchLabels": {**labels, TENANT_LABEL: tenant.name}}
-    if selector.get("matchExpressions"):
-        made["matchExpressions"] = [_mapped_names(entry, tenant) for entry in selector["matchExpressions"]]
-    return made
-
-
-def _mapped_names(entry: Mapping[str, Any], tenant: TenantContext) -> Object:
-    if entry["key"] != NAMESPACE_NAME_LABEL or not entry.get("values"):
-        return dict(entry)
-    return {**entry, "values": [compute_namespace(tenant.name, name) for name in entry["values"]]}
+    return [{**constraint, **peers.confined(constraint)} for constraint in constraints if not _is_pool_wide(constraint)]
 
 
 def forward_tolerations(tolerations: Sequence[Object] | None, pool: PoolContext) -> list[Object]:

@@ -6,10 +6,9 @@ from typing import Any, Final
 
 from vkgateway.model.names import COMPUTE_ROOT_CA, GROUP, is_forbidden_annotation, is_reserved
 from vkgateway.model.objects import Object
-from vkgateway.translate import downward, security
+from vkgateway.translate import security
 from vkgateway.translate.context import ANY, PoolContext, TenantContext
 from vkgateway.translate.down import is_scheduled
-from vkgateway.translate.placement import unsupported_namespace_selector
 from vkgateway.translate.references import references
 from vkgateway.translate.selectors import NodeTerms
 
@@ -50,7 +49,6 @@ def refusals(pod: Object, *, tenant: TenantContext, pool: PoolContext | None = N
         found += _volume(volume, f"spec.volumes[{index}]")
         found += _volume_of_nodes(volume, f"spec.volumes[{index}]", tenant)
     found += _not_allowed(spec, tenant)
-    found += _placement(spec)
     found += _reserved_references(pod)
     if pool is not None and not is_scheduled(pod):
         found += _contradiction(spec, pool)
@@ -105,14 +103,12 @@ def _volume(volume: Mapping[str, Any], path: str) -> Iterator[Refusal]:
         if kind in volume:
             message = f"volume {name}: {why}"
             yield Refusal(field=f"{path}.{kind}", value=name, rule=NOT_SUPPORTED, message=message)
-    yield from _downward_items(volume.get("downwardAPI"), name, f"{path}.downwardAPI")
     for index, source in enumerate((volume.get("projected") or {}).get("sources") or ()):
         field = f"{path}.projected.sources[{index}]"
         for kind, why in _UNSUPPORTED_SOURCES.items():
             if kind in source:
                 message = f"volume {name}: {why}"
                 yield Refusal(field=f"{field}.{kind}", value=name, rule=NOT_SUPPORTED, message=message)
-        yield from _downward_items(source.get("downwardAPI"), name, f"{field}.downwardAPI")
 
 
 _PODS_OWN_VOLUMES: Final = frozenset(
@@ -132,19 +128,6 @@ def _volume_of_nodes(volume: Mapping[str, Any], path: str, tenant: TenantContext
         name = str(volume.get("name", ""))
         message = f"volume {name}: {kind} volumes are mounted in the nodes' name, and not allowed to this tenant"
         yield Refusal(field=f"{path}.{kind}", value=name, rule=NOT_ALLOWED, message=message)
-
-
-def _downward_items(source: Mapping[str, Any] | None, volume: str, path: str) -> Iterator[Refusal]:
-    for index, item in enumerate((source or {}).get("items") or ()):
-        field_path = (item.get("fieldRef") or {}).get("fieldPath", "")
-        if GROUP in field_path and downward.is_reserved_path(field_path):
-            message = f"volume {volume}: {field_path} is reserved to the platform; take the item off the volume"
-            yield Refusal(field=f"{path}.items[{index}].fieldRef", value=field_path, rule=RESERVED, message=message)
-        elif downward.is_schedulers_path(field_path):
-            message = f"volume {volume}: {field_path} is not known below; read it by an environment variable instead"
-            yield Refusal(
-                field=f"{path}.items[{index}].fieldRef", value=field_path, rule=NOT_SUPPORTED, message=message
-            )
 
 
 def _not_allowed(spec: Mapping[str, Any], tenant: TenantContext) -> Iterator[Refusal]:
@@ -170,22 +153,6 @@ def _allows(names: tuple[str, ...], name: str) -> bool:
 
 def _instead(names: tuple[str, ...]) -> str:
     return f"; allowed: {', '.join(names)}" if names else "; it is allowed none"
-
-
-def _placement(spec: Mapping[str, Any]) -> Iterator[Refusal]:
-    affinity = spec.get("affinity") or {}
-    for kind in ("podAffinity", "podAntiAffinity"):
-        for name, terms in (affinity.get(kind) or {}).items():
-            for index, weighted in enumerate(terms or ()):
-                term = weighted.get("podAffinityTerm", weighted)
-                key = unsupported_namespace_selector(term.get("namespaceSelector"))
-                if key is not None:
-                    message = (
-                        f"namespaceSelector by label {key} is not supported yet; "
-                        "use `namespaces`, or the label kubernetes.io/metadata.name"
-                    )
-                    field = f"spec.affinity.{kind}.{name}[{index}].namespaceSelector"
-                    yield Refusal(field=field, value=key, rule=NOT_SUPPORTED, message=message)
 
 
 def _reserved_references(pod: Object) -> Iterator[Refusal]:

@@ -104,7 +104,7 @@ class NodeTerms:
         expressions = preference.get("matchExpressions") or ()
         known = [entry for entry in expressions if self._is_known(entry["key"])]
         name = {"metadata.name": self._pool.node_name}
-        if not (_all_hold(name, fields) and _all_hold(self._labels, known)):
+        if not (all_hold(name, fields) and all_hold(self._labels, known)):
             return None
         kept = [entry for entry in expressions if not self._is_known(entry["key"])]
         return {**weighted, "preference": {"matchExpressions": kept}} if kept else None
@@ -151,7 +151,7 @@ class _RealTerms:
             return False
         virtual = [entry for entry in expressions if entry["key"] in VIRTUAL_KEYS]
         return not self._nodes or any(
-            _all_hold({"metadata.name": name}, fields) and _all_hold(labels, virtual)
+            all_hold({"metadata.name": name}, fields) and all_hold(labels, virtual)
             for name, labels in self._nodes.items()
         )
 
@@ -170,10 +170,11 @@ def term_holds(term: Mapping[str, Any], *, name: str, labels: Mapping[str, str])
     fields, expressions = term.get("matchFields") or (), term.get("matchExpressions") or ()
     if not fields and not expressions:
         return False
-    return _all_hold({"metadata.name": name}, fields) and _all_hold(labels, expressions)
+    return all_hold({"metadata.name": name}, fields) and all_hold(labels, expressions)
 
 
-def _all_hold(labels: Mapping[str, str], requirements: Iterable[Mapping[str, Any]]) -> bool:
+def all_hold(labels: Mapping[str, str], requirements: Iterable[Mapping[str, Any]]) -> bool:
+    """Judge requirements of a node selector or a label selector: all of them must hold."""
     return all(_holds(labels, requirement) for requirement in requirements)
 
 

@@ -291,6 +291,17 @@ async def test_label_and_image_changes_go_down(here: World) -> None:
         await until(lambda: (here.compute_pod() or {})["spec"]["containers"][0]["image"] == "busybox:2")
 
 
+async def test_namespaces_that_affinity_chooses_by_labels_are_looked_up(here: World) -> None:
+    here.above.store.create(NAMESPACES, {"metadata": {"name": "web", "labels": {"team": "x"}}})
+    term = {"topologyKey": "zone", "labelSelector": {}, "namespaceSelector": {"matchLabels": {"team": "x"}}}
+    here.create(affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}})
+    async with here.gateway():
+        below = await here.forwarded()
+
+    ((made,),) = below["spec"]["affinity"]["podAffinity"].values()
+    assert made["namespaces"] == ["alpha--web"]
+
+
 @pytest.mark.parametrize("status", [0, 429, 500, 503])
 @pytest.mark.parametrize("nth", range(8))
 async def test_a_life_completes_whichever_write_fails_first(here: World, status: int, nth: int) -> None:

@@ -105,11 +105,18 @@ def forward(
     pool: PoolContext = POOL,
     compute_node: str = "",
     borrowed: bool | None = None,
+    namespaces: dict[str, dict[str, str]] | None = None,
 ) -> Object:
     """Forward a pod, and check on the way that it is not changed."""
     before = copy.deepcopy(tenant_pod)
     made = forward_pod(
-        tenant_pod, tenant=tenant, pool=pool, namespace=BELOW, compute_node=compute_node, borrowed=borrowed
+        tenant_pod,
+        tenant=tenant,
+        pool=pool,
+        namespace=BELOW,
+        compute_node=compute_node,
+        borrowed=borrowed,
+        namespaces=lambda: namespaces or {},
     )
     assert tenant_pod == before
     return made

@@ -321,6 +321,50 @@ def test_names_of_the_api_server() -> None:
     assert "hostAliases" not in named
 
 
+WITH_DNS = replace(TENANT, dns_servers=("10.96.0.10",), cluster_domain="corp.internal")
+SEARCHES = ["default.svc.corp.internal", "svc.corp.internal", "corp.internal"]
+NDOTS = {"name": "ndots", "value": "5"}
+
+
+@pytest.mark.parametrize("policy", ["ClusterFirst", "ClusterFirstWithHostNet", None])
+def test_names_are_the_tenants_own(policy: str | None) -> None:
+    spec = forward(pod(dnsPolicy=policy), tenant=WITH_DNS)["spec"]
+    assert spec["dnsPolicy"] == "None"
+    assert spec["dnsConfig"] == {"nameservers": ["10.96.0.10"], "searches": SEARCHES, "options": [NDOTS]}
+
+
+@pytest.mark.parametrize("options", [[{"name": "ndots", "value": "2"}], [{"name": "edns0"}], None])
+def test_a_pods_own_dns_config_comes_after_and_its_options_win(options: list[dict[str, str]] | None) -> None:
+    config = {"nameservers": ["1.1.1.1", "10.96.0.10"], "searches": ["x", "corp.internal"], "ofNextYear": 1}
+    given = config if options is None else {**config, "options": options}
+    made = forward(pod(dnsConfig=given), tenant=WITH_DNS)["spec"]["dnsConfig"]
+    named = any(option["name"] == "ndots" for option in options or ())
+    assert made == {
+        "nameservers": ["10.96.0.10", "1.1.1.1"],
+        "searches": [*SEARCHES, "x"],
+        "options": [*([] if named else [NDOTS]), *(options or [])],
+        "ofNextYear": 1,
+    }
+
+
+def test_no_more_is_added_than_api_servers_take() -> None:
+    many = {"nameservers": ["1.1.1.1", "1.1.1.2", "1.1.1.3"], "searches": [f"s{i}.example.com" for i in range(32)]}
+    made = forward(pod(dnsConfig=many), tenant=WITH_DNS)["spec"]["dnsConfig"]
+    assert made["nameservers"] == ["10.96.0.10", "1.1.1.1", "1.1.1.2"]
+    assert len(made["searches"]) == 32
+    long = {"searches": [f"{i}{'x' * 200}" for i in range(10)]}
+    assert len(" ".join(forward(pod(dnsConfig=long), tenant=WITH_DNS)["spec"]["dnsConfig"]["searches"])) <= 2048
+
+
+@pytest.mark.parametrize(("policy", "below"), [("Default", "Default"), ("None", "None"), ("ClusterFirst", "Default")])
+def test_other_policies_stay_and_the_hosts_network_means_the_hosts_resolver(policy: str, below: str) -> None:
+    config = {"nameservers": ["1.1.1.1"]}
+    spec = forward(pod(dnsPolicy=policy, dnsConfig=config, hostNetwork=policy == "ClusterFirst"), tenant=WITH_DNS)[
+        "spec"
+    ]
+    assert (spec["dnsPolicy"], spec["dnsConfig"]) == (below, config)
+
+
 @pytest.mark.parametrize(
     ("above", "below"),
     [
@@ -331,15 +375,49 @@ def test_names_of_the_api_server() -> None:
         ("None", "None"),
     ],
 )
-def test_dns_policy_and_config(above: str | None, below: str) -> None:
+def test_without_dns_of_the_tenants_the_nodes_resolver_answers(above: str | None, below: str) -> None:
     config = {"nameservers": ["1.1.1.1"], "searches": ["x"], "options": [{"name": "ndots", "value": "2"}]}
     spec = forward(pod(dnsPolicy=above, dnsConfig=config))["spec"]
     assert spec["dnsPolicy"] == below
     assert spec["dnsConfig"] == config
 
 
-def test_no_service_variables_of_other_peoples_services() -> None:
-    assert forward(pod(enableServiceLinks=True))["spec"]["enableServiceLinks"] is False
+@pytest.mark.parametrize("wanted", [True, False])
+def test_variables_of_services_are_left_to_the_kubelet_below_where_only_the_tenants_own_stand(wanted: bool) -> None:
+    assert forward(pod(enableServiceLinks=wanted))["spec"]["enableServiceLinks"] is wanted
+
+
+STAYING = [
+    "metadata.labels['kueue.x-k8s.io/queue-name']",
+    "metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']",
+    "metadata.annotations['ops.example.com/cost-centre']",
+]
+TENANT_THAT_KEEPS = replace(TENANT, kept_prefixes=(*TENANT.kept_prefixes, "ops.example.com/"))
+
+
+@pytest.mark.parametrize("path", STAYING)
+@pytest.mark.parametrize("there", [True, False])
+def test_labels_and_annotations_that_stay_above_are_shown_all_the_same(path: str, there: bool) -> None:
+    _, kind, key = path.replace("[", ".").split(".", 2)
+    metadata = {kind: {key.strip("']"): "v"}} if there else {}
+    item = {"path": "x", "fieldRef": {"apiVersion": "v1", "fieldPath": path}}
+    wanted = pod(
+        metadata=metadata,
+        containers=[container(env=[field(path)])],
+        volumes=[
+            {"name": "d", "downwardAPI": {"items": [item]}},
+            {"name": "p", "projected": {"sources": [{"downwardAPI": {"items": [item]}}]}},
+        ],
+    )
+    made = forward(wanted, tenant=TENANT_THAT_KEEPS)
+    value = "v" if there else ""
+    assert env_of(made)["X"] == {"name": "X", "value": value}
+    plain, projected = made["spec"]["volumes"]
+    for volume in (plain["downwardAPI"], projected["projected"]["sources"][0]["downwardAPI"]):
+        shown = volume["items"][0]["fieldRef"]["fieldPath"]
+        assert shown.startswith("metadata.annotations['vkgateway.io/field-")
+        assert made["metadata"]["annotations"][shown.split("'")[1]] == value
+    assert key.strip("']") not in made["metadata"][kind]
 
 
 def test_hostname_is_kept_and_subdomain_would_show_the_compute_namespace() -> None:

@@ -39,6 +39,16 @@ def test_labels_and_annotations_follow_and_what_reads_them() -> None:
     }
 
 
+def test_what_a_volume_reads_of_that_which_stays_above_follows_too() -> None:
+    path = "metadata.labels['kueue.x-k8s.io/queue-name']"
+    volume = {"name": "d", "downwardAPI": {"items": [{"path": "q", "fieldRef": {"fieldPath": path}}]}}
+    before, after = (pod(volumes=[volume], metadata={"labels": {"kueue.x-k8s.io/queue-name": n}}) for n in ("a", "b"))
+    patch = changes(after, compute_pod(before, {})).patch
+    assert patch is not None
+    assert list(patch["metadata"]["annotations"].values()) == ["b"]
+    assert changes(before, compute_pod(before, {})) == Changes()
+
+
 def test_what_was_put_on_the_pod_below_stays_there() -> None:
     below = compute_pod(pod(**START), {})
     below["metadata"]["labels"] |= {"topology.kubernetes.io/zone": "z"}

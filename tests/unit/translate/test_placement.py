@@ -194,6 +194,44 @@ def test_namespace_selector(selector: dict[str, Any], below: dict[str, Any]) -> 
     assert affinity_term("podAntiAffinity", term(namespaceSelector=selector))["namespaceSelector"] == below
 
 
+NAMESPACES = {"default": {"team": "x"}, "web": {"team": "x", "tier": "1"}, "db": {"team": "y"}}
+
+
+@pytest.mark.parametrize(
+    ("selector", "named", "below"),
+    [
+        ({"matchLabels": {"team": "x"}}, [], ["alpha--default", "alpha--web"]),
+        ({"matchLabels": {"team": "x"}}, ["db", "web"], ["alpha--db", "alpha--web", "alpha--default"]),
+        ({"matchExpressions": [expression("tier", "DoesNotExist")]}, [], ["alpha--db", "alpha--default"]),
+        ({"matchLabels": {"team": "z"}}, ["db"], ["alpha--db"]),
+        (
+            {"matchLabels": {"kubernetes.io/metadata.name": "web", "team": "x"}},
+            [],
+            ["alpha--web"],
+        ),
+    ],
+)
+def test_namespaces_chosen_by_labels_go_down_by_name(
+    selector: dict[str, Any], named: list[str], below: list[str]
+) -> None:
+    given = term(namespaceSelector=selector, **({"namespaces": named} if named else {}))
+    wanted = pod(affinity={"podAntiAffinity": {REQUIRED: [given]}})
+    made = forward(wanted, namespaces=NAMESPACES)["spec"]["affinity"]["podAntiAffinity"][REQUIRED][0]
+    assert made["namespaces"] == below
+    assert "namespaceSelector" not in made
+
+
+def test_a_selector_that_no_namespace_meets_means_none_rather_than_the_pods_own() -> None:
+    given = term(namespaceSelector={"matchLabels": {"team": "z"}})
+    wanted = pod(affinity={"podAntiAffinity": {REQUIRED: [given]}})
+    made = forward(wanted, namespaces=NAMESPACES)["spec"]["affinity"]["podAntiAffinity"][REQUIRED][0]
+    assert "namespaces" not in made
+    assert made["namespaceSelector"] == {
+        "matchLabels": OURS,
+        "matchExpressions": [expression("vkgateway.io/tenant", "DoesNotExist")],
+    }
+
+
 def test_preferred_pod_affinity_keeps_its_weight() -> None:
     given = {"podAntiAffinity": {PREFERRED: [{"weight": 3, "podAffinityTerm": term()}]}}
     (made,) = forward(pod(affinity=given))["spec"]["affinity"]["podAntiAffinity"][PREFERRED]

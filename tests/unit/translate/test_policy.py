@@ -126,33 +126,16 @@ def test_the_platforms_taints() -> None:
     assert (refusal.rule, refusal.value) == ("Reserved", "vkgateway.io/drain")
 
 
-@pytest.mark.parametrize("kind", ["podAffinity", "podAntiAffinity"])
-@pytest.mark.parametrize("weighted", [True, False])
-def test_namespace_selector_by_labels(kind: str, weighted: bool) -> None:
-    term: dict[str, Any] = {"topologyKey": "z", "namespaceSelector": {"matchLabels": {"team": "x"}}}
-    name = (
-        "preferredDuringSchedulingIgnoredDuringExecution"
-        if weighted
-        else "requiredDuringSchedulingIgnoredDuringExecution"
-    )
-    terms = [{"weight": 1, "podAffinityTerm": term}] if weighted else [term]
-    refusal = only(pod(affinity={kind: {name: terms}}))
-    assert refusal.field == f"spec.affinity.{kind}.{name}[0].namespaceSelector"
-    assert "team" in refusal.message
+def test_a_selector_of_namespaces_by_any_label_is_allowed() -> None:
+    term = {"topologyKey": "z", "namespaceSelector": {"matchLabels": {"team": "x"}}}
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    assert refusals(pod(affinity=affinity), tenant=TENANT, pool=POOL) == ()
 
 
-def test_downward_volume_of_reserved_keys() -> None:
-    items = [{"path": "x", "fieldRef": {"fieldPath": "metadata.labels['vkgateway.io/tenant']"}}]
-    assert only(pod(volumes=[{"name": "d", "downwardAPI": {"items": items}}])).rule == "Reserved"
-    projected = {"sources": [{"downwardAPI": {"items": items}}]}
-    assert only(pod(volumes=[{"name": "d", "projected": projected}])).rule == "Reserved"
-
-
-def test_downward_volume_of_what_is_for_schedulers() -> None:
-    items = [{"path": "x", "fieldRef": {"fieldPath": "metadata.labels['kueue.x-k8s.io/pod-group-name']"}}]
-    refusal = only(pod(volumes=[{"name": "d", "downwardAPI": {"items": items}}]))
-    assert (refusal.rule, refusal.field) == ("NotSupported", "spec.volumes[0].downwardAPI.items[0].fieldRef")
-    assert "environment variable" in refusal.message
+@pytest.mark.parametrize("key", ["vkgateway.io/tenant", "kueue.x-k8s.io/pod-group-name", "app"])
+def test_downward_volumes_may_name_any_label(key: str) -> None:
+    items = [{"path": "x", "fieldRef": {"fieldPath": f"metadata.labels['{key}']"}}]
+    assert refusals(pod(volumes=[{"name": "d", "downwardAPI": {"items": items}}]), tenant=TENANT, pool=POOL) == ()
 
 
 @pytest.mark.parametrize("name", ["eviction-deadline", "gang-checkpoint"])

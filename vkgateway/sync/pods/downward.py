@@ -24,6 +24,7 @@ from vkgateway.sync.pods.views import decode_compute_pod
 from vkgateway.sync.tokens import Tokens
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.down import forward_pod
+from vkgateway.translate.peers import NamespaceLabels
 
 log = structlog.get_logger(__name__)
 
@@ -60,6 +61,7 @@ class Downward:
         copies: Copies,
         tokens: Tokens,
         namespace_uid: Callable[[str], str],
+        namespace_labels: NamespaceLabels,
         later: Callable[[Key, float], None],
         meter: PodMeter,
         clock: Callable[[], float],
@@ -70,6 +72,7 @@ class Downward:
         self._copies = copies
         self._tokens = tokens
         self._namespace_uid = namespace_uid
+        self._namespace_labels = namespace_labels
         self._later = later
         self._meter = meter
         self._clock = clock
@@ -104,6 +107,7 @@ class Downward:
             namespace=below_namespace,
             compute_node=said.node if said is not None else "",
             borrowed=said.borrowed if said is not None else None,
+            namespaces=self._namespace_labels,
         )
         below["metadata"]["annotations"] |= {FORWARDED: above.fingerprint, REQUESTS: encode(plan.requests).decode()}
         try:

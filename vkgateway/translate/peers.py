@@ -1,0 +1,108 @@
+"""Terms about other pods: which a pod means to be near to, away from or spread among, as they stand below."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vkgateway.model.names import TENANT_LABEL, compute_namespace
+from vkgateway.model.objects import Object
+from vkgateway.translate.context import TenantContext
+from vkgateway.translate.selectors import all_hold
+
+NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
+
+NamespaceLabels = Callable[[], Mapping[str, Mapping[str, str]]]
+"""Tells the labels of a tenant's namespaces by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Rewrites the terms of one pod, whose labels are `labels`, so that they see its tenant's pods only."""
+
+    tenant: TenantContext
+    labels: Mapping[str, str]
+    namespaces: NamespaceLabels
+
+    def affinity_term(self, term: Mapping[str, Any]) -> Object:
+        """A pod affinity term, its namespaces named as they are below.
+
+        Compute namespaces carry none of the tenant's labels. A selector of namespaces by such labels goes down as
+        the names of those that it means now.
+        """
+        made = {**term, **self.confined(term)}
+        selector = term.get("namespaceSelector")
+        names = list(term.get("namespaces") or ())
+        if selector is not None and not _by_name_only(selector):
+            names += [name for name in self._selected(selector) if name not in names]
+            del made["namespaceSelector"]
+            if not names:
+                made["namespaceSelector"] = self._nothing()
+        elif selector is not None:
+            made["namespaceSelector"] = self._by_name(selector)
+        if names:
+            made["namespaces"] = [self._below(name) for name in names]
+        return made
+
+    def confined(self, term: Mapping[str, Any]) -> Object:
+        """The term's label selector, narrowed to the tenant; without one the term matches nothing, and stays so.
+
+        The tenant's API server has merged the label keys into the selector already (KEP-3633, KEP-3243); the compute
+        API server would merge them anew, and refuses keys that stand there twice. So what was merged is taken out.
+        """
+        selector = term.get("labelSelector")
+        if selector is None:
+            return {}
+        made = dict(selector)
+        same, other = term.get("matchLabelKeys") or (), term.get("mismatchLabelKeys") or ()
+        if same or other:
+            made["matchExpressions"] = [
+                entry
+                for entry in made.get("matchExpressions") or ()
+                if not (entry["key"] in same or (entry["key"] in other and self._is_merged(entry)))
+            ]
+        made["matchLabels"] = {**(selector.get("matchLabels") or {}), TENANT_LABEL: self.tenant.name}
+        return {"labelSelector": made}
+
+    def _is_merged(self, entry: Mapping[str, Any]) -> bool:
+        return entry["operator"] == "NotIn" and entry.get("values") == [self.labels.get(entry["key"])]
+
+    def _selected(self, selector: Mapping[str, Any]) -> list[str]:
+        exact = (selector.get("matchLabels") or {}).items()
+        wanted = [{"key": key, "operator": "In", "values": [value]} for key, value in exact]
+        wanted += selector.get("matchExpressions") or ()
+        return sorted(
+            name
+            for name, labels in self.namespaces().items()
+            if all_hold({NAMESPACE_NAME_LABEL: name, **labels}, wanted)
+        )
+
+    def _nothing(self) -> Object:
+        """A selector that no namespace meets; without any, a term would mean the pod's own."""
+        return {
+            "matchLabels": {TENANT_LABEL: self.tenant.name},
+            "matchExpressions": [{"key": TENANT_LABEL, "operator": "DoesNotExist"}],
+        }
+
+    def _by_name(self, selector: Mapping[str, Any]) -> Object:
+        labels = dict(selector.get("matchLabels") or {})
+        if NAMESPACE_NAME_LABEL in labels:
+            labels[NAMESPACE_NAME_LABEL] = self._below(labels[NAMESPACE_NAME_LABEL])
+        made: Object = {**selector, "matchLabels": {**labels, TENANT_LABEL: self.tenant.name}}
+        if selector.get("matchExpressions"):
+            made["matchExpressions"] = [
+                {**entry, "values": [self._below(name) for name in entry["values"]]}
+                if entry.get("values")
+                else {**entry}
+                for entry in selector["matchExpressions"]
+            ]
+        return made
+
+    def _below(self, namespace: str) -> str:
+        return compute_namespace(self.tenant.name, namespace)
+
+
+def _by_name_only(selector: Mapping[str, Any]) -> bool:
+    """Whether a selector of namespaces looks at nothing but their names."""
+    keys = [*(selector.get("matchLabels") or ())]
+    keys += [entry["key"] for entry in selector.get("matchExpressions") or ()]
+    return all(key == NAMESPACE_NAME_LABEL for key in keys)
