@@ -21,7 +21,7 @@ class Ask:
     running: tuple[Pod, ...]
     """Placed, and not told to go."""
     what: Hashable = None
-    """All of it that decides whether and where its core can start; equal for gangs that can stand in for each other."""
+    """All of it that decides whether its core can start; equal for gangs that can stand in for each other."""
     kind: int = -1
     """A number for that."""
 
@@ -60,7 +60,8 @@ def read(gang: Gang, kind: Callable[[Hashable], int] = lambda _: -1) -> Ask | Ho
 
 def _what(gang: Gang, core: Sequence[Pod]) -> Hashable:
     return (
-        tuple(pod.shape for pod in core),
+        # Images decide among equal nodes at most: never whether there is one.
+        tuple((pod.shape.requests, pod.shape.terms, pod.shape.tolerations) for pod in core),
         gang.pools,
         gang.required_level,
         gang.preferred_level,

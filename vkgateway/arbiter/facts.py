@@ -76,6 +76,7 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     images: frozenset[str] = frozenset()
+    """Those that are there, of the images that pods ask for."""
     usable: bool = True
     """Ready and open for new pods. What runs on a node that is not usable stays and counts."""
 

@@ -122,8 +122,8 @@ class View:
 
     `capacity` is how many pods of it fit on each node; the smaller a node's `key`, the sooner it is chosen. Keys are
     all different, but for those of nodes on which nothing fits: they are NEVER. What a key tells, most telling first:
-    whether a whole node is broken into, dislike (taints), units free, images missing, how much is free of the other
-    resources, position. The fewer units are free the sooner a node is chosen, so that none which could still take a
+    whether a whole node is broken into, dislike (taints), units free, how much is free of the other resources, images
+    missing, position. The fewer units are free the sooner a node is chosen, so that none which could still take a
     larger pod is broken into where a fuller one would do.
     """
 
@@ -259,8 +259,8 @@ def sums(codes: IntArray, values: IntArray, number: int) -> IntArray:
 class _Layout(NamedTuple):
     """Where each part of a key stands: the number of bits below it."""
 
-    spare: int
     images: int
+    spare: int
     units: int
     soft: int
     broken: int
@@ -269,12 +269,12 @@ class _Layout(NamedTuple):
 
     @classmethod
     def of(cls, whole: int, size: int) -> _Layout:
-        spare = max(size - 1, 0).bit_length()
-        images = spare + _SPARE_BITS
-        units = images + _IMAGE_BITS
+        images = max(size - 1, 0).bit_length()
+        spare = images + _IMAGE_BITS
+        units = spare + _SPARE_BITS
         coarse = max(0, units + whole.bit_length() + _SOFT_BITS + 1 - 63)
         soft = units + whole.bit_length() - coarse
-        return cls(spare, images, units, soft, soft + _SOFT_BITS, coarse)
+        return cls(images, spare, units, soft, soft + _SOFT_BITS, coarse)
 
     def fixed(self, dislike: IntArray, images: IntArray) -> IntArray:
         """What does not change with what is free."""

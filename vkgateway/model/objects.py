@@ -99,6 +99,12 @@ class NodeRuntimeHandler(msgspec.Struct, kw_only=True, frozen=True):
     features: dict[str, bool] = {}
 
 
+class NodeImage(msgspec.Struct, frozen=True, weakref=True):
+    """A container image on a node, by its names: with tags, with digests."""
+
+    names: tuple[str, ...] = ()
+
+
 class NodeSpecView(msgspec.Struct, kw_only=True, rename="camel"):
     """What is wanted of a node."""
 
@@ -117,6 +123,8 @@ class NodeStatusView(msgspec.Struct, kw_only=True, rename="camel"):
     declared_features: tuple[str, ...] = ()
     runtime_handlers: tuple[NodeRuntimeHandler, ...] = ()
     features: dict[str, bool] = {}
+    images: tuple[NodeImage, ...] = ()
+    """The largest alone: a kubelet tells 50 (`nodeStatusMaxImages`)."""
 
 
 class NodeView(msgspec.Struct, kw_only=True, rename="camel"):

@@ -24,6 +24,7 @@ from vkgateway.model.objects import Meta, NamespaceView, NodeStatusView, NodeVie
 from vkgateway.sync.eventviews import SELECTOR, EventView, decode_event
 from vkgateway.sync.heartbeat import Heartbeat
 from vkgateway.sync.marks import TOKEN_OF
+from vkgateway.sync.nodeviews import decode_node
 from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod
 from vkgateway.sync.strangers import FIELD_SELECTOR, LABEL_SELECTOR, StrangerView, decode_stranger
 from vkgateway.translate.poolnodes import PoolNodes, in_pool
@@ -49,7 +50,6 @@ AnyReflector = (
 )
 
 decode_object = msgspec.json.Decoder(ObjectView).decode
-_decode_node = msgspec.json.Decoder(NodeView).decode
 decode_namespace = msgspec.json.Decoder(NamespaceView).decode
 decode_service = msgspec.json.Decoder(ServiceView).decode
 decode_slice = msgspec.json.Decoder(SliceView).decode
@@ -123,7 +123,7 @@ class ComputeLink:
         self.nodes: Reflector[NodeView] = Reflector(
             client,
             resources.NODES,
-            decode=_decode_node,
+            decode=decode_node,
             on_change=self._node_changed,
             on_complete=self._nodes_known,
         )
@@ -397,7 +397,7 @@ def source_key(metadata: Meta) -> Key:
 
 
 def same_for_us(old: NodeView, new: NodeView) -> bool:
-    """Whether two states of a node differ in nothing that a virtual node shows; heartbeats are no news."""
+    """Whether two states of a node differ in nothing that a virtual node shows; heartbeats and images are no news."""
     return (
         old.usable == new.usable
         and old.spec == new.spec
@@ -407,7 +407,7 @@ def same_for_us(old: NodeView, new: NodeView) -> bool:
 
 
 def _unconditional(status: NodeStatusView) -> NodeStatusView:
-    return msgspec.structs.replace(status, conditions=())
+    return msgspec.structs.replace(status, conditions=(), images=())
 
 
 def namespace_owner(view: NamespaceView) -> str:

@@ -1,6 +1,7 @@
 """Where a gang's pods go: all or none, near each other, whole nodes kept whole."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from vkgateway.arbiter.facts import Node, Pod, Pool, Requirement, Shape, Toleration
 from vkgateway.arbiter.placement import largest, place
@@ -101,6 +102,16 @@ def test_images_that_are_there_decide_among_equals() -> None:
     with_image = Node(name="b", allocatable={GPU: 8000}, images=frozenset({"train"}))
     assert place(room(node("a"), with_image), pods(shape)) == {"p0": "b"}
     assert place(room(node("a", 7), with_image), pods(shape)) == {"p0": "a"}
+
+
+def test_images_count_less_than_what_is_free_of_the_other_resources() -> None:
+    shape = replace(gpus(1, cpu=4), images=frozenset({"train"}))
+    there = room(node("a", cpu=64), replace(node("b", cpu=64), images=frozenset({"train"})))
+    assert place(there, pods(shape)) == {"p0": "b"}
+
+    there = room(node("a", cpu=64), replace(node("b", cpu=64), images=frozenset({"train"})))
+    there.take("a", gpus(0, cpu=30))
+    assert place(there, pods(shape)) == {"p0": "a"}
 
 
 def test_disliked_nodes_come_after_others_but_before_a_whole_one() -> None:

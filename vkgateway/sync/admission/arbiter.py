@@ -15,6 +15,7 @@ from vkgateway.arbiter.facts import Gang, Plan, PodState, Policy, Pool, PoolKey,
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.sync.admission.cluster import ClusterFacts
 from vkgateway.sync.admission.gangs import Bounds
+from vkgateway.sync.admission.images import all_asked
 from vkgateway.sync.admission.startmeter import StartMeter
 from vkgateway.sync.admission.tenant import TenantAdmission
 from vkgateway.sync.admission.verdicts import Ran
@@ -270,8 +271,9 @@ class Arbitration:
         specs = self._specs()
         pools: list[Pool] = []
         known = sorted(name for name, cluster in self._clusters.items() if cluster.known)
+        images = all_asked(tenant.gangs.images for tenant in self._tenants.values())
         for name in known:
-            pools += self._clusters[name].pools(specs.get(name, ()), now=now)
+            pools += self._clusters[name].pools(specs.get(name, ()), images=images, now=now)
         gangs: list[Gang] = []
         holds: list[Hold] = []
         quotas: list[Quota] = []

@@ -9,6 +9,7 @@ from vkgateway.arbiter.facts import Pool
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.names import POOL_LABEL
 from vkgateway.model.requests import Milli
+from vkgateway.sync.admission.images import NodeImages
 from vkgateway.sync.admission.occupancy import Occupancy
 from vkgateway.sync.admission.pools import PoolFacts
 from vkgateway.sync.compute import ComputeLink, owned_by
@@ -39,6 +40,7 @@ class ClusterFacts:
         self._poke = poke
         self._poke_later = poke_later
         self._occupancy = Occupancy()
+        self._images = NodeImages()
         self._pools: dict[str, PoolFacts] = {}
         self.avoided: dict[str, float] = {}
         """Nodes that did not take a pod that was placed on them, and until when they are left alone."""
@@ -63,14 +65,18 @@ class ClusterFacts:
         """Whether all that is there is known, and the cluster answers."""
         return self.link.trusted and self.link.nodes.complete and self.link.strangers.complete
 
-    def pools(self, specs: Iterable[PoolSpec], *, now: float) -> list[Pool]:
-        """The pools that hold something the arbiter hands out; a node that two would have is the first one's."""
+    def pools(self, specs: Iterable[PoolSpec], *, images: frozenset[str], now: float) -> list[Pool]:
+        """The pools that hold something the arbiter hands out; a node that two would have is the first one's.
+
+        `images` are those that any pod asks for.
+        """
         changed, self._occupancy.changed = self._occupancy.changed, set()
+        changed |= self._images.look(self.link.nodes.items.values(), images, now=now)
         self.avoided = {node: until for node, until in self.avoided.items() if until > now}
         avoided = frozenset(self.avoided)
         found = []
         for spec in specs:
-            facts = self._pools.setdefault(spec.name, PoolFacts((self.link.name, spec.name)))
+            facts = self._pools.setdefault(spec.name, PoolFacts((self.link.name, spec.name), self._images))
             members = self.link.pool_nodes(spec.node_selector)
             found.append(facts.facts(spec, members, self._occupancy, changed=changed, avoided=avoided))
         return [pool for pool in found if pool.governed]

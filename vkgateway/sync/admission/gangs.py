@@ -71,6 +71,8 @@ class TenantGangs:
         self._members: dict[str, Member] = {}
         self._uids: dict[Key, set[str]] = {}
         self._groups: dict[str, _Group] = {}
+        self.images: Counter[str] = Counter()
+        """The images that pods ask for, and how many pods."""
         self.unbound: dict[str, float] = {}
         """Members that were let go and that the tenant's scheduler did not bind, and until when they are left alone."""
 
@@ -95,6 +97,7 @@ class TenantGangs:
         if member.uid in self._members:
             self.drop(member.uid)
         self._members[member.uid] = member
+        self.images.update(member.shape.images)
         self._uids.setdefault(member.key, set()).add(member.uid)
         group = self._groups.setdefault(member.group, _Group({}))
         group.members[member.uid] = member
@@ -105,6 +108,10 @@ class TenantGangs:
         member = self._members.pop(uid, None)
         if member is None:
             return
+        for image in member.shape.images:
+            self.images[image] -= 1
+            if not self.images[image]:
+                del self.images[image]
         uids = self._uids[member.key]
         uids.discard(uid)
         if not uids:

@@ -10,6 +10,7 @@ from vkgateway.arbiter.matching import tolerates
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import NodeView
 from vkgateway.model.requests import milli
+from vkgateway.sync.admission.images import NodeImages
 from vkgateway.sync.admission.occupancy import Occupancy
 from vkgateway.sync.admission.shapes import toleration
 from vkgateway.translate.poolnodes import PoolNodes
@@ -27,8 +28,9 @@ class _Seen:
 class PoolFacts:
     """Makes and keeps the facts of one pool."""
 
-    def __init__(self, key: PoolKey) -> None:
+    def __init__(self, key: PoolKey, images: NodeImages) -> None:
         self._key = key
+        self._images = images
         self._seen: _Seen | None = None
         self._facts: Pool | None = None
         self._bare: dict[str, Node] = {}
@@ -43,8 +45,8 @@ class PoolFacts:
         changed: Collection[str],
         avoided: frozenset[str],
     ) -> Pool:
-        """The pool now. `changed` are nodes whose occupancy changed since the last time, `avoided` those that are not
-        to be used for a while."""
+        """The pool now. `changed` are nodes whose occupancy or images changed since the last time, `avoided` those that
+        are not to be used for a while."""
         seen = self._seen
         if self._facts is None or seen is None or seen.members is not members or seen.spec != spec:
             return self._anew(spec, members, occupancy, avoided)
@@ -78,7 +80,8 @@ class PoolFacts:
 
     def _node(self, name: str, occupancy: Occupancy, avoided: frozenset[str]) -> Node:
         bare = self._bare[name]
-        return replace(bare, used=occupancy.on_node(name), usable=bare.usable and name not in avoided)
+        usable = bare.usable and name not in avoided
+        return replace(bare, used=occupancy.on_node(name), images=self._images.on_node(name), usable=usable)
 
 
 def _bare(view: NodeView, taken: Sequence[Toleration]) -> Node:

@@ -52,5 +52,7 @@ def toleration(entry: Mapping[str, Any]) -> Toleration:
 
 
 def _images(spec: Mapping[str, Any]) -> set[str]:
+    """As nodes call them: without a tag or a digest the tag is `latest`, as kube-scheduler takes it, too."""
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
-    return {container["image"] for container in containers if container.get("image")}
+    images = (container["image"] for container in containers if container.get("image"))
+    return {image if ":" in image.rpartition("/")[2] else f"{image}:latest" for image in images}

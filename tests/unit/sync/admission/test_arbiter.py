@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,10 +14,10 @@ import pytest
 from tests.unit.sync.admission.samples import GPU, POOL, TENANT, Pods, above, below, member
 from tests.unit.sync.world import until
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict, Hold, HoldCode, Promote, Reprieve
-from vkgateway.arbiter.facts import Plan, PodState, Quota, Snapshot
+from vkgateway.arbiter.facts import Plan, PodState, Quota, Shape, Snapshot
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.names import COMPUTE_NODE_ANNOTATION, TENANT_LABEL
-from vkgateway.model.objects import Condition, Meta, NodeStatusView, NodeView
+from vkgateway.model.objects import Condition, Meta, NodeImage, NodeStatusView, NodeView
 from vkgateway.sync.admission import arbiter as module
 from vkgateway.sync.admission.arbiter import Arbitration, Settings
 from vkgateway.sync.admission.gangs import Bounds
@@ -30,10 +31,14 @@ GANG = f"{TENANT}/default/pod/u1"
 SPEC = PoolSpec(name="a100")
 
 
-def node(name: str = "host-1") -> NodeView:
+def node(name: str = "host-1", *images: str) -> NodeView:
     return NodeView(
         metadata=Meta(name=name),
-        status=NodeStatusView(allocatable={GPU: "8"}, conditions=(Condition(type="Ready", status="True"),)),
+        status=NodeStatusView(
+            allocatable={GPU: "8"},
+            conditions=(Condition(type="Ready", status="True"),),
+            images=tuple(NodeImage(names=(image,)) for image in images),
+        ),
     )
 
 
@@ -333,6 +338,35 @@ async def test_pods_that_wear_our_label_and_are_nobodys_are_counted_for_no_tenan
     made.join()
     async with made.running():
         assert (await made.cycle()).pools[0].nodes[0].used == {}
+
+
+async def test_a_node_has_those_of_its_images_that_a_pod_asks_for(made: Made) -> None:
+    def on_nodes(snapshot: Snapshot) -> list[set[str]]:
+        return [set(found.images) for found in snapshot.pools[0].nodes]
+
+    made.join()
+    made.pods.link.nodes.items["", "host-1"] = node("host-1", "train:1", "serve:1")
+    made.pods.link.nodes.items["", "host-2"] = node("host-2")
+    async with made.running():
+        first = await made.cycle()
+        assert on_nodes(first) == [set(), set()]
+
+        made.wait_above("u1", shape=replace(Shape.of({GPU: 1000}), images=frozenset({"train:1"})))
+        second = await made.cycle()
+        assert on_nodes(second) == [{"train:1"}, set()]
+        assert second.pools[0].nodes[1] is first.pools[0].nodes[1]
+
+        # Neither a node that fetches one nor a pod that went is worth a cycle; it is seen in time.
+        cycles = len(made.asked)
+        made.pods.link._node_changed(node("host-2"), node("host-2", "train:1"))
+        made.pods.link.nodes.items["", "host-2"] = node("host-2", "train:1")
+        await asyncio.sleep(0.02)
+        assert len(made.asked) == cycles
+        made.now += 400
+        assert on_nodes(await made.cycle()) == [{"train:1"}, {"train:1"}]
+        made.alpha.admission.gangs.drop("u1")
+        made.now += 400
+        assert on_nodes(await made.cycle()) == [set(), set()]
 
 
 async def test_what_is_left_of_a_limit_is_less_by_what_the_arbiter_does_not_place(made: Made) -> None:

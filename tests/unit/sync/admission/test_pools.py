@@ -9,6 +9,7 @@ from tests.unit.sync.admission.samples import GPU, POOL
 from vkgateway.arbiter.facts import Pool
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import Condition, Meta, NodeSpecView, NodeStatusView, NodeView, Taint
+from vkgateway.sync.admission.images import NodeImages
 from vkgateway.sync.admission.occupancy import Occupancy
 from vkgateway.sync.admission.pools import PoolFacts
 from vkgateway.translate.poolnodes import PoolNodes
@@ -36,7 +37,7 @@ class Made:
         self.spec = spec
         self.members = PoolNodes(nodes)
         self.occupancy = Occupancy()
-        self._facts = PoolFacts(POOL)
+        self._facts = PoolFacts(POOL, NodeImages())
 
     def facts(self, *, changed: Collection[str] = (), avoided: Collection[str] = ()) -> Pool:
         return self._facts.facts(self.spec, self.members, self.occupancy, changed=changed, avoided=frozenset(avoided))

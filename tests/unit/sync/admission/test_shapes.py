@@ -68,7 +68,7 @@ def check_agreement(wanted: Object) -> None:
             assert blocked(found.tolerations, taints) == blocked(below, taints)
     assert dict(found.requests) == {name: amount for name, amount in pod_requests(made).items() if amount}
     containers = made["spec"]["containers"] + made["spec"].get("initContainers", [])
-    assert found.images == {one["image"] for one in containers}
+    assert found.images == {one["image"] if ":" in one["image"] else f"{one['image']}:latest" for one in containers}
 
 
 def on(key: str, operator: str, *values: str) -> dict[str, Any]:
@@ -180,6 +180,19 @@ def test_all_of_a_shape() -> None:
         ),
         images=frozenset({"busybox:1"}),
     )
+
+
+@pytest.mark.parametrize(
+    ("image", "called"),
+    [
+        ("train", "train:latest"),
+        ("train:2", "train:2"),
+        ("host:5000/team/train", "host:5000/team/train:latest"),
+        ("host:5000/team/train@sha256:0", "host:5000/team/train@sha256:0"),
+    ],
+)
+def test_images_are_called_as_nodes_call_them(image: str, called: str) -> None:
+    assert shape_of(pod(containers=[{"name": "main", "image": image}]), carried=CARRIED).images == {called}
 
 
 def test_a_pod_that_may_go_to_several_virtual_nodes_may_take_any_of_its_alternatives() -> None:

@@ -1,0 +1,59 @@
+"""Which nodes of a compute cluster have which of the images that pods ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from vkgateway.model.objects import NodeView
+
+_EVERY: Final = 300.0
+"""Seconds after which it is looked at anew what nodes have fetched and thrown away."""
+
+
+class NodeImages:
+    """What was seen last.
+
+    Nodes fetch images all the time, and each change makes the facts of a pool anew; so it is looked at when a pod asks
+    for an image for the first time, and otherwise now and then. Images that nobody asks for are never in the facts.
+    """
+
+    def __init__(self) -> None:
+        self._asked: frozenset[str] = frozenset()
+        self._at: float | None = None
+        self._found: dict[str, frozenset[str]] = {}
+
+    def on_node(self, name: str) -> frozenset[str]:
+        """Those on a node."""
+        return self._found.get(name, frozenset())
+
+    def look(self, nodes: Iterable[NodeView], asked: frozenset[str], *, now: float) -> set[str]:
+        """Look at the nodes if it is time to; returns the names of those of which more or less is known than before.
+
+        `asked` are the images that pods ask for, `now` is in seconds since the epoch.
+        """
+        due = self._at is None or not self._at <= now < self._at + _EVERY
+        if not due and asked <= self._asked:
+            return set()
+        # Until it is due nothing is taken out: what nobody asks for any more does no harm.
+        self._asked = asked if due else self._asked | asked
+        self._at = now if due else self._at
+        old, self._found = self._found, self._seen(nodes)
+        return {name for name in old.keys() | self._found.keys() if old.get(name) != self._found.get(name)}
+
+    def _seen(self, nodes: Iterable[NodeView]) -> dict[str, frozenset[str]]:
+        if not self._asked:
+            return {}
+        asked, found = self._asked, {}
+        sets: dict[frozenset[str], frozenset[str]] = {}
+        for node in nodes:
+            names = [name for image in node.status.images for name in image.names if name in asked]
+            if names:
+                there = frozenset(names)
+                found[node.metadata.name] = sets.setdefault(there, there)
+        return found
+
+
+def all_asked(parts: Iterable[Mapping[str, int]]) -> frozenset[str]:
+    """The images that any tenant's pods ask for, out of each tenant's count of them."""
+    return frozenset().union(*parts)

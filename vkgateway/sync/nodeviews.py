@@ -1,0 +1,31 @@
+"""Compute nodes as they are kept in memory: the images that many nodes have are kept once."""
+
+from __future__ import annotations
+
+from typing import Final
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from vkgateway.model.objects import NodeImage, NodeView
+
+MOST_IMAGES: Final = 50
+"""More images of a node than these are not kept: what a kubelet tells unless it is told otherwise."""
+_MOST_NAMES: Final = 8
+
+_decode = msgspec.json.Decoder(NodeView).decode
+_shared: WeakValueDictionary[tuple[str, ...], NodeImage] = WeakValueDictionary()
+"""By names, as long as any node has it: ten thousand nodes with the same fifty images have fifty of them."""
+
+
+def decode_node(data: bytes) -> NodeView:
+    """Decode a node from its JSON."""
+    view = _decode(data)
+    if view.status.images:
+        view.status.images = tuple(_one_for_all(image) for image in view.status.images[:MOST_IMAGES])
+    return view
+
+
+def _one_for_all(image: NodeImage) -> NodeImage:
+    names = image.names[:_MOST_NAMES]
+    return _shared.setdefault(names, image if len(names) == len(image.names) else NodeImage(names=names))
