@@ -131,18 +131,6 @@ def best_offers(rows: Rows, share: IntArray, useful: FloatArray, *, ties: Ties, 
     return Offers(rows, node[turn], first[turn], last[turn], gain[turn], ratio[turn], following[turn])
 
 
-def least_costs(
-    rows: Rows, price: IntArray, useful: FloatArray, *, ties: Ties, want: Want, missing: IntArray
-) -> tuple[IntArray, FloatArray]:
-    """The nodes of the rows, and the price of a run of rows, or of one row, that lets in all that each node misses.
-
-    Infinite where not even all of them do. `price` is by row; `missing` is by position, never more than is wanted.
-    """
-    order = _sorted(rows, price / useful, ties)
-    sums = _Sums(rows.at(order), price[order], want)
-    return sums.rows.node[sums.first], sums.enough(missing)
-
-
 class _Sums:
     """Sorted rows, and what those of each node come to from its first row on."""
 
@@ -177,14 +165,6 @@ class _Sums:
         where = np.where(ratio == best[self._group], self._place, len(self._place))
         found = np.minimum.reduceat(where, self.first)
         return found, gain[found], best
-
-    def enough(self, missing: IntArray) -> FloatArray:
-        """By node the least price of a run from the first, or of one row, that lets in as many as are missing."""
-        run = self._gain(self._running(self.rows.freed)) >= missing[self.rows.node]
-        one = self._gain(self.rows.freed) >= missing[self.rows.node]
-        cost = np.where(run, self._running(self._share[None, :])[0], np.inf)
-        cheapest: FloatArray = np.minimum.reduceat(np.minimum(cost, np.where(one, self._share, np.inf)), self.first)
-        return cheapest
 
     def _gain(self, freed: IntArray) -> IntArray:
         gain: IntArray = np.minimum(slots(self._free + freed, self._want.ask) - self._before, self._want.short)

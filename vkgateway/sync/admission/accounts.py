@@ -7,7 +7,7 @@ from typing import Protocol
 
 from vkgateway.sync.admission.gangs import Seen
 from vkgateway.sync.admission.history import RunTimes
-from vkgateway.sync.admission.member import Member
+from vkgateway.sync.admission.member import Member, gang_id
 from vkgateway.sync.admission.startmeter import StartMeter
 from vkgateway.sync.admission.verdicts import PREEMPTED, Ran, Said, Verdict
 from vkgateway.sync.pods.views import ComputePodView
@@ -77,4 +77,4 @@ class Accounts:
         )
 
     def _gang(self, member: Member) -> str:
-        return f"{self._tenant}/{member.group}"
+        return gang_id(self._tenant, member.group)

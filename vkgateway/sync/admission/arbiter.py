@@ -16,6 +16,7 @@ from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.sync.admission.cluster import ClusterFacts
 from vkgateway.sync.admission.gangs import Bounds
 from vkgateway.sync.admission.images import all_asked
+from vkgateway.sync.admission.member import tenant_of
 from vkgateway.sync.admission.startmeter import StartMeter
 from vkgateway.sync.admission.tenant import TenantAdmission
 from vkgateway.sync.admission.verdicts import Ran
@@ -158,16 +159,11 @@ class Arbitration:
     def bounds(self, pool: PoolKey | None) -> Bounds:
         """How those who are evicted from a pool are treated."""
         settings = self.settings
-        if pool is not None:
-            for spec in self._specs().get(pool[0], ()):
-                if spec.name == pool[1]:
-                    notice, grace = spec.notice_seconds, spec.grace_seconds
-                    return Bounds(
-                        settings.notice if notice is None else float(notice),
-                        settings.grace_max if grace is None else float(grace),
-                        settings.minimum_run,
-                    )
-        return Bounds(settings.notice, settings.grace_max, settings.minimum_run)
+        known = () if pool is None else (spec for spec in self._specs().get(pool[0], ()) if spec.name == pool[1])
+        spec = next(iter(known), None)
+        notice = settings.notice if spec is None or spec.notice_seconds is None else float(spec.notice_seconds)
+        grace = settings.grace_max if spec is None or spec.grace_seconds is None else float(spec.grace_seconds)
+        return Bounds(notice, grace, settings.minimum_run)
 
     def recount(self, pod: ComputePodView, cluster: str) -> None:
         """Look again at whose burden a pod is below: it was read, or forgotten."""
@@ -319,14 +315,14 @@ class Arbitration:
     def _hold(self, snapshot: Snapshot, decisions: Decisions) -> None:
         holds: dict[str, list[Hold]] = {name: [] for name in self._tenants}
         for hold in decisions.holds:
-            holds.setdefault(_tenant(hold.gang), []).append(hold)
+            holds.setdefault(tenant_of(hold.gang), []).append(hold)
         pools = {gang.id: gang.pools[0] for gang in snapshot.gangs if gang.pools}
         for name, tenant in self._tenants.items():
             tenant.hold(holds[name], pools=pools)
 
     def _of(self, gang: str) -> TenantAdmission | None:
         """The tenant of a gang; None: it went while it was being decided."""
-        return self._tenants.get(_tenant(gang))
+        return self._tenants.get(tenant_of(gang))
 
     def _set_timer(self, decisions: Decisions, now: float) -> None:
         times = [tenant.next_deadline() for tenant in self._tenants.values()]
@@ -357,8 +353,3 @@ class Arbitration:
 
 def _unreachable(gang: Gang) -> Hold:
     return Hold(gang=gang.id, code=HoldCode.ROOM, message="the compute cluster cannot be reached now")
-
-
-def _tenant(gang: str) -> str:
-    """The tenant that a gang belongs to, by its id."""
-    return gang.partition("/")[0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from vkgateway.arbiter.decisions import Hold, HoldCode
 from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, PoolKey
-from vkgateway.sync.admission.member import Member
+from vkgateway.sync.admission.member import Member, gang_id
 from vkgateway.sync.compute import Key
 from vkgateway.translate.gangs import GangMarks, MarkError, agree
 from vkgateway.translate.governed import is_extended
@@ -155,7 +155,7 @@ class TenantGangs:
         return gangs, holds
 
     def _id(self, group: str) -> str:
-        return f"{self._tenant}/{group}"
+        return gang_id(self._tenant, group)
 
     def _build(self, name: str, group: _Group) -> tuple[Gang | None, Hold | None]:
         """The gang; where nothing of it may start, the hold says why, and what runs of it still counts."""

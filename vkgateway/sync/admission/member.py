@@ -70,6 +70,16 @@ class Member:
         return self.marks.group if self.marks is not None else f"{self.key[0]}/pod/{self.uid}"
 
 
+def gang_id(tenant: str, group: str) -> str:
+    """What the arbiter calls a tenant's gang: `TENANT/namespace/way/name`."""
+    return f"{tenant}/{group}"
+
+
+def tenant_of(gang: str) -> str:
+    """The tenant that a gang belongs to, by its id."""
+    return gang.partition("/")[0]
+
+
 def may_be_member(view: TenantPodView) -> bool:
     """Whether a pod that asks for nothing governed may be one of a gang all the same, by what is seen of it."""
     marks = (*view.metadata.labels, *view.metadata.annotations)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from vkgateway.arbiter.facts import Gang, Pod, PodState, Shape
 from vkgateway.kube.reflector import Reflector
@@ -16,13 +16,23 @@ from vkgateway.model.names import (
     POOL_LABEL,
 )
 from vkgateway.sync.admission.gangs import Seen
-from vkgateway.sync.admission.member import Member
+from vkgateway.sync.admission.member import Member, gang_id
 from vkgateway.sync.admission.verdicts import Book, Said, Verdict
 from vkgateway.sync.compute import ComputeLink, Key
 from vkgateway.sync.marks import EVICTED_FOR, RETAKEN
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 
 _GONE: Final = Seen()
+
+
+class Look(NamedTuple):
+    """A member, looked at once."""
+
+    seen: Seen
+    below: ComputePodView | None
+    """The compute pod that stands for it."""
+    gone: bool
+    """Nothing of it is left."""
 
 
 class Sight:
@@ -47,11 +57,18 @@ class Sight:
         self.retaken: dict[str, str] = {}
         """Compute pods, by uid, that are being taken back, and the pods that they stood for."""
 
-    def seen(self, member: Member) -> Seen:
-        """Where a member stands now."""
+    def look(self, member: Member) -> Look:
+        """Look at a member."""
         above, below = self.above(member), self.below(member)
         if below is not None:
-            return self._seen_below(member, above, *below)
+            return Look(self._seen_below(member, above, *below), below[0], gone=False)
+        return Look(self._seen_above(member, above), None, gone=above is None and not self.is_sent(member))
+
+    def seen(self, member: Member) -> Seen:
+        """Where a member stands now."""
+        return self.look(member).seen
+
+    def _seen_above(self, member: Member, above: TenantPodView | None) -> Seen:
         verdict = self._book.verdicts.get(member.uid)
         if above is None or above.terminal or above.metadata.deletion_timestamp is not None:
             if verdict is not None and self.is_sent(member):
@@ -84,10 +101,6 @@ class Sight:
             for pod in link.pods_of(self._tenant):
                 if is_placed(pod) and not pod.ended:
                     yield pod
-
-    def is_gone(self, member: Member) -> bool:
-        """Whether nothing of a member is left."""
-        return self.above(member) is None and self.below(member) is None and not self.is_sent(member)
 
     def has_owner(self, pod: ComputePodView) -> bool:
         """Whether the tenant pod that a compute pod stands for is still there."""
@@ -151,7 +164,7 @@ def ending_gang(tenant: str, pod: ComputePodView, cluster: str, *, now: float) -
         since=said.since,
         deadline=times.parse(leaving).timestamp() if leaving else now + (grace or 0),
     )
-    name = f"{tenant}/{pod.tenant_key[0]}/gone/{pod.tenant_uid}"
+    name = gang_id(tenant, f"{pod.tenant_key[0]}/gone/{pod.tenant_uid}")
     return Gang(id=name, tenant=tenant, pods=(ending,), pools=(said.pool,))
 
 

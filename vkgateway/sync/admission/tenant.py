@@ -13,7 +13,7 @@ from vkgateway.arbiter.poolsums import node_name
 from vkgateway.kube.reflector import Reflector
 from vkgateway.sync.admission.accounts import Accounts, Audience
 from vkgateway.sync.admission.gangs import Bounds, Seen, TenantGangs
-from vkgateway.sync.admission.member import Member
+from vkgateway.sync.admission.member import Member, gang_id
 from vkgateway.sync.admission.sight import Sight, ending_gang, is_placed, recovered
 from vkgateway.sync.admission.verdicts import PREEMPTED, Book, Said, Verdict, Waits
 from vkgateway.sync.compute import ComputeLink, Key
@@ -126,13 +126,10 @@ class TenantAdmission:
         """A pod changed, above or below; returns the members that are gone now."""
         gone = []
         for member in self.gangs.under(key):
-            seen = self._sight.seen(member)
+            seen, below, nothing_left = self._sight.look(member)
             if member.governed:
-                below = self._sight.below(member)
-                self._accounts.note(
-                    member, seen, below=below[0] if below else None, verdict=self.book.verdicts.get(member.uid)
-                )
-            if self._sight.is_gone(member):
+                self._accounts.note(member, seen, below=below, verdict=self.book.verdicts.get(member.uid))
+            if nothing_left:
                 gone.append(member)
                 self._drop(member)
             elif seen != self._known.get(member.uid):
@@ -155,9 +152,6 @@ class TenantAdmission:
             self._at[place] = pod.tenant_uid
             self._left_behind[pod.tenant_uid] = ending_gang(self.name, pod, link.name, now=self._clock())
             self._service.recount(pod, link.name)
-
-    def _gang(self, member: Member) -> str:
-        return f"{self.name}/{member.group}"
 
     def _drop(self, member: Member) -> None:
         self._known.pop(member.uid, None)
@@ -202,7 +196,7 @@ class TenantAdmission:
     def reprieve(self, reprieve: Reprieve) -> None:
         """These may stay after all."""
         for uid in reprieve.pods:
-            self._change(uid, said=Said.ADMITTED, deadline=0.0, evicted_for="", withdrawn=True)
+            self._change(uid, said=Said.ADMITTED, deadline=0.0, evicted_for="")
 
     def promote(self, promote: Promote) -> None:
         """These run inside the tenant's guarantee from now on."""
@@ -292,7 +286,7 @@ class TenantAdmission:
 
     def waits(self, member: Member) -> Waits | None:
         """Why a member waits."""
-        return self.book.holds.get(self._gang(member))
+        return self.book.holds.get(gang_id(self.name, member.group))
 
     def _evicting(self, verdict: Verdict) -> Admission:
         mine = verdict.evicted_for.startswith(f"{self.name}/")

@@ -34,8 +34,6 @@ class Verdict:
     """Evicting: the gang that its going makes room for."""
     behind: str = ""
     """The gang in whose reserved place it was started."""
-    withdrawn: bool = False
-    """Admitted: it was told to go before, and may stay after all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ GATE = {"name": ADMISSION_GATE}
 ADMITTED = "vkgateway.io/Admitted"
 DEADLINE = "vkgateway.io/eviction-deadline"
 SECOND_NODE = "gpu-host-18"
+LOW: Document = {"priorityClassName": "vkgateway-low", "priority": -1000}
 
 
 def gated(
@@ -81,6 +82,20 @@ async def start(here: World, name: str = "web") -> Document:
     run(here, name)
     await until(lambda: here.phase(name) == "Running")
     return below
+
+
+async def low_runs(here: World, name: str = "low", *, gpus: int = 8, **other: Any) -> None:
+    gated(here, name, gpus=gpus, **LOW, **other)
+    below = await start(here, name)
+    assert annotation(below, "vkgateway.io/borrowed") == "true"
+
+
+async def noticed(here: World, name: str = "low") -> str:
+    """Wait until a notice stands above and below; its deadline."""
+    await until(lambda: annotation(here.tenant_pod(name), DEADLINE))
+    deadline = annotation(here.tenant_pod(name), DEADLINE)
+    assert annotation(here.compute_pod(name), DEADLINE) == deadline
+    return deadline
 
 
 def run(here: World, name: str = "web") -> None:

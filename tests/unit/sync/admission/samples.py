@@ -20,7 +20,10 @@ from vkgateway.model.names import (
     UID_ANNOTATION,
     compute_namespace,
 )
+from vkgateway.sync.admission.gangs import Bounds
 from vkgateway.sync.admission.member import Member
+from vkgateway.sync.admission.startmeter import StartMeter
+from vkgateway.sync.admission.verdicts import Ran
 from vkgateway.sync.compute import ComputeLink
 from vkgateway.sync.marks import REQUESTS
 from vkgateway.sync.pods.case import Binding
@@ -41,6 +44,29 @@ NOBODY = Client("http://127.0.0.1:1", name="nobody")
 
 def marks(group: str = "default/gang/train", **said: Any) -> GangMarks:
     return GangMarks(group=group, way="vkgateway.io/gang", **said)
+
+
+class Service:
+    """Hears what a tenant's part says to the arbitration."""
+
+    def __init__(self) -> None:
+        self.pokes = 0
+        self.recounted: list[str] = []
+        self.ran: list[Ran] = []
+        self.meter = StartMeter()
+
+    def poke(self) -> None:
+        self.pokes += 1
+
+    def recount(self, pod: ComputePodView, cluster: str) -> None:
+        self.recounted.append(f"{cluster}/{pod.tenant_uid}")
+
+    def bounds(self, pool: PoolKey | None) -> Bounds:
+        return Bounds(20.0, 60.0)
+
+    def ended(self, tenant: str, ran: Ran) -> None:
+        assert tenant == TENANT
+        self.ran.append(ran)
 
 
 def member(uid: str = "u1", **other: Any) -> Member:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 from tests.unit.sync.admission.platform import (
     DEADLINE,
+    LOW,
     about,
     annotation,
     bind,
@@ -18,6 +18,8 @@ from tests.unit.sync.admission.platform import (
     gated,
     is_let_go,
     let_go,
+    low_runs,
+    noticed,
     pod,
     start,
     told,
@@ -28,7 +30,6 @@ from vkgateway.sync.marks import EVICTED, EVICTED_FOR
 
 DISRUPTED = "DisruptionTarget"
 PREEMPTED = "PreemptionByVkgateway"
-LOW: dict[str, Any] = {"priorityClassName": "vkgateway-low", "priority": -1000}
 
 
 @pytest.fixture
@@ -38,20 +39,6 @@ async def here() -> AsyncIterator[World]:
         made.limit = made.limit | {"nvidia.com/gpu": 16_000}
         made.guarantee = {"nvidia.com/gpu": 8000}
         yield made
-
-
-async def low_runs(here: World, name: str = "low", *, gpus: int = 8, **other: Any) -> None:
-    gated(here, name, gpus=gpus, **LOW, **other)
-    below = await start(here, name)
-    assert annotation(below, "vkgateway.io/borrowed") == "true"
-
-
-async def noticed(here: World, name: str = "low") -> str:
-    """Wait until a notice stands above and below; its deadline."""
-    await until(lambda: annotation(here.tenant_pod(name), DEADLINE))
-    deadline = annotation(here.tenant_pod(name), DEADLINE)
-    assert annotation(here.compute_pod(name), DEADLINE) == deadline
-    return deadline
 
 
 async def test_low_work_is_told_to_go_and_when_and_a_guaranteed_pod_starts_in_its_place(here: World) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
-from tests.unit.sync.admission.samples import POOL, TENANT, Pods, reference
-from tests.unit.sync.admission.test_tenant import Service
+from tests.unit.sync.admission.samples import POOL, TENANT, Pods, Service, reference
 from vkgateway.arbiter.decisions import Admit, Evict, Hold, HoldCode
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client

@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 from aiohttp import web
 
-from tests.unit.sync.admission.platform import annotation, bind, condition, deleted, gated, is_let_go, run
-from tests.unit.sync.admission.test_evictions import LOW
+from tests.unit.sync.admission.platform import LOW, annotation, bind, condition, deleted, gated, is_let_go, run
 from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, until, world
 from vkgateway.kube.resources import PODS
 

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.sync.admission.platform import (
     ADMITTED,
     DEADLINE,
+    LOW,
     SECOND_NODE,
     add_node,
     annotation,
@@ -20,13 +21,14 @@ from tests.unit.sync.admission.platform import (
     gated,
     is_let_go,
     let_go,
+    low_runs,
+    noticed,
     pinned_to,
     run,
     start,
     stranger,
     told,
 )
-from tests.unit.sync.admission.test_evictions import LOW, low_runs, noticed
 from tests.unit.sync.world import COMPUTE_NODE, World, until, world
 from vkgateway.arbiter.facts import PodState
 from vkgateway.kube.resources import NAMESPACES, PODS

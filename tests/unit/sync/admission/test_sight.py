@@ -207,18 +207,18 @@ def test_a_compute_pod_of_an_earlier_namesake_is_none_of_its() -> None:
 
 def test_what_is_gone_and_what_has_an_owner() -> None:
     stand = Stand()
-    assert stand.sight.is_gone(stand.member)
+    assert stand.sight.look(stand.member).gone
     stand.sent["u1"] = NOW + 1
-    assert not stand.sight.is_gone(stand.member)
+    assert not stand.sight.look(stand.member).gone
     stand.sent.clear()
     stand.below()
-    assert not stand.sight.is_gone(stand.member)
+    assert not stand.sight.look(stand.member).gone
     assert not stand.sight.has_owner(below())
     stand.above(uid="another")
     assert not stand.sight.has_owner(below())
     stand.above()
     assert stand.sight.has_owner(below())
-    assert not stand.sight.is_gone(stand.member)
+    assert not stand.sight.look(stand.member).gone
 
 
 def test_placed_below_are_those_that_the_arbiter_placed_and_that_have_not_ended() -> None:

@@ -13,6 +13,7 @@ from tests.unit.sync.admission.samples import (
     POOL,
     TENANT,
     Pods,
+    Service,
     above,
     below,
     hold,
@@ -23,40 +24,14 @@ from vkgateway.arbiter.decisions import Admit, Evict, HoldCode, Promote, Repriev
 from vkgateway.arbiter.facts import PodState, PoolKey, Quota
 from vkgateway.arbiter.limits import Admission
 from vkgateway.model.names import COMPUTE_NODE_ANNOTATION, EVICTION_DEADLINE_ANNOTATION, UID_ANNOTATION
-from vkgateway.sync.admission.gangs import Bounds
 from vkgateway.sync.admission.member import Member
-from vkgateway.sync.admission.startmeter import StartMeter
 from vkgateway.sync.admission.tenant import TenantAdmission
-from vkgateway.sync.admission.verdicts import PREEMPTED, Book, Ran, Said, Verdict
+from vkgateway.sync.admission.verdicts import PREEMPTED, Book, Said, Verdict
 from vkgateway.sync.compute import Key
-from vkgateway.sync.pods.views import ComputePodView
 
 GANG = f"{TENANT}/default/pod/u1"
 NODE, OTHER_NODE = "a100.local", "h100.local"
 KEY = ("default", "pod-u1")
-
-
-class Service:
-    """Hears what a tenant's part says to the arbitration."""
-
-    def __init__(self) -> None:
-        self.pokes = 0
-        self.recounted: list[str] = []
-        self.ran: list[Ran] = []
-        self.meter = StartMeter()
-
-    def poke(self) -> None:
-        self.pokes += 1
-
-    def recount(self, pod: ComputePodView, cluster: str) -> None:
-        self.recounted.append(f"{cluster}/{pod.tenant_uid}")
-
-    def bounds(self, pool: PoolKey | None) -> Bounds:
-        return Bounds(20.0, 60.0)
-
-    def ended(self, tenant: str, ran: Ran) -> None:
-        assert tenant == TENANT
-        self.ran.append(ran)
 
 
 class Made:
@@ -259,7 +234,7 @@ def test_a_reprieve_takes_the_notice_back() -> None:
     verdict = made.verdict()
 
     assert verdict is not None
-    assert (verdict.said, verdict.deadline, verdict.evicted_for, verdict.withdrawn) == (Said.ADMITTED, 0.0, "", True)
+    assert (verdict.said, verdict.deadline, verdict.evicted_for) == (Said.ADMITTED, 0.0, "")
     assert made.state() is PodState.PLACED
     assert made.looked[-1] == KEY
 
