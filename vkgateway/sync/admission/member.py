@@ -28,6 +28,8 @@ _GANG_HINTS = (
     "scheduling.volcano.sh/",
     "volcano.sh/",
     "kueue.x-k8s.io/",
+    "jobset.sigs.k8s.io/",
+    "leaderworkerset.sigs.k8s.io/",
 )
 """How labels and annotations begin that make a pod one of a gang."""
 

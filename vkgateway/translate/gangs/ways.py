@@ -14,6 +14,7 @@ from vkgateway.translate.gangs.jobs import job
 from vkgateway.translate.gangs.marks import Found, GangMarks, MarkError, Reference
 from vkgateway.translate.gangs.own import NAME, OWNER, Own, read_own
 from vkgateway.translate.gangs.said import Asked, Said, refine
+from vkgateway.translate.gangs.sets import jobset, leader_worker_set
 from vkgateway.translate.gangs.training import training
 from vkgateway.translate.gangs.view import PodView
 
@@ -67,6 +68,13 @@ WAYS: Final = (
     ),
     Way("ray", "Ray cluster", ray, "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/config.html"),
     Way("spark", "Spark application", spark, "https://spark.apache.org/docs/latest/running-on-kubernetes.html"),
+    Way("jobset", "JobSet", jobset, "https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/"),
+    Way(
+        "lws",
+        "LeaderWorkerSet",
+        leader_worker_set,
+        "https://lws.sigs.k8s.io/docs/reference/labels-annotations-and-environment-variables/",
+    ),
     Way("job", "Job", job, "https://kubernetes.io/docs/concepts/workloads/controllers/job/"),
 )
 """First what a person wrote down, ours before all; then what operators put on their pods; a plain Job is last."""

@@ -149,6 +149,8 @@ def test_objects_beside_a_pod_are_named_and_looked_at() -> None:
         },
         {"labels": {"ray.io/cluster": "c", "ray.io/node-type": "head"}},
         {"labels": {"spark-app-selector": "s", "spark-role": "executor"}},
+        {"labels": {"jobset.sigs.k8s.io/jobset-name": "j", "jobset.sigs.k8s.io/replicatedjob-name": "worker"}},
+        {"labels": {"leaderworkerset.sigs.k8s.io/name": "s", "leaderworkerset.sigs.k8s.io/group-index": "0"}},
     ],
     ids=lambda metadata: next(key for marks in metadata.values() for key in marks),
 )

@@ -22,7 +22,7 @@ def kueue(total: int) -> dict[str, str]:
 def test_order_of_precedence() -> None:
     keys = [way.key for way in WAYS]
     written = ["gang", "podgroup", "workload", "volcano", "coscheduling", "kueue"]
-    assert keys == [*written, "training", "ray", "spark", "job"]
+    assert keys == [*written, "training", "ray", "spark", "jobset", "lws", "job"]
     assert all(way.source for way in WAYS)
 
 
@@ -130,6 +130,14 @@ _KNOWN = [
     "completions",
     "activeDeadlineSeconds",
     "key",
+    "replicatedJobs",
+    "template",
+    "spec",
+    "dependsOn",
+    "startupPolicy",
+    "startupPolicyOrder",
+    "leaderWorkerTemplate",
+    "size",
 ]
 _SPECS = st.recursive(
     _JSON,
@@ -149,6 +157,18 @@ _PODS: list[tuple[Any, str, str, str]] = [
         ),
         "sparkoperator.k8s.io/v1beta2",
         "SparkApplication",
+        "g",
+    ),
+    (
+        pod(labels={"jobset.sigs.k8s.io/jobset-name": "g", "jobset.sigs.k8s.io/replicatedjob-name": "gang"}),
+        "jobset.x-k8s.io/v1alpha2",
+        "JobSet",
+        "g",
+    ),
+    (
+        pod(labels={"leaderworkerset.sigs.k8s.io/name": "g", "leaderworkerset.sigs.k8s.io/group-index": "0"}),
+        "leaderworkerset.x-k8s.io/v1",
+        "LeaderWorkerSet",
         "g",
     ),
     (pod(annotations=ours(gang="job"), owner=("batch/v1", "Job", "g")), "batch/v1", "Job", "g"),

@@ -1,0 +1,180 @@
+"""JobSet and LeaderWorkerSet: what is one gang, and what is made only after others and so cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.translate.gangs.pods import beside, job, ours, pod, read
+from vkgateway.translate.gangs import GangMarks, MarkError, Reference, agree, references
+
+SET = Reference("jobset.x-k8s.io", "JobSet", "jobsets", "research", "train")
+GROUPS = Reference("leaderworkerset.x-k8s.io", "LeaderWorkerSet", "leaderworkersets", "research", "serve")
+
+
+def member(role: str = "worker", index: int = 0, pod_index: int = 0, *, annotations: Any = None) -> Any:
+    # As the controller of JobSet labels them.
+    labels = {
+        "jobset.sigs.k8s.io/jobset-name": "train",
+        "jobset.sigs.k8s.io/replicatedjob-name": role,
+        "jobset.sigs.k8s.io/job-index": str(index),
+        "batch.kubernetes.io/job-completion-index": str(pod_index),
+    }
+    owner = ("batch/v1", "Job", f"train-{role}-{index}")
+    name = f"train-{role}-{index}-{pod_index}-x7k2p"
+    return pod(name, labels=labels, owner=owner, annotations=annotations)
+
+
+def jobs(name: str, replicas: int | None = None, after: str = "", **spec: Any) -> Any:
+    entry: Any = {"name": name, "template": {"spec": {"template": {}, **spec}}}
+    if replicas is not None:
+        entry["replicas"] = replicas
+    if after:
+        entry["dependsOn"] = [{"name": after, "status": "Ready"}]
+    return entry
+
+
+def jobset(*replicated: Any, **spec: Any) -> Any:
+    return beside("jobset.x-k8s.io/v1alpha2", "JobSet", "train", {"replicatedJobs": list(replicated), **spec})
+
+
+DRIVER, WORKERS = jobs("driver"), jobs("worker", 2, parallelism=4, completions=4)
+
+
+def told(marks: GangMarks) -> tuple[str, int, int | None, bool]:
+    return marks.group.removeprefix("research/"), marks.minimum, marks.size, marks.elastic
+
+
+def test_all_jobs_of_a_jobset_are_one_gang() -> None:
+    found = jobset(DRIVER, WORKERS)
+    all_marks = [read(member("driver"), found), read(member("worker", 1, 3), found)]
+
+    assert {told(marks) for marks in all_marks} == {("jobset/train", 9, 9, False)}
+    assert {marks.way for marks in all_marks} == {"JobSet"}
+    assert [marks.role for marks in all_marks] == ["driver", "worker"]
+    assert dict(all_marks[0].role_minimum) == {"driver": 1, "worker": 8}
+    assert agree(all_marks).minimum == 9
+
+
+def test_pods_stand_in_the_order_of_their_jobs() -> None:
+    found = jobset(DRIVER, WORKERS)
+    members = [("driver", 0, 0), *(("worker", index, pod_index) for index in range(2) for pod_index in range(4))]
+    ranks = [read(member(*each), found).rank for each in members]
+
+    assert ranks == sorted(set(ranks))
+
+
+def test_without_the_jobset_it_is_not_known_how_many() -> None:
+    assert references(member()) == (SET,)
+    assert read(member()).waits_for == SET
+
+
+@pytest.mark.parametrize(
+    ("spec", "pods"),
+    [
+        ({}, 1),
+        ({"parallelism": 4}, 4),
+        ({"parallelism": 4, "completions": 2}, 2),
+        ({"parallelism": 2, "completions": 9}, 2),
+        ({"parallelism": 0}, 1),
+    ],
+)
+def test_as_many_pods_as_a_job_runs_at_once(spec: Any, pods: int) -> None:
+    assert read(member(), jobset(jobs("worker", **spec))).minimum == pods
+
+
+def test_jobs_that_start_in_order_are_a_gang_each() -> None:
+    found = jobset(DRIVER, WORKERS, startupPolicy={"startupPolicyOrder": "InOrder"})
+
+    assert told(read(member("driver"), found)) == ("jobset/train/driver", 1, 1, False)
+    assert told(read(member("worker"), found)) == ("jobset/train/worker", 8, 8, False)
+
+
+def test_jobs_that_depend_on_others_are_a_gang_with_those_that_depend_on_the_same() -> None:
+    found = jobset(DRIVER, jobs("store"), jobs("worker", 3, after="driver"), jobs("judge", after="driver"))
+
+    assert told(read(member("store"), found))[:2] == ("jobset/train/driver", 2)
+    assert told(read(member("judge"), found))[:2] == ("jobset/train/worker", 4)
+
+
+def test_a_run_limit_is_that_of_its_own_job() -> None:
+    found = jobset(jobs("driver"), jobs("worker", activeDeadlineSeconds=600))
+    assert [read(member(role), found).run_limit for role in ("driver", "worker")] == [None, 600]
+
+
+def test_a_tenant_may_lower_its_minimum() -> None:
+    marks = read(member(annotations=ours(min="3", elastic_max="9")), jobset(DRIVER, WORKERS))
+    assert (*told(marks), dict(marks.role_minimum)) == ("jobset/train", 3, 9, True, {})
+
+
+def test_who_wants_each_job_by_itself_says_so() -> None:
+    marks = read(member(annotations=ours(gang="job")), job("train-worker-0", parallelism=4), jobset(DRIVER, WORKERS))
+    assert told(marks)[:2] == ("job/train-worker-0", 4)
+
+
+def test_a_job_that_the_jobset_does_not_have() -> None:
+    with pytest.raises(MarkError, match=r"is no job of JobSet train .*; use one of those it has: driver, worker"):
+        read(member("other"), jobset(DRIVER, WORKERS))
+    with pytest.raises(MarkError, match="those it has: none"):
+        read(member("other"), jobset())
+
+
+def test_an_index_that_is_no_number_only_orders_nothing() -> None:
+    odd = member()
+    odd["metadata"]["labels"]["jobset.sigs.k8s.io/job-index"] = "\u0663"
+    assert read(odd, jobset(WORKERS)).rank == 0
+
+
+def served(index: int = 0, *, group: str = "1", size: str | None = "4", revision: str = "", **more: Any) -> Any:
+    labels = {
+        "leaderworkerset.sigs.k8s.io/name": "serve",
+        "leaderworkerset.sigs.k8s.io/group-index": group,
+        "leaderworkerset.sigs.k8s.io/worker-index": str(index),
+    }
+    if revision:
+        labels["leaderworkerset.sigs.k8s.io/template-revision-hash"] = revision
+    annotations = {"leaderworkerset.sigs.k8s.io/size": size} if size is not None else {}
+    name = f"serve-{group}-{index}" if index else f"serve-{group}"
+    return pod(name, labels=labels, annotations=annotations | more.pop("annotations", {}), **more)
+
+
+def groups(*, size: int = 4, exclusive: str = "", **spec: Any) -> Any:
+    found = beside(
+        "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "serve", {"leaderWorkerTemplate": {"size": size}, **spec}
+    )
+    if exclusive:
+        found["metadata"]["annotations"] = {"leaderworkerset.sigs.k8s.io/exclusive-topology": exclusive}
+    return found
+
+
+def test_a_leader_and_its_workers_are_a_gang() -> None:
+    marks = [read(served(index), groups(replicas=3)) for index in range(4)]
+
+    assert {told(each) for each in marks} == {("lws/serve/1", 4, 4, False)}
+    assert [(each.role, each.rank) for each in marks] == [("leader", 0), *(("worker", rank) for rank in (1, 2, 3))]
+    assert dict(marks[0].role_minimum) == {"leader": 1, "worker": 3}
+    assert read(served(group="2"), groups()).group == "research/lws/serve/2"
+
+
+def test_the_size_is_that_of_the_revision_that_the_group_was_made_from() -> None:
+    assert read(served(size="2", revision="5d8f"), groups(size=4)).minimum == 2
+    assert read(served(size="2", revision="5d8f"), groups()).group == "research/lws/serve/1/5d8f"
+    assert read(served(size=None), groups(size=3)).minimum == 3
+    with pytest.raises(MarkError, match="is no number of pods"):
+        read(served(size="many"), groups())
+
+
+def test_without_the_set_it_is_not_known_who_is_made_when() -> None:
+    assert references(served()) == (GROUPS,)
+    assert read(served()).waits_for == GROUPS
+
+
+@pytest.mark.parametrize("later", [{"startupPolicy": "LeaderReady"}, {"exclusive": "example.com/rack"}])
+def test_where_workers_are_made_later_the_leader_does_not_wait_for_them(later: Any) -> None:
+    leader, worker = read(served(0), groups(**later)), read(served(2), groups(**later))
+
+    assert (leader.way, leader.minimum) == ("", 1)
+    assert told(worker) == ("lws/serve/1/workers", 3, 3, False)
+    alone = read(served(0, size="1"), groups(size=1, **later))
+    assert told(alone) == ("lws/serve/1", 1, 1, False)
