@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from vkgateway.arbiter.decisions import Hold, HoldCode
 from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, PoolKey
@@ -12,6 +13,9 @@ from vkgateway.sync.admission.member import Member, gang_id
 from vkgateway.sync.compute import Key
 from vkgateway.translate.gangs import GangMarks, MarkError, agree
 from vkgateway.translate.governed import is_extended
+
+_MOST_DONE: Final = 10_000
+"""Of more pods of a gang that ended well the first are forgotten: its minimum is long down to one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,8 @@ class _Group:
     """One gang's members, and what was made of them last."""
 
     members: dict[str, Member]
+    done: dict[str, str] = field(default_factory=dict)
+    """Pods that ended well and were deleted since, as long as any other is left: name and role."""
     plan: Plan | None = None
     gang: Gang | None = None
     hold: Hold | None = None
@@ -101,10 +107,11 @@ class TenantGangs:
         self._uids.setdefault(member.key, set()).add(member.uid)
         group = self._groups.setdefault(member.group, _Group({}))
         group.members[member.uid] = member
+        group.done.pop(member.key[1], None)  # it is made once more
         group.fresh = False
 
-    def drop(self, uid: str) -> None:
-        """Forget a pod that is gone above and below."""
+    def drop(self, uid: str, *, done: bool = False) -> None:
+        """Forget a pod that is gone above and below; where it ended well the others need not wait for it."""
         member = self._members.pop(uid, None)
         if member is None:
             return
@@ -118,6 +125,10 @@ class TenantGangs:
             del self._uids[member.key]
         group = self._groups[member.group]
         del group.members[uid]
+        if done:
+            if len(group.done) >= _MOST_DONE:
+                del group.done[next(iter(group.done))]
+            group.done[member.key[1]] = member.marks.role if member.marks is not None else ""
         group.fresh = False
         if not group.members:
             del self._groups[member.group]
@@ -173,8 +184,11 @@ class TenantGangs:
         ]
         if not pods:
             return None, hold or self._not_ready(self._id(name), governed)
-        counted = [member for member in members if seen[member.uid].done or (member in there and not member.governed)]
-        return self._gang(name, governed, pods, marks=marks, counted=counted, plan=group.plan), hold
+        roles = Counter(member.marks.role for member in there if not member.governed and member.marks is not None)
+        if not marks.counts_done:
+            roles.update(member.marks.role for member in members if seen[member.uid].done and member.marks is not None)
+            roles.update(group.done.values())
+        return self._gang(name, governed, pods, marks=marks, counted=roles, plan=group.plan), hold
 
     def _agreed(self, name: str, members: list[Member]) -> tuple[GangMarks, Hold | None]:
         alone = GangMarks(group=name)
@@ -232,16 +246,15 @@ class TenantGangs:
         pods: list[Pod],
         *,
         marks: GangMarks,
-        counted: list[Member],
+        counted: Counter[str],
         plan: Plan | None,
     ) -> Gang:
-        """`counted` are members that need nothing of the arbiter, or have done their part."""
+        """`counted` are, by role, members that need nothing of the arbiter, or have done their part."""
         pools = _common(governed)
         running = next((pod.pool for pod in pods if pod.pool is not None), None)
         bounds = self._bounds(running or (pools[0] if pools else None))
-        roles = Counter(member.marks.role for member in counted if member.marks is not None)
         units = sum(amount for member in governed for name, amount in member.shape.requests if is_extended(name)) / 1000
-        needed = {role: number - roles[role] for role, number in marks.role_minimum.items()}
+        needed = {role: number - counted[role] for role, number in marks.role_minimum.items()}
         return Gang(
             id=self._id(name),
             tenant=self._tenant,
@@ -250,7 +263,7 @@ class TenantGangs:
             band=Band.LOW if any(member.band is Band.LOW for member in governed) else Band.GUARANTEED,
             priority=max(member.priority for member in governed),
             created=min(member.created for member in governed),
-            minimum=max(1, marks.minimum - len(counted)),
+            minimum=max(1, marks.minimum - counted.total()),
             role_minimum={role: number for role, number in needed.items() if number > 0},
             elastic=marks.elastic,
             required_level=marks.required_level,

@@ -131,7 +131,8 @@ class TenantAdmission:
                 self._accounts.note(member, seen, below=below, verdict=self.book.verdicts.get(member.uid))
             if nothing_left:
                 gone.append(member)
-                self._drop(member)
+                known = self._known.get(member.uid)
+                self._drop(member, done=known is not None and known.done)
             elif seen != self._known.get(member.uid):
                 self._known[member.uid] = seen
                 self.gangs.touch(member.uid)
@@ -153,11 +154,11 @@ class TenantAdmission:
             self._left_behind[pod.tenant_uid] = ending_gang(self.name, pod, link.name, now=self._clock())
             self._service.recount(pod, link.name)
 
-    def _drop(self, member: Member) -> None:
+    def _drop(self, member: Member, *, done: bool = False) -> None:
         self._known.pop(member.uid, None)
         self.gangs.unbound.pop(member.uid, None)
         self._accounts.forget(member.uid)
-        self.gangs.drop(member.uid)
+        self.gangs.drop(member.uid, done=done)
         self.book.forget(member.uid)
         retaken = self._sight.retaken
         for below in [below for below, uid in retaken.items() if uid == member.uid]:

@@ -59,6 +59,8 @@ class GangMarks:
     way: str = ""
     """The way it was said in, for people; empty: in none, the pod stands alone."""
     minimum: int = 1
+    counts_done: bool = False
+    """Its minimum says how many are still needed: pods that have ended well are not taken off it once more."""
     size: int | None = None
     """How many pods it has in full; None: not said."""
     maximum: int | None = None

@@ -80,6 +80,7 @@ def refine(said: Said, own: Own, *, group: str, way: str) -> GangMarks:
         group=group,
         way=way,
         minimum=needed,
+        counts_done=said.remaining is not None,
         size=size,
         maximum=maximum,
         elastic=_elastic(said, own, minimum, size, maximum),

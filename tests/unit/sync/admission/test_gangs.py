@@ -10,6 +10,7 @@ import pytest
 from tests.unit.sync.admission.samples import GPU, OTHER_POOL, POOL, TENANT, marks, member, reference
 from vkgateway.arbiter.decisions import Hold, HoldCode
 from vkgateway.arbiter.facts import Band, Gang, Plan, PodState, PoolKey, Shape
+from vkgateway.sync.admission import gangs as module
 from vkgateway.sync.admission.gangs import Bounds, Seen, TenantGangs
 from vkgateway.sync.admission.member import Member
 
@@ -130,6 +131,65 @@ def test_the_minimum_is_less_by_those_who_need_nothing_more(done: Seen | None) -
 
     assert [pod.uid for pod in gang.pods] == ["u0", "u1"]
     assert gang.minimum == 2
+
+
+def roles(*named: str) -> list[Member]:
+    minimum = {role: named.count(role) for role in named}
+    said = [marks(minimum=len(named), rank=rank, role=role, role_minimum=minimum) for rank, role in enumerate(named)]
+    return [member(f"u{rank}", marks=each) for rank, each in enumerate(said)]
+
+
+def test_who_ended_well_and_was_deleted_is_not_waited_for() -> None:
+    made = Made(*roles("ps", "ps", "worker", "worker"))
+    made.gangs.drop("u0", done=True)
+    made.gangs.drop("u2", done=True)
+    gang = made.one()
+
+    assert ([pod.uid for pod in gang.pods], gang.minimum) == (["u1", "u3"], 2)
+    assert dict(gang.role_minimum) == {"ps": 1, "worker": 1}
+
+
+def test_who_was_deleted_before_the_end_is_waited_for() -> None:
+    made = Made(*workers(3))
+    made.gangs.drop("u0")
+
+    assert made.one().minimum == 3
+
+
+def test_one_that_is_made_once_more_under_its_name_is_needed_again() -> None:
+    made = Made(*workers(3))
+    made.gangs.drop("u0", done=True)
+    made.gangs.put(member("again", key=("default", "pod-u0"), marks=marks(minimum=3)))
+
+    assert made.one().minimum == 3
+
+
+def test_nothing_is_remembered_of_a_gang_that_is_gone() -> None:
+    made = Made(*workers(3))
+    for uid in ("u0", "u1", "u2"):
+        made.gangs.drop(uid, done=True)
+    made.gangs.put(workers(3)[1])
+
+    assert made.one().minimum == 3
+
+
+def test_of_those_that_ended_well_not_all_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_DONE", 2)
+    made = Made(*workers(6))
+    for rank in range(5):
+        made.gangs.drop(f"u{rank}", done=True)
+
+    assert made.one().minimum == 4
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_minimum_that_leaves_out_who_ended_well_is_not_lowered_once_more(deleted: bool) -> None:
+    made = Made(*[member(f"u{rank}", marks=marks(minimum=2, counts_done=True)) for rank in range(4)])
+    made.seen = {"u0": SUCCEEDED, "u1": SUCCEEDED}
+    if deleted:
+        made.gangs.drop("u0", done=True)
+
+    assert made.one().minimum == 2
 
 
 def test_ungoverned_members_that_are_gone_do_not_count() -> None:

@@ -425,6 +425,24 @@ def test_a_pod_that_is_gone_above_and_below_is_forgotten() -> None:
     assert not made.part._accounts._since
 
 
+@pytest.mark.parametrize(("phase", "minimum"), [("Succeeded", 1), ("Failed", 2)])
+def test_whoever_ended_well_and_was_deleted_leaves_a_gang_that_does_not_wait_for_it(phase: str, minimum: int) -> None:
+    made = Made(waits=False)
+    for uid in ("u1", "u2"):
+        made.add(member(uid, marks=marks(minimum=2)))
+    made.part.admit(Admit(gang=GANG, pool=POOL, nodes={"u1": "host-1"}, borrowed=True), now=made.now)
+    made.pods.put_below(below())
+    made.pods.put_below(below(phase=phase))
+    made.pods.put_above(above(phase=phase))
+    made.part.changed(KEY)
+    made.pods.drop_above()
+    made.pods.drop_below()
+
+    [gang], _ = made.part.gangs.gangs()
+    assert [pod.uid for pod in gang.pods] == ["u2"]
+    assert gang.minimum == minimum
+
+
 def test_what_changes_nothing_that_counts_leads_to_no_cycle() -> None:
     made = Made()
     made.admit()

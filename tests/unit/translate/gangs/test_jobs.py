@@ -47,7 +47,9 @@ def test_fewer_completions_than_parallelism() -> None:
 def test_what_ended_well_is_not_waited_for(marks: dict[str, str]) -> None:
     found = job("sweep", {"succeeded": 9}, parallelism=4, completions=12)
     read_ = read(indexed(0, **marks), found)
-    assert (read_.minimum, read_.size) == (3, 4)
+    assert (read_.minimum, read_.size, read_.counts_done) == (3, 4, True)
+    without_end = read(indexed(0, **marks), job("sweep", {"succeeded": 9}, parallelism=4))
+    assert (without_end.minimum, without_end.counts_done) == (4, False)
 
 
 def test_a_job_that_is_not_there_is_waited_for() -> None:
