@@ -8,6 +8,7 @@ that every protocol version that client and server agree on works, frames, chann
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -25,11 +26,17 @@ Headers = tuple[tuple[str, str], ...]
 """Names in lower case, in the order they came."""
 Params = Iterable[tuple[str, str]]
 Filter = Callable[[bytes], bytes]
+Alive = Callable[[], bool]
+"""Whether what the stream is about is still there."""
 
 _LONGEST_HEAD = 64 * 1024
 _LONGEST_BODY = 64 * 1024
 _LINGER = 30.0
 """Seconds in which a slow side may take what was left when the other side ended."""
+LOOK_SECONDS = 2.0
+"""How often it is asked whether what a stream is about is still there."""
+QUIET_SECONDS = 5.0
+"""How long nothing may move once it is not."""
 
 
 class Dialable(Protocol):
@@ -81,6 +88,7 @@ class Ended(Enum):
     NEAR = "near"
     FAR = "far"
     IDLE = "idle"
+    GONE = "gone"
 
 
 async def open_upgrade(
@@ -206,7 +214,9 @@ class _Joint:
         self._far = far
         self._one_way = one_way
         self._loop = asyncio.get_running_loop()
-        self._end: asyncio.Future[Ended] = self._loop.create_future()
+        self._change = asyncio.Event()
+        self._first: Ended | None = None
+        self._over = False
         self._last = self._loop.time()
 
     def start(self) -> None:
@@ -223,8 +233,13 @@ class _Joint:
             self._far.write(data)
 
     def finish(self, source: Wire) -> None:
-        if not self._end.done():
-            self._end.set_result(Ended.NEAR if source is self._near else Ended.FAR)
+        self._last = self._loop.time()
+        both = self._near.ended and self._far.ended
+        self._first = self._first or (Ended.NEAR if source is self._near else Ended.FAR)
+        self._over = self._over or both or self._one_way or source.lost
+        if not self._over:
+            (self._far if source is self._near else self._near).end_writing()
+        self._change.set()
 
     def throttle(self, sink: Wire, *, on: bool) -> None:
         source = self._far if sink is self._near else self._near
@@ -233,14 +248,36 @@ class _Joint:
         else:
             source.resume()
 
-    async def wait(self, idle_timeout: float | None) -> Ended:
-        """Wait for the end of either side, or until nothing moved for so many seconds."""
-        while not self._end.done():
-            left = None if idle_timeout is None else self._last + idle_timeout - self._loop.time()
+    async def wait(self, *, idle: float | None, linger: float, alive: Alive | None, quiet: float) -> Ended:
+        """Wait until both sides have ended, or until nothing has moved for too long; see `tunnel`."""
+        while not self._over:
+            ended, patience = self._patience(idle=idle, linger=linger, alive=alive, quiet=quiet)
+            left = None if patience is None else self._last + patience - self._loop.time()
             if left is not None and left <= 0:
-                return Ended.IDLE
-            await asyncio.wait((self._end,), timeout=left)
-        return self._end.result()
+                return ended
+            if alive is not None:
+                left = min(LOOK_SECONDS, quiet, LOOK_SECONDS if left is None else left)
+            self._change.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._change.wait()
+        return self._first or Ended.FAR
+
+    def _patience(
+        self, *, idle: float | None, linger: float, alive: Alive | None, quiet: float
+    ) -> tuple[Ended, float | None]:
+        """For how long nothing may move now, and what it means if nothing does."""
+        bounds: list[tuple[float, Ended]] = []
+        if idle is not None:
+            bounds.append((idle, Ended.IDLE))
+        if self._first is not None:
+            bounds.append((linger, self._first))
+        if alive is not None and not self._near.congested and not alive():
+            bounds.append((quiet, Ended.GONE))
+        if not bounds:
+            return Ended.IDLE, None
+        patience, ended = min(bounds, key=lambda bound: bound[0])
+        return ended, patience
 
 
 async def tunnel(
@@ -250,19 +287,22 @@ async def tunnel(
     idle_timeout: float | None = None,
     one_way: bool = False,
     inward: Filter | None = None,
+    alive: Alive | None = None,
     linger: float = _LINGER,
+    quiet: float = QUIET_SECONDS,
 ) -> Ended:
-    """Pass bytes between two wires until either ends, then close both; says who ended it.
+    """Pass bytes between two wires until both have ended, then close both; says who ended first.
 
-    What arrived before the end is still delivered, for `linger` seconds at most. Neither side is half closed:
-    TLS under Kubernetes' own proxies has no such thing, SPDY and WebSocket end their streams themselves.
-    Nothing moving for `idle_timeout` seconds ends it too (None: never). With `one_way` what `near` sends is
-    dropped, and only its end counts. On cancellation both are cut off.
+    The end of one side's bytes is passed on as such, and the other's still go through, until for `linger` seconds none
+    does; where a connection is gone altogether, it is over at once. Nothing moving for `idle_timeout` seconds
+    ends it too (None: never), and so does nothing moving for `quiet` seconds once `alive` says no. With `one_way` what
+    `near` sends is dropped, and the first end is the end. What arrived before is still delivered, for `linger` seconds
+    at most. On cancellation both are cut off.
     """
     joint = _Joint(near, far, one_way=one_way, inward=inward)
     try:
         joint.start()
-        ended = await joint.wait(idle_timeout)
+        ended = await joint.wait(idle=idle_timeout, linger=linger, alive=alive, quiet=quiet)
         await asyncio.gather(near.closed(linger=linger), far.closed(linger=linger))
     finally:
         near.abort()

@@ -28,7 +28,7 @@ class Joint(Protocol):
         """Pass on what `source` received."""
 
     def finish(self, source: Wire) -> None:
-        """Hear that `source` will receive nothing more."""
+        """Hear that `source` will receive nothing more; again once it can send nothing more either."""
 
     def throttle(self, sink: Wire, *, on: bool) -> None:
         """Hear that `sink` cannot take more for now, or can again."""
@@ -51,6 +51,8 @@ class Wire(asyncio.Protocol):
         self._opened = False
         self._lost = False
         self._closing = False
+        self._said_all = False
+        self._shut = False
         self._paused = False
         self._inbox = bytearray()
         self._joint: Joint | None = None
@@ -95,6 +97,8 @@ class Wire(asyncio.Protocol):
         """Wake everybody who waits."""
         self.error = self.error or exc
         self._lost = True
+        if self.ended and self._joint is not None:
+            self._joint.finish(self)
         self._end()
         self._wake()
 
@@ -137,7 +141,7 @@ class Wire(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes as the socket takes them; without effect once closed. See `drain`."""
-        if self._transport is None or self._closing or self._transport.is_closing():
+        if self._transport is None or self._closing or self._said_all or self._transport.is_closing():
             return
         if self.tls is None:
             self._transport.write(data)
@@ -182,11 +186,28 @@ class Wire(asyncio.Protocol):
         """Put bytes back in front of those to come."""
         self._inbox[:0] = data
 
+    @property
+    def lost(self) -> bool:
+        """The connection is gone, both ways."""
+        return self._lost
+
+    def end_writing(self) -> None:
+        """Tell the peer, after what was written, that nothing more will come from here; it may go on sending."""
+        if self._said_all or self._closing or self._transport is None or self._transport.is_closing():
+            return
+        self._said_all = True
+        if self.tls is not None:
+            self.tls.seal_end()
+            self._flush()
+        self._shut = True
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+
     def close(self) -> None:
         """Send what is left, then close; see `closed`."""
         if self._closing or self._transport is None:
             return
-        if self.tls is not None and not self._transport.is_closing():
+        if self.tls is not None and not self._said_all and not self._transport.is_closing():
             self.tls.seal_end()
             self._flush()
         self._closing = True
@@ -251,7 +272,7 @@ class Wire(asyncio.Protocol):
     def _flush(self) -> None:
         if self.tls is not None and self._transport is not None:
             data = self.tls.pending()
-            if data and not self._transport.is_closing():
+            if data and not self._transport.is_closing() and not self._shut:
                 self._transport.write(data)
 
     async def _change(self) -> None:

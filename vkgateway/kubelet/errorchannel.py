@@ -50,10 +50,10 @@ class ErrorChannel:
         """Move one piece from what is held to `out`; false if more bytes are needed first."""
         if self._passing:
             return self._pass_on(out)
-        head = _head_length(self._held)
-        if head is None:
+        found = frame_length(self._held)
+        if found is None:
             return False
-        length = _payload_length(self._held, head)
+        head, length = found
         ours = 0 < length <= _LONGEST and bytes(self._held[head : head + 1]) in (b"", _ERROR_CHANNEL)
         if not ours:
             self._passing = head + length
@@ -85,16 +85,17 @@ class ErrorChannel:
         return _framed(frame[0], _ERROR_CHANNEL + msgspec.json.encode(status))
 
 
-def _head_length(held: bytearray) -> int | None:
-    """Bytes of the frame's head (RFC 6455, section 5.2; servers do not mask), None while they are not all there."""
+def frame_length(held: bytearray) -> tuple[int, int] | None:
+    """Bytes of a frame's head and of its payload, None while the head is not all there.
+
+    RFC 6455, section 5.2; servers do not mask.
+    """
     if len(held) < 2:
         return None
     head = {126: 4, 127: 10}.get(held[1] & 0x7F, 2)
-    return head if len(held) >= head else None
-
-
-def _payload_length(held: bytearray, head: int) -> int:
-    return held[1] & 0x7F if head == 2 else int.from_bytes(held[2:head], "big")
+    if len(held) < head:
+        return None
+    return head, held[1] & 0x7F if head == 2 else int.from_bytes(held[2:head], "big")
 
 
 def _framed(first: int, payload: bytes) -> bytes:

@@ -12,7 +12,7 @@ import structlog
 
 from vkgateway.kube.errors import Unreachable
 from vkgateway.kube.resources import PODS
-from vkgateway.kube.upgrade import Headers, Opened, Params, Refused, open_upgrade, tunnel
+from vkgateway.kube.upgrade import QUIET_SECONDS, Headers, Opened, Params, Refused, open_upgrade, tunnel
 from vkgateway.kubelet import errorchannel, refusals
 from vkgateway.kubelet.call import Call, Rejected, uid_and_container
 from vkgateway.kubelet.http import Reply, Request
@@ -92,7 +92,14 @@ async def _tunnelled(
     if errorchannel.applies(answer.headers):
         generic = refusals.unavailable(subresource, pod=f"{namespace}/{pod}")
         inward = errorchannel.ErrorChannel(generic=generic, namespaces=(target.namespace, namespace))
-    ended = await tunnel(call.session.wire, answer.wire, idle_timeout=call.idle_timeout, inward=inward)
+    ended = await tunnel(
+        call.session.wire,
+        answer.wire,
+        idle_timeout=call.idle_timeout,
+        inward=inward,
+        alive=target.alive,
+        quiet=QUIET_SECONDS,
+    )
     log.debug("stream ended", by=ended.value)
     return None
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from vkgateway.kubelet import gate, info, interactive, logs, stats
+from vkgateway.kubelet import gate, info, interactive, logs, runcommand, stats
 from vkgateway.kubelet.call import Call
 from vkgateway.kubelet.http import Reply, Request
 
@@ -38,6 +38,7 @@ _NONE: Final = (0,)
 ROUTES: Final[dict[tuple[str, ...], Route]] = {
     ("containerLogs",): Route(logs.container_logs, (3,), _READ, stream=True),
     ("exec",): Route(interactive.run, (3, 4), _STREAM, stream=True),
+    ("run",): Route(runcommand.run_command, (3, 4), ("POST",), stream=True),
     ("attach",): Route(interactive.attach, (3, 4), _STREAM, stream=True),
     ("portForward",): Route(interactive.port_forward, (2, 3), _STREAM, stream=True),
     ("admission",): Route(gate.admission, (1,), ("POST",)),

@@ -159,14 +159,91 @@ def test_nothing_is_lost_when_the_writer_closes_and_the_reader_is_slow(run: Call
             joined = asyncio.create_task(tunnel(near, far))
             while data := await reader.read(20_000):
                 got += len(data)
+            await close()
             assert await joined is Ended.FAR
-        await close()
 
     run(main)
     assert got == size
 
 
+@pytest.mark.parametrize("run", [_in_uvloop, _in_asyncio])
+def test_a_side_that_has_said_all_still_hears_the_other(run: Callable[..., None]) -> None:
+    size, heard, got = 3_000_000, bytearray(), 0
+    authority = Authority.create("vkgateway")
+
+    def talk(peer: ssl.SSLSocket) -> None:
+        while data := peer.recv(65536):
+            heard.extend(data)
+        peer.sendall(bytes(size))
+
+    async def main() -> None:
+        nonlocal got
+        near, reader, close, writer = await _pair_with_writer()
+        with tls_server(authority, talk) as port:
+            far = await dial(Server(f"https://127.0.0.1:{port}", ssl=client_context(ca=authority.cert_pem)))
+            joined = asyncio.create_task(tunnel(near, far))
+            writer.write(b"all there is")
+            writer.write_eof()
+            while data := await reader.read(20_000):
+                got += len(data)
+            assert await joined is Ended.NEAR
+        await close()
+
+    run(main)
+    assert (bytes(heard), got) == (b"all there is", size)
+
+
+async def test_a_side_that_has_said_all_and_hears_nothing_is_not_waited_for_long() -> None:
+    near, _, close_near, writer = await _pair_with_writer()
+    far, far_reader, close_far = await _pair()
+    joined = asyncio.create_task(tunnel(near, far, linger=0.05))
+    writer.write_eof()
+    assert await far_reader.read() == b""
+    assert await joined is Ended.NEAR
+    await close_near()
+    await close_far()
+
+
+async def test_a_side_that_is_gone_altogether_ends_it_at_once() -> None:
+    near, _, close_near, writer = await _pair_with_writer()
+    far, far_reader, close_far, far_writer = await _pair_with_writer()
+    joined = asyncio.create_task(tunnel(near, far))
+    writer.close()
+    assert await far_reader.read() == b""
+    async with asyncio.timeout(5):
+        while not joined.done():
+            far_writer.write(b"is anybody there")
+            await asyncio.sleep(0.01)
+    assert await joined is Ended.NEAR
+    await close_near()
+    await close_far()
+
+
+async def test_what_a_stream_is_about_may_go_and_what_is_on_its_way_still_comes() -> None:
+    near, reader, close_near = await _pair()
+    far, _, close_far, far_writer = await _pair_with_writer()
+    there = True
+    joined = asyncio.create_task(tunnel(near, far, alive=lambda: there, quiet=0.4))
+    await asyncio.sleep(0.5)
+    assert not joined.done()
+    there = False
+    for _ in range(10):
+        far_writer.write(b"last words ")
+        await asyncio.sleep(0.06)
+    assert not joined.done()
+    assert await joined is Ended.GONE
+    assert await reader.read() == b"last words " * 10
+    await close_near()
+    await close_far()
+
+
 async def _pair() -> tuple[Wire, asyncio.StreamReader, Callable[[], Awaitable[None]]]:
+    """A wire, and the reading stream of its other end."""
+    wire, reader, close, _ = await _pair_with_writer()
+    return wire, reader, close
+
+
+async def _pair_with_writer() -> tuple[Wire, asyncio.StreamReader, Callable[[], Awaitable[None]], asyncio.StreamWriter]:
     """A wire, and the streams of its other end."""
     wires: asyncio.Queue[Wire] = asyncio.Queue()
 
@@ -184,7 +261,7 @@ async def _pair() -> tuple[Wire, asyncio.StreamReader, Callable[[], Awaitable[No
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
 
-    return await wires.get(), reader, close
+    return await wires.get(), reader, close, writer
 
 
 async def test_the_near_end_is_told_apart_from_the_far() -> None:
@@ -192,9 +269,9 @@ async def test_the_near_end_is_told_apart_from_the_far() -> None:
     far, reader, close_far = await _pair()
     joined = asyncio.create_task(tunnel(near, far))
     await close_near()
-    assert await joined is Ended.NEAR
     assert await reader.read() == b""
     await close_far()
+    assert await joined is Ended.NEAR
 
 
 async def test_silence_ends_a_tunnel_and_traffic_does_not() -> None:

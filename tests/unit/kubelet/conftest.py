@@ -50,11 +50,12 @@ class Caller:
 
 @dataclass
 class Endpoint:
-    """The endpoint under test, the compute side behind it and the authority of both."""
+    """The endpoint under test, the compute side behind it and the authority of both; names of pods that have ended."""
 
     server: KubeletServer
     compute: FakeCompute
     authority: Authority
+    ended: set[str]
     callers: list[Caller] = field(default_factory=list)
 
     def issue(self, cn: str) -> KeyPair:
@@ -91,11 +92,19 @@ async def make(authority: Authority) -> AsyncIterator[Callable[..., Awaitable[En
 
     async def make(**settings: Any) -> Endpoint:
         compute = await FakeCompute(answer(404, b"")).__aenter__()
+        ended: set[str] = set()
 
         def backends(tenant: str, namespace: str, pod: str) -> PodTarget:
             if pod == "held":
                 raise NotFoundError('pod "held" is waiting to be admitted')
-            return PodTarget(compute, compute_namespace(tenant, namespace), pod, "uid-below")
+            return PodTarget(
+                compute,
+                compute_namespace(tenant, namespace),
+                pod,
+                "uid-below",
+                tenant_uid="uid-above",
+                alive=lambda: pod not in ended,
+            )
 
         keys = authority.issue("kubelet", server=True, ips=["127.0.0.1"])
         tls = server_context(ca=authority.cert_pem, cert=keys.cert_pem, key=keys.key_pem)
@@ -103,7 +112,7 @@ async def make(authority: Authority) -> AsyncIterator[Callable[..., Awaitable[En
         server = KubeletServer(**(defaults | settings))
         await server.start()
         server.admit("alpha")
-        made.append(Endpoint(server, compute, authority))
+        made.append(Endpoint(server, compute, authority, ended))
         return made[-1]
 
     yield make

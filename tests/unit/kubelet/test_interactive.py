@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.kubelet.compute import Asked, Reader, Writer, answer
 from tests.unit.kubelet.conftest import Caller, Endpoint
+from vkgateway.kubelet import interactive
 from vkgateway.kubelet.call import Rejected
 from vkgateway.kubelet.http import Request
 from vkgateway.kubelet.interactive import stream_params
@@ -162,6 +163,74 @@ async def test_a_silent_exec_is_ended(make: Make) -> None:
     assert (await caller.ask("POST", EXEC, **SPDY))[0] == 101
     assert await caller.reader.read() == b"early"
     await endpoint.compute.ended.wait()
+
+
+@pytest.mark.parametrize(
+    "target", [EXEC.replace("/main", "/uid-above/main"), "/attach/default/web/uid-above/main?output=1"]
+)
+async def test_a_pod_may_be_named_with_its_uid(endpoint: Endpoint, target: str) -> None:
+    endpoint.compute.script = _echo
+    assert (await (await endpoint.call()).ask("POST", target, **SPDY))[0] == 101
+    assert ("container", "main") in endpoint.compute.asked[0].query
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/exec/default/web/uid-below/main?command=a&output=1",
+        "/attach/default/web/x/main?output=1",
+        "/portForward/default/web/x",
+        "/run/default/web/x/main?cmd=a",
+    ],
+)
+async def test_a_pod_with_another_uid_is_not_found(endpoint: Endpoint, target: str) -> None:
+    status, _, body = await (await endpoint.call()).ask("POST", target, **SPDY)
+    assert (status, b"another UID" in body) == (404, True)
+    assert endpoint.compute.asked == []
+
+
+async def test_port_forward_may_be_tunnelled_in_a_websocket(endpoint: Endpoint) -> None:
+    endpoint.compute.script = _echo
+    handshake = WEBSOCKET | {"Sec_WebSocket_Protocol": "SPDY/3.1+portforward.k8s.io"}
+    caller = await endpoint.call()
+    assert (await caller.ask("GET", "/portForward/default/web", **handshake))[0] == 101
+    assert endpoint.compute.asked[0].headers["sec-websocket-protocol"] == "SPDY/3.1+portforward.k8s.io"
+
+
+async def test_a_stream_ends_when_its_pod_does(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interactive, "QUIET_SECONDS", 0.05)
+    endpoint.compute.script = _echo
+    caller = await endpoint.call()
+    await caller.ask("POST", "/portForward/default/web", **SPDY)
+    assert await caller.reader.readexactly(5) == b"early"
+    other = await endpoint.call()
+    await other.ask("POST", "/portForward/default/other", **SPDY)
+    endpoint.ended.add("web")
+    assert await caller.reader.read() == b""
+    other.writer.write(b"still there")
+    assert await other.reader.readexactly(16) == b"earlystill there"
+
+
+async def test_a_slow_reader_slows_the_command_and_loses_nothing(endpoint: Endpoint) -> None:
+    total, written = 32 * 1024 * 1024, 0
+
+    async def script(asked: Asked, reader: Reader, writer: Writer) -> None:
+        nonlocal written
+        writer.write(b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n")
+        while written < total:
+            writer.write(bytes(65536))
+            await writer.drain()
+            written += 65536
+
+    endpoint.compute.script = script
+    caller = await endpoint.call()
+    assert (await caller.ask("POST", EXEC, **SPDY))[0] == 101
+    before = -1
+    while before != written:
+        before = written
+        await asyncio.sleep(0.2)
+    assert written < total
+    assert len(await caller.reader.read()) == total
 
 
 async def _end(caller: Caller) -> None:

@@ -1,0 +1,114 @@
+"""/run: a command's output as an answer, read from an exec below."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.unit.kubelet.compute import Asked, Reader, Script, Writer, answer
+from tests.unit.kubelet.conftest import Endpoint
+from vkgateway.kubelet import runcommand
+
+URL = "/run/default/web/main?cmd=echo+a++b"
+DONE = b'\x03{"metadata":{},"status":"Success"}'
+
+
+def frame(payload: bytes, opcode: int = 0x82) -> bytes:
+    head = bytes((opcode, len(payload))) if len(payload) < 126 else bytes((opcode, 126)) + len(payload).to_bytes(2)
+    return head + payload
+
+
+def saying(*frames: bytes, close: bytes = frame(b"\x03\xe8", 0x88)) -> Script:
+    async def script(_: Asked, __: Reader, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        for one in (*frames, close):
+            for byte in (one[:1], one[1:]):
+                writer.write(byte)
+                await writer.drain()
+
+    return script
+
+
+def failure(message: str) -> bytes:
+    return b"\x03" + json.dumps({"status": "Failure", "message": message}).encode()
+
+
+async def test_output_is_the_answer(endpoint: Endpoint) -> None:
+    long = b"\x01" + b"x" * 500
+    endpoint.compute.script = saying(frame(b"\x01out "), frame(b"\x02err"), frame(b"", 0x89), frame(long), frame(DONE))
+    caller = await endpoint.call()
+    status, headers, body = await caller.ask("POST", URL)
+    assert (status, headers["content-type"], body) == (200, "application/json", b"out " + long[1:] + b"err")
+    asked = endpoint.compute.asked[0]
+    assert (asked.method, asked.path) == ("GET", "/api/v1/namespaces/alpha--default/pods/web/exec")
+    assert asked.query == [
+        ("container", "main"),
+        ("stdout", "true"),
+        ("stderr", "true"),
+        ("command", "echo"),
+        ("command", "a"),
+        ("command", ""),
+        ("command", "b"),
+    ]
+    assert asked.headers["sec-websocket-protocol"] == "v4.channel.k8s.io"
+    assert (await caller.ask("GET", "/healthz"))[0] == 200
+    assert endpoint.server.streams.total() == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ([frame(b"\x01x"), frame(failure("command terminated with exit code 7"))], b"exit code 7"),
+        ([frame(failure("no such thing in alpha--default"))], b"no such thing in default"),
+        ([frame(failure("dial tcp 10.9.8.7:10250: refused"))], b"cannot be reached"),
+        ([frame(b"\x03no json")], b"no json"),
+        ([frame(b"\x01half")], b"cannot be reached"),
+        ([bytes((0x82, 127)) + (2**40).to_bytes(8)], b"cannot be reached"),
+    ],
+)
+async def test_failures(endpoint: Endpoint, said: list[bytes], text: bytes) -> None:
+    endpoint.compute.script = saying(*said)
+    status, _, body = await (await endpoint.call()).ask("POST", URL)
+    assert (status, text in body) == (500, True), body
+
+
+async def test_a_command_that_says_too_much_is_ended(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runcommand, "OUTPUT_MAX", 1000)
+    endpoint.compute.script = saying(*(frame(b"\x01" + b"x" * 400) for _ in range(4)), frame(DONE))
+    status, _, body = await (await endpoint.call()).ask("POST", URL)
+    assert (status, b"more than 1000 bytes" in body) == (500, True)
+
+
+async def test_a_command_that_never_ends_is_left(make: Callable[..., Awaitable[Endpoint]]) -> None:
+    async def script(_: Asked, reader: Reader, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        await reader.read()
+
+    endpoint = await make(idle_timeout=0.1)
+    endpoint.compute.script = script
+    assert (await (await endpoint.call()).ask("POST", URL))[0] == 500
+    await endpoint.compute.ended.wait()
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [
+        ("GET", URL, 405),
+        ("POST", "/run/default/web/main", 400),
+        ("POST", "/run/default/web/main?cmd=+", 400),
+        ("POST", "/run/default/held/main?cmd=a", 404),
+        ("POST", "/run/default/web?cmd=a", 404),
+        ("POST", "/run/default/web/m%20n?cmd=a", 400),
+    ],
+)
+async def test_what_is_refused_is_not_asked_below(endpoint: Endpoint, method: str, target: str, status: int) -> None:
+    assert (await (await endpoint.call()).ask(method, target))[0] == status
+    assert endpoint.compute.asked == []
+
+
+async def test_a_container_that_is_not_there(endpoint: Endpoint) -> None:
+    body = json.dumps({"kind": "Status", "message": 'container not found ("main")'}).encode()
+    endpoint.compute.script = answer(500, body)
+    assert (await (await endpoint.call()).ask("POST", URL))[::2] == (404, b'container not found ("main")\n')
