@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fakes.patches import strategic
 from tests.unit.translate import samples
 from vkgateway.model.names import GROUP
 from vkgateway.model.objects import Object
@@ -16,17 +17,23 @@ from vkgateway.translate.down import forward_pod
 from vkgateway.translate.mutable import spec_changes
 from vkgateway.translate.policy import refusals
 from vkgateway.translate.references import references
+from vkgateway.translate.security import violations
 from vkgateway.translate.up import Taken, final_status, mirror_status
 
 patient = settings(max_examples=60, deadline=None)
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 HOST, BELOW, COMPUTE_UID = "gpu-host-17", "alpha--default", "c0ffee00-1234"
+OTHERS = "beta--prod/trainer-0"
+"""Another tenant's pod, as a scheduler of the compute cluster might name it."""
+STAYING = ("kueue.x-k8s.io/", "kubectl.kubernetes.io/")
+HIDDEN = (HOST, BELOW, COMPUTE_UID, OTHERS, "/var/lib", "192.0.2")
 
 words = st.sampled_from(["a", "b", "web", "x-y", "z.w"])
 values = st.text(max_size=8)
 keys = st.one_of(
     words,
     words.map(lambda word: f"example.com/{word}"),
+    st.sampled_from(["kueue.x-k8s.io/queue-name", "kubectl.kubernetes.io/last-applied-configuration"]),
     st.sampled_from(["kubernetes.io/hostname", "type", "zone", "vkgateway.io/pool", "platform.vkgateway.io/pool"]),
 )
 maps = st.dictionaries(keys, values, max_size=4)
@@ -57,6 +64,9 @@ field_paths = st.sampled_from(
         "spec.nodeName",
         "spec.serviceAccountName",
         "status.podIP",
+        "metadata.annotations['example.com/web']",
+        "metadata.labels['kueue.x-k8s.io/queue-name']",
+        "metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']",
     ]
 )
 field_refs = st.builds(lambda path: {"apiVersion": "v1", "fieldPath": path}, field_paths)
@@ -92,7 +102,9 @@ containers = merged(
     ),
     unknown,
 )
-downward_paths = st.sampled_from(["metadata.labels", "metadata.annotations", "metadata.namespace", "metadata.name"])
+downward_paths = (
+    st.sampled_from(["metadata.labels", "metadata.annotations", "metadata.namespace", "metadata.name"]) | field_paths
+)
 downward = st.builds(
     lambda paths: {"items": [{"path": path, "fieldRef": {"fieldPath": path}} for path in paths]}, listed(downward_paths)
 )
@@ -176,6 +188,12 @@ specs = merged(
         readinessGates=listed(st.builds(lambda kind: {"conditionType": kind}, words)),
         hostAliases=listed(st.just({"ip": "1.2.3.4", "hostnames": ["x"]}), 1),
         dnsPolicy=st.sampled_from(["ClusterFirst", "Default", "None"]),
+        dnsConfig=some(nameservers=listed(st.just("1.1.1.1"), 1), searches=listed(words), options=st.just([])),
+        subdomain=words,
+        enableServiceLinks=st.booleans(),
+        overhead=st.just({"cpu": "1"}),
+        schedulerName=words,
+        priorityClassName=st.sampled_from(["system-node-critical", "own"]),
         securityContext=contexts,
         resourceClaims=st.just([{"name": "gpu"}]),
     ),
@@ -192,12 +210,30 @@ pods = st.builds(
 )
 levels = st.sampled_from(["privileged", "baseline", "restricted"])
 tenants = st.builds(
-    lambda level: TenantContext(name="alpha", api_host="10.0.0.1", api_port=6443, pod_security=level), levels
+    lambda level, servers: TenantContext(
+        name="alpha", api_host="10.0.0.1", api_port=6443, pod_security=level, dns_servers=servers
+    ),
+    levels,
+    st.sampled_from([(), ("10.96.0.10",)]),
 )
 
 messages = st.lists(
     st.sampled_from(
-        [HOST, BELOW, COMPUTE_UID, "pod=web_", "(", ")", " ", ": ", "/var/lib/kubelet/pods/x", "words", "/"]
+        [
+            HOST,
+            BELOW,
+            COMPUTE_UID,
+            OTHERS,
+            "192.0.2.17",
+            "pod=web_",
+            "(",
+            ")",
+            " ",
+            ": ",
+            "/var/lib/kubelet/pods/x",
+            "words",
+            "/",
+        ]
     ),
     max_size=6,
 ).map(" ".join)
@@ -215,8 +251,11 @@ conditions = st.lists(
 container_states = st.dictionaries(
     st.sampled_from(["waiting", "running", "terminated"]), some(message=messages, reason=words), max_size=1
 )
+told = st.dictionaries(
+    st.sampled_from(["nextYear", "yearAfter"]), messages | st.lists(messages, max_size=1), max_size=2
+)
 container_statuses = listed(
-    merged(st.just({"name": "a"}), some(state=container_states, lastState=container_states), unknown), 2
+    merged(st.just({"name": "a"}), some(state=container_states, lastState=container_states), told), 2
 )
 phases = st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown"])
 compute_statuses = merged(
@@ -226,15 +265,16 @@ compute_statuses = merged(
         message=messages,
         reason=words,
         podIP=st.just("10.1.2.3"),
-        hostIP=st.just("192.0.2.17"),
         hostIPs=st.just([{"ip": "192.0.2.17"}]),
         nominatedNodeName=st.just(HOST),
         containerStatuses=container_statuses,
         initContainerStatuses=container_statuses,
+        ephemeralContainerStatuses=container_statuses,
         qosClass=st.just("Guaranteed"),
         observedGeneration=st.integers(1, 9),
     ),
-    unknown,
+    told,
+    st.just({"hostIP": "192.0.2.17"}),
 )
 tenant_statuses = some(
     phase=phases,
@@ -244,6 +284,37 @@ tenant_statuses = some(
     podIP=st.just("10.9.9.9"),
     hostIP=st.just("10.213.0.1"),
 )
+
+
+amounts = some(
+    requests=st.dictionaries(st.sampled_from(["cpu", "memory"]), st.sampled_from(["1", "500m", "1Gi"])),
+    limits=st.dictionaries(st.sampled_from(["cpu", "memory"]), st.sampled_from(["2", "2000m"])),
+)
+changed = some(
+    image=st.sampled_from(["busybox:1", "busybox:2"]),
+    resources=amounts,
+    labels=maps,
+    annotations=maps,
+    ephemeralContainers=st.lists(containers, max_size=2, unique_by=lambda container: container["name"]),
+    activeDeadlineSeconds=st.integers(1, 9),
+    tolerations=listed(tolerations, 2),
+)
+
+
+def after(pod: Object, change: Object) -> Object:
+    """The pod once what may change of a running one has changed; containers have names of their own."""
+    made = copy.deepcopy(pod)
+    spec = made["spec"]
+    for kind in ("containers", "initContainers"):
+        given_now = {key: change[key] for key in ("image", "resources") if key in change}
+        if kind in spec:
+            spec[kind] = [one | {"name": f"{kind.lower()}-{at}"} | given_now for at, one in enumerate(spec[kind])]
+    spec["ephemeralContainers"] = change.get("ephemeralContainers", [])
+    spec["tolerations"] = [*spec.get("tolerations", []), *change.get("tolerations", [])]
+    if "activeDeadlineSeconds" in change:
+        spec["activeDeadlineSeconds"] = change["activeDeadlineSeconds"]
+    made["metadata"] |= {kind: change[kind] for kind in ("labels", "annotations") if kind in change}
+    return made
 
 
 def walk(value: Any) -> Iterator[Any]:
@@ -262,6 +333,8 @@ def test_any_pod_is_judged_and_forwarded_without_harm(pod: Object, tenant: Tenan
         assert refusal.message
         assert " " not in refusal.rule
     references(pod)
+    labels = {"default": {"a": "b"}, "web": {}}
+    forward_pod(pod, tenant=tenant, pool=samples.POOL, namespace=BELOW, namespaces=lambda: labels)
     made = forward_pod(pod, tenant=tenant, pool=samples.POOL, namespace=BELOW)
     assert pod == before
     assert made == forward_pod(pod, tenant=tenant, pool=samples.POOL, namespace=BELOW)
@@ -322,7 +395,7 @@ def test_changes_settle(pod: Object, later: Object) -> None:
     again = spec_changes(later, below, tenant=samples.TENANT, pool=samples.POOL)
     assert "metadata" not in (again.patch or {})
     assert {key for key in below["metadata"]["labels"] if GROUP not in key} == {
-        key for key in later["metadata"]["labels"] if GROUP not in key
+        key for key in later["metadata"]["labels"] if GROUP not in key and not key.startswith(STAYING)
     }
 
 
@@ -344,8 +417,71 @@ def test_mirroring_twice_is_once_and_shows_nothing_from_below(pod: Object, below
         assert {**above, **ending}["phase"] in ("Succeeded", "Failed")
     for made in filter(None, (patch, ending)):
         shown = [part for part in walk({key: made[key] for key in made.keys() - above.keys()}) if isinstance(part, str)]
-        assert not any(secret in text for text in shown for secret in (HOST, BELOW, COMPUTE_UID, "/var/lib", "192.0.2"))
+        assert not any(secret in text for text in shown for secret in HIDDEN)
         assert "qosClass" not in made
         assert "observedGeneration" not in made
     after = {key: value for key, value in {**above, **(patch or {})}.items() if value is not None}
     assert mirror_status(compute, after, node_ip="10.213.0.1", node_name="a100.local") is None
+
+
+@patient
+@given(pods, tenants)
+def test_what_no_rule_forbids_above_no_rule_forbids_below(pod: Object, tenant: TenantContext) -> None:
+    """The compute namespace carries the tenant's level: whatever passes here must pass there."""
+    spec = {key: value for key, value in pod["spec"].items() if key not in ("hostNetwork", "resourceClaims")}
+    allowed = {**pod, "spec": {**spec, "volumes": [], "runtimeClassName": None}}
+    if refusals(allowed, tenant=tenant, pool=samples.POOL):
+        return
+    made = forward_pod(allowed, tenant=tenant, pool=samples.POOL, namespace=BELOW)
+    assert violations(made, level=tenant.pod_security) == []
+
+
+@patient
+@given(pods, tenants)
+def test_nothing_that_is_the_platforms_to_choose_goes_down(pod: Object, tenant: TenantContext) -> None:
+    spec = forward_pod(pod, tenant=tenant, pool=samples.POOL, namespace=BELOW)["spec"]
+    never = ("nodeName", "schedulerName", "priority", "preemptionPolicy", "overhead", "readinessGates", "subdomain")
+    assert spec.keys().isdisjoint(never)
+    assert spec["priorityClassName"] in ("vkgateway-guaranteed", "vkgateway-low")
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["dnsPolicy"] != "ClusterFirst"
+    assert not any(entry.get("key", "") in ("", "vkgateway.io/pool") for entry in spec["tolerations"])
+
+
+@patient
+@given(pods, changed)
+def test_changes_of_a_running_pod_go_down_once(pod: Object, change: Object) -> None:
+    start = after(pod, {})
+    below = samples.compute_pod(start, {})
+    wanted = after(pod, change)
+    before = copy.deepcopy((wanted, below))
+    changes = spec_changes(wanted, below, tenant=samples.TENANT, pool=samples.POOL)
+    assert (wanted, below) == before
+    for patch in (changes.patch, *changes.subresources.values()):
+        below = strategic(below, patch or {})
+    again = spec_changes(wanted, below, tenant=samples.TENANT, pool=samples.POOL)
+    assert (again.patch, again.subresources) == (None, {})
+    for kind in ("containers", "initContainers"):
+        assert [one["image"] for one in below["spec"].get(kind, ())] == [
+            one["image"] for one in wanted["spec"].get(kind, ())
+        ]
+    refused = {refusal.field for refusal in again.unsupported}
+    running = {container["name"] for container in below["spec"].get("ephemeralContainers", ())}
+    for container in wanted["spec"]["ephemeralContainers"]:
+        assert (container["name"] in running) != (f"spec.ephemeralContainers[{container['name']}]" in refused)
+
+
+@patient
+@given(pods, compute_statuses, tenant_statuses, st.integers(0, 9))
+def test_what_was_written_above_stays(pod: Object, below: Object, above: Object, observed: int) -> None:
+    """Conditions that nobody below knows, the tenant's own fields, and everything but the status."""
+    compute = {**samples.forward(pod), "status": below}
+    patch = mirror_status(compute, above, node_ip="10.213.0.1", observed=observed) or {}
+    from_below = {entry["type"] for entry in below.get("conditions", ())} | {"Ready", "ContainersReady", "Initialized"}
+    own = [entry for entry in above.get("conditions", ()) if entry["type"] not in from_below]
+    now: list[Object] = patch.get("conditions") or above.get("conditions") or []
+    assert [entry for entry in now if entry in own] == own
+    scheduled = [entry for entry in above.get("conditions", ()) if entry["type"] == "PodScheduled"]
+    assert all(entry in now for entry in scheduled)
+    assert "qosClass" not in patch
+    assert patch.get("observedGeneration", observed) == observed

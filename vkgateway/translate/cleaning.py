@@ -13,6 +13,9 @@ _HOST_PATH: Final = re.compile(
     r"/(?:var/lib|var/run|run|etc)/(?:kubelet|containerd|docker|crio|cni|kubernetes)\b[^\s\"',:;)]*"
 )
 _HIDDEN_PATH: Final = "(a path of the node)"
+_ELSEWHERE: Final = re.compile(r"(?<![\w./-])[a-z][a-z0-9-]*--[a-z0-9-]*[a-z0-9]/[a-z0-9][a-z0-9.-]*")
+"""An object in a compute namespace; `--` separates tenant and namespace."""
+_HIDDEN_OBJECT: Final = "(an object elsewhere)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class Cleaner:
             (metadata.get("uid"), annotations.get(UID_ANNOTATION)),
             ((compute_pod.get("spec") or {}).get("nodeName"), node_name),
             (status.get("nominatedNodeName"), node_name),
+            (status.get("hostIP"), node_ip),
             *((entry.get("ip"), node_ip) for entry in status.get("hostIPs") or ()),
             *((name, node_name) for name in hide),
             (COMPUTE_ROOT_CA, TENANT_ROOT_CA),
@@ -46,6 +50,8 @@ class Cleaner:
         for old, new in self.replacements:
             if old in text:
                 text = _alone(old).sub(lambda _, new=new: new, text)  # type: ignore[misc]
+        if "--" in text:
+            text = _ELSEWHERE.sub(_HIDDEN_OBJECT, text)
         if "/run/" in text or "/var/" in text or "/etc/" in text:
             text = _HOST_PATH.sub(_HIDDEN_PATH, text)
         return text

@@ -92,6 +92,7 @@ def _note_volume(
     _note(config_maps, volume.get("configMap"))
     _note(secrets, volume.get("secret"), "secretName")
     _note(secrets, volume.get("azureFile"), "secretName")
+    _note(secrets, (volume.get("csi") or {}).get("nodePublishSecretRef"))
     for kind in SECRET_REF_VOLUMES:
         if kind in volume:
             _note(secrets, (volume[kind] or {}).get("secretRef"))

@@ -49,6 +49,7 @@ def test_environment_of_every_kind_of_container(kind: str) -> None:
         {"scaleIO": {"secretRef": {"name": "s"}}},
         {"storageos": {"secretRef": {"name": "s"}}},
         {"iscsi": {"secretRef": {"name": "s"}}},
+        {"csi": {"nodePublishSecretRef": {"name": "s"}}},
     ],
 )
 def test_secrets_of_volumes(volume: dict[str, Any]) -> None:

@@ -240,6 +240,19 @@ def test_messages_show_no_host_namespace_uid_or_path() -> None:
     assert patch["containerStatuses"][1]["lastState"]["terminated"]["message"] == clean
 
 
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("preempted by beta--prod/trainer-0 on the node", "preempted by (an object elsewhere) on the node"),
+        ("unknown flag --v/2; see web--1 and a--b", "unknown flag --v/2; see web--1 and a--b"),
+    ],
+)
+def test_objects_of_other_tenants_are_not_named(text: str, clean: str) -> None:
+    patch = mirror(running(message=text), PENDING)
+    assert patch is not None
+    assert patch["message"] == clean
+
+
 def test_more_names_can_be_hidden() -> None:
     compute = compute_pod(pod(), {"phase": "Pending", "message": "evicted from host-3 in rack.host-3.x"})
     patch = mirror_status(compute, PENDING, node_ip="10.213.0.1", hide=["host-3"])

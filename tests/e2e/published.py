@@ -1,0 +1,29 @@
+"""What Kubernetes publishes for tests in its Go modules, fetched as the programs' sources are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from vkgateway.programs.binaries.cache import Cache
+from vkgateway.programs.binaries.golang import find_go
+from vkgateway.programs.binaries.run import run
+
+
+@cache
+def module_folder(module: str, version: str) -> Path:
+    """The folder of a Go module at a release (`0.36.3`) in Go's own cache; it is fetched if it is not there."""
+    return asyncio.run(_download(f"{module}@v{version}"))
+
+
+async def _download(module: str) -> Path:
+    go = await find_go(Cache(Cache.default_root()), report=print)
+    with TemporaryDirectory() as folder:
+        argv = [str(go.command), "mod", "download", "-json", module]
+        code, lines = await run(argv, env=go.env, cwd=Path(folder))
+    text = "\n".join(lines)
+    assert code == 0, text
+    return Path(json.loads(text[text.index("{") : text.rindex("}") + 1])["Dir"])

@@ -1,0 +1,178 @@
+"""Translation against what Kubernetes publishes: cases of Pod Security admission, and pods with every field set."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.published import module_folder
+from tests.unit.translate import samples
+from vkgateway.model.api import PodSecurity
+from vkgateway.model.objects import Object
+from vkgateway.programs.binaries.catalogue import DEFAULT_VERSIONS
+from vkgateway.translate.down import forward_pod
+from vkgateway.translate.mutable import spec_changes
+from vkgateway.translate.policy import refusals
+from vkgateway.translate.references import references
+from vkgateway.translate.security import violations
+from vkgateway.translate.up import mirror_status
+
+NEWEST = DEFAULT_VERSIONS["kubernetes"].replace("1.", "0.", 1)
+
+INSTEAD = {
+    "capabilities_baseline": "capabilities_restricted",
+    "hostpathvolumes": "restrictedvolumes",
+    "procmount": "procmount_restricted",
+    "seccompprofile_baseline": "seccompprofile_restricted",
+}
+"""Baseline rules in whose place a stricter one stands at level restricted."""
+
+
+def minor(name: str) -> int:
+    return int(name.split(".")[1])
+
+
+@pytest.mark.parametrize("level", ["baseline", "restricted"])
+def test_verdicts_are_those_of_pod_security_admission(level: PodSecurity) -> None:
+    cases = module_folder("k8s.io/pod-security-admission", NEWEST) / "test" / "testdata" / level
+    newest = max((folder for folder in cases.iterdir()), key=lambda folder: minor(folder.name))
+    wrong, seen = [], {"pass": 0, "fail": 0}
+    for file in sorted(newest.glob("*/*.yaml")):
+        broken = {violation.rule.lower() for violation in violations(yaml.safe_load(file.read_text()), level=level)}
+        rule = file.stem.rstrip("0123456789")
+        seen[file.parent.name] += 1
+        right = not broken if file.parent.name == "pass" else not broken.isdisjoint({rule, INSTEAD.get(rule)})
+        wrong += [] if right else [f"{file.relative_to(cases)}: {sorted(broken)}"]
+    assert wrong == []
+    assert seen["pass"] >= 15
+    assert seen["fail"] >= 34
+
+
+VERSIONS = {f"1.{number}": ("0.32.0", f"v1.{number}.0") for number in (30, 31)} | {
+    "1.32": ("0.32.0", "HEAD"),
+    **{f"1.{number}": (NEWEST, f"v1.{number}.0") for number in (33, 34, 35)},
+    "1.36": (NEWEST, "HEAD"),
+}
+STAYS = {
+    "nodeName",
+    "schedulerName",
+    "priority",
+    "preemptionPolicy",
+    "serviceAccount",
+    "overhead",
+    "ephemeralContainers",
+    "readinessGates",
+    "subdomain",
+    "schedulingGroup",
+    "workloadRef",
+}
+CHANGES = {
+    "affinity",
+    "automountServiceAccountToken",
+    "containers",
+    "dnsConfig",
+    "dnsPolicy",
+    "hostAliases",
+    "initContainers",
+    "nodeSelector",
+    "priorityClassName",
+    "serviceAccountName",
+    "tolerations",
+    "topologySpreadConstraints",
+    "volumes",
+}
+NAMING = {
+    "secretRef": "name",
+    "configMapRef": "name",
+    "secretKeyRef": "name",
+    "configMapKeyRef": "name",
+    "nodePublishSecretRef": "name",
+    "secret": "secretName",
+    "azureFile": "secretName",
+    "configMap": "name",
+}
+"""Fields that hold the name of a Secret or ConfigMap; below `sources`, a Secret's is `name`."""
+
+
+@cache
+def published(version: str) -> Any:
+    release, folder = VERSIONS[version]
+    file: Path = module_folder("k8s.io/api", release) / "testdata" / folder / "core.v1.Pod.json"
+    return json.loads(file.read_text())
+
+
+@pytest.fixture(params=list(VERSIONS))
+def pod(request: pytest.FixtureRequest) -> Object:
+    """A pod of a Kubernetes version with every field set, each volume to one source, as only test data can be."""
+    made: Object = copy.deepcopy(published(request.param))
+    (volume,) = made["spec"]["volumes"]
+    kinds = {kind: source for kind, source in volume.items() if kind != "name"}
+    made["spec"]["volumes"] = [{"name": kind.lower(), kind: source} for kind, source in kinds.items()]
+    for projected in (source for kind, source in kinds.items() if kind == "projected"):
+        (every,) = projected["sources"]
+        projected["sources"] = [{kind: source} for kind, source in every.items()]
+    return made
+
+
+def named(value: Any, *, projected: bool = False) -> Iterator[Object]:
+    """Everything in a pod that names a Secret or ConfigMap, given a name of its own on the way."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        if key in NAMING and isinstance(inner, dict):
+            field = "name" if projected and key == "secret" else NAMING[key]
+            inner[field] = f"{key.lower()}-{id(inner)}"
+            yield {"name": inner[field], "is_map": key.startswith("configMap")}
+        yield from named(inner, projected=projected or key == "sources")
+
+
+def test_pods_of_every_version_go_down_whole(pod: Object) -> None:
+    before = copy.deepcopy(pod)
+    assert {refusal.rule for refusal in refusals(pod, tenant=samples.TENANT, pool=samples.POOL)} >= {"hostNamespaces"}
+    made = forward_pod(pod, tenant=samples.TENANT, pool=samples.POOL, namespace=samples.BELOW)["spec"]
+    assert pod == before
+    spec = pod["spec"]
+    assert spec.keys() - made.keys() <= STAYS
+    assert {key for key in spec.keys() & made.keys() if spec[key] != made[key]} <= CHANGES
+    for kind in ("containers", "initContainers"):
+        (above,), (below,) = spec[kind], made[kind]
+        assert {key for key in above if above[key] != below.get(key)} <= {"env"}
+    assert [volume.keys() for volume in made["volumes"]] == [volume.keys() for volume in spec["volumes"]]
+
+
+def test_everything_that_a_pod_names_is_copied(pod: Object) -> None:
+    names = list(named(pod["spec"]))
+    found = references(pod)
+    assert {one["name"] for one in names if one["is_map"]} <= found.config_maps.keys()
+    assert {one["name"] for one in names if not one["is_map"]} <= found.secrets.keys()
+    assert "nameValue" in found.secrets  # imagePullSecrets
+    assert len(names) >= 15
+
+
+def test_what_stands_below_settles(pod: Object) -> None:
+    below = forward_pod(pod, tenant=samples.TENANT, pool=samples.POOL, namespace=samples.BELOW)
+    assert spec_changes(pod, below, tenant=samples.TENANT, pool=samples.POOL).patch is None
+
+
+def test_statuses_of_every_version_come_up_whole(pod: Object) -> None:
+    below = forward_pod(pod, tenant=samples.TENANT, pool=samples.POOL, namespace=samples.BELOW) | {
+        "status": pod["status"]
+    }
+    patch = mirror_status(below, {"phase": "Pending"}, node_ip="10.213.0.1")
+    assert patch is not None
+    missing = pod["status"].keys() - patch.keys()
+    assert missing <= {
+        "qosClass",
+        "observedGeneration",
+        "nominatedNodeName",
+        "resourceClaimStatuses",
+        "extendedResourceClaimStatus",
+        "nodeAllocatableResourceClaimStatuses",
+    }
+    for kind in ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"):
+        assert patch[kind] == pod["status"][kind]
