@@ -21,6 +21,8 @@ VIRTUAL_NODE_TYPE: Final = "virtual-kubelet"
 NAMESPACE_ANNOTATION: Final = "vkgateway.io/namespace"
 NAME_ANNOTATION: Final = "vkgateway.io/name"
 UID_ANNOTATION: Final = "vkgateway.io/uid"
+FENCE_ANNOTATION: Final = "vkgateway.io/fence"
+"""On a compute namespace: a digest of what was made in it before any pod."""
 
 MIRROR_FINALIZER: Final = "vkgateway.io/mirror"
 TENANT_FINALIZER: Final = "vkgateway.io/tenant"

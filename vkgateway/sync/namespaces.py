@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Iterable
+from hashlib import blake2b
 
+import msgspec
 import structlog
 
 from vkgateway.kube import errors, resources
 from vkgateway.kube.resources import KNOWN
 from vkgateway.model.errors import ConflictError, UnavailableError
-from vkgateway.model.names import UID_ANNOTATION, compute_namespace
-from vkgateway.model.objects import NamespaceView
+from vkgateway.model.names import FENCE_ANNOTATION, UID_ANNOTATION, compute_namespace
+from vkgateway.model.objects import NamespaceView, Object
 from vkgateway.sync.compute import ComputeLink, decode_namespace, namespace_owner
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.namespaces import namespace_objects
@@ -20,13 +23,19 @@ log = structlog.get_logger(__name__)
 
 
 class Namespaces:
-    """Keeps one tenant's compute namespaces in all its compute clusters."""
+    """Keeps one tenant's compute namespaces in all its compute clusters.
+
+    A namespace says by an annotation what it was fenced in with, last of all; so that a gateway that comes back need
+    not write all of that again before the first pod.
+    """
 
     def __init__(self, tenant: TenantContext) -> None:
         self.tenant = tenant
         self._made: dict[tuple[str, str], str] = {}
         """Compute cluster and UID of the tenant namespaces whose compute namespaces are complete, with the pod security
         level that they were made for."""
+        self._doubted: set[tuple[str, str]] = set()
+        """The same, of those that lack something, whatever they say."""
         self._locks: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def ensure(self, link: ComputeLink, namespace: str, uid: str) -> str:
@@ -45,23 +54,33 @@ class Namespaces:
                 self._check(existing, uid)
             if not self._is_made(link, uid) or existing is None:
                 level = self.tenant.pod_security
-                await self._make(link, namespace, name, uid)
+                objects = namespace_objects(self.tenant, namespace, uid)
+                doubted = (link.name, uid) in self._doubted
+                if (
+                    doubted
+                    or existing is None
+                    or existing.metadata.annotations.get(FENCE_ANNOTATION) != _fence(objects)
+                ):
+                    await self._make(link, name, uid, objects)
                 self._made[link.name, uid] = level
+                self._doubted.discard((link.name, uid))
         return name
 
     def doubt(self, link: ComputeLink, uid: str) -> None:
         """Something that belongs into a compute namespace is missing there: `ensure` makes it complete again."""
         self._made.pop((link.name, uid), None)
+        self._doubted.add((link.name, uid))
 
     async def repair(self, link: ComputeLink, namespace: str, uid: str) -> None:
         """Make again what somebody may have deleted or changed in a compute namespace that is there."""
         name = compute_namespace(self.tenant.name, namespace)
         async with self._locks[link.name, name]:
-            await self._make(link, namespace, name, uid)
+            await self._make(link, name, uid, namespace_objects(self.tenant, namespace, uid))
 
     async def remove(self, link: ComputeLink, existing: NamespaceView) -> None:
         """Delete a compute namespace; what is in it ends by the usual way of its kind."""
         self._made.pop((link.name, _uid(existing)), None)
+        self._doubted.discard((link.name, _uid(existing)))
         if existing.metadata.deletion_timestamp is None:
             log.info("removing compute namespace", compute=link.name, namespace=existing.metadata.name)
             try:
@@ -83,8 +102,8 @@ class Namespaces:
                 hint="nothing to do; it is being removed",
             )
 
-    async def _make(self, link: ComputeLink, namespace: str, name: str, uid: str) -> None:
-        first, *rest = namespace_objects(self.tenant, namespace, uid)
+    async def _make(self, link: ComputeLink, name: str, uid: str, objects: Iterable[Object]) -> None:
+        first, *rest = objects
         try:
             await link.client.create(resources.NAMESPACES, first)
         except errors.AlreadyExists:
@@ -98,6 +117,8 @@ class Namespaces:
                 await link.client.create(resource, document, namespace=name)
             except errors.AlreadyExists:
                 await link.client.patch(resource, document["metadata"]["name"], document, namespace=name, kind="apply")
+        fenced = {"metadata": {"annotations": {FENCE_ANNOTATION: _fence([first, *rest])}}}
+        await link.client.patch(resources.NAMESPACES, name, fenced)
 
     async def _adopt(self, link: ComputeLink, name: str, uid: str) -> None:
         """A namespace of that name is there, though the watch has not shown it: ours, or somebody else's?"""
@@ -110,3 +131,8 @@ class Namespaces:
 
 def _uid(namespace: NamespaceView) -> str:
     return namespace.metadata.annotations.get(UID_ANNOTATION, "")
+
+
+def _fence(objects: Iterable[Object]) -> str:
+    """A short word for what fences a namespace in: another where anything of that is other."""
+    return blake2b(msgspec.json.encode(list(objects)), digest_size=12).hexdigest()

@@ -63,7 +63,7 @@ def add_compute_cluster(server: FakeApiServer, name: str = "local", *, nodes: in
         server.store.create(NODES, gpu_node(f"{name}-{number}"))
 
 
-async def until(check: Callable[[], Any], *, seconds: float = 5.0) -> None:
+async def until(check: Callable[[], Any], *, seconds: float = 30.0) -> None:
     """Wait until a check holds; what it says is told where it never does."""
     async with asyncio.timeout(seconds):
         while not check():  # noqa: ASYNC110 - what is waited for lies behind HTTP, and tells no event

@@ -23,5 +23,5 @@ async def test_a_renewal_that_fails_is_followed_by_the_next(monkeypatch: pytest.
 
     monkeypatch.setattr(daemon, "RENEW_SECONDS", 0.0)
     monkeypatch.setattr(daemon, "load_identity", load)
-    async with daemon.serving(Authority.create("kubelets"), "127.0.0.1"), asyncio.timeout(5):
+    async with daemon.serving(Authority.create("kubelets"), "127.0.0.1"), asyncio.timeout(30):
         await twice.wait()

@@ -191,7 +191,7 @@ async def test_only_a_pod_of_the_tenant_that_runs_below_is_found(world: Setting)
     await until(lambda: world.compute.store.find(PODS, "web", "alpha--default"))
     below = world.compute.store.get(PODS, "web", "alpha--default")
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             try:
                 target = world.runtimes.find("alpha", "default", "web")

@@ -35,7 +35,7 @@ async def test_what_was_woken_before_the_start_is_looked_at() -> None:
 
     fleet = Fleet("x", look, on_error=ignore)
     fleet.wake("a")
-    async with running(fleet), asyncio.timeout(5):
+    async with running(fleet), asyncio.timeout(30):
         await seen.wait()
 
 
@@ -55,7 +55,7 @@ async def test_wakes_during_a_look_lead_to_one_more_and_never_to_two_at_once() -
         return None
 
     fleet = Fleet("x", look, on_error=ignore)
-    async with running(fleet), asyncio.timeout(5):
+    async with running(fleet), asyncio.timeout(30):
         fleet.wake("a")
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -89,7 +89,7 @@ async def test_a_failure_is_told_and_tried_again_and_no_matter_to_others() -> No
         raise RuntimeError("telling fails too")
 
     fleet = Fleet("x", look, on_error=on_error, backoff=SOON)
-    async with running(fleet), asyncio.timeout(5):
+    async with running(fleet), asyncio.timeout(30):
         fleet.wake("bad")
         fleet.wake("good")
         await healed.wait()
@@ -107,7 +107,7 @@ async def test_a_worker_is_gone_when_done_unless_woken_meanwhile() -> None:
         return DONE
 
     fleet = Fleet("x", look, on_error=ignore)
-    async with running(fleet), asyncio.timeout(5):
+    async with running(fleet), asyncio.timeout(30):
         fleet.wake("a")
         while len(fleet):  # noqa: ASYNC110 - a fleet tells no event when it is empty
             await asyncio.sleep(0)
@@ -127,5 +127,5 @@ async def test_an_object_is_looked_at_again_unasked_after_the_time_it_named() ->
 
     fleet = Fleet("x", look, on_error=ignore)
     fleet.wake("a")
-    async with running(fleet), asyncio.timeout(5):
+    async with running(fleet), asyncio.timeout(30):
         await twice.wait()

@@ -77,7 +77,7 @@ class Seen:
         await asyncio.sleep(0)
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not condition():
                 await self._news.wait()
                 self._news.clear()
@@ -104,7 +104,7 @@ async def watching(client: Client, *, complete: bool = True, **options: Any) -> 
     task = asyncio.create_task(seen.reflector.run())
     try:
         if complete:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await seen.reflector.wait_complete()
         yield seen
     finally:

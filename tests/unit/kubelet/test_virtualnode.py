@@ -44,7 +44,7 @@ class World:
         return self.server.store.find(NODES, NAME)
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not condition():  # noqa: ASYNC110 - a store has no event for "anything at all happened"
                 await asyncio.sleep(0.005)
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.sync.world import BELOW, NODE, World, names, until, world
 from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES, NETWORK_POLICIES, PODS, SECRETS, SERVICE_ACCOUNTS
-from vkgateway.model.names import POD_SERVICE_ACCOUNT, TENANT_LABEL
+from vkgateway.model.names import FENCE_ANNOTATION, POD_SERVICE_ACCOUNT, TENANT_LABEL
 from vkgateway.sync import tenant as tenant_module
 from vkgateway.sync.teardown import remove_tenant
 
@@ -289,7 +289,7 @@ async def test_a_tenant_is_removed_with_all_it_had_and_nothing_else(here: World)
         assert "finalizers" not in (here.compute_pod() or {})["metadata"]
         assert here.below.store.find(NAMESPACES, "alpha--default") is not None
         here.end()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await removing
 
     left = {document["metadata"]["name"] for document in here.below.store.all(NAMESPACES)}
@@ -323,7 +323,7 @@ async def test_no_grace_of_a_tenants_choice_holds_up_its_removal(here: World) ->
         await until(lambda: graces() == [120, 120])
         for name in ("a", "b"):
             here.end(name)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await removing
 
 
@@ -354,3 +354,45 @@ async def test_a_fence_that_was_deleted_below_is_made_again(here: World) -> None
         assert here.sync is not None
         await here.sync.handle(("sweep", "periodic", "", ""))
         assert names(here.below, NETWORK_POLICIES) == [policy]
+
+
+def fence_writes(here: World) -> list[str]:
+    """Writes of the compute namespace and of what fences it in."""
+    kinds = (f"/namespaces/{BELOW}", "/api/v1/namespaces", "/serviceaccounts", "/networkpolicies")
+    writes = (one for one in here.below.requests if not one.startswith("GET"))
+    return [one for one in writes if one.split("?")[0].rsplit(" ", 1)[-1].endswith(kinds)]
+
+
+async def test_a_gateway_that_comes_back_fences_in_nothing_again(here: World) -> None:
+    here.create("first")
+    async with here.gateway():
+        await here.forwarded("first")
+    assert fence_writes(here)
+    here.below.requests.clear()
+
+    here.create("second")
+    async with here.gateway():
+        await here.forwarded("second")
+
+    assert fence_writes(here) == []
+
+
+@pytest.mark.parametrize("fence", ["another", None])
+async def test_a_fence_of_another_make_is_made_anew(here: World, fence: str | None) -> None:
+    here.create("first")
+    async with here.gateway():
+        await here.forwarded("first")
+    (policy,) = names(here.below, NETWORK_POLICIES)
+    here.below.store.delete(NETWORK_POLICIES, policy, BELOW)
+    namespace = here.below.store.get(NAMESPACES, BELOW)
+    made = namespace["metadata"]["annotations"].pop(FENCE_ANNOTATION)
+    if fence is not None:
+        namespace["metadata"]["annotations"][FENCE_ANNOTATION] = fence
+    here.below.store.update(NAMESPACES, namespace, name=BELOW)
+
+    here.create("second")
+    async with here.gateway():
+        await here.forwarded("second")
+
+    assert names(here.below, NETWORK_POLICIES) == [policy]
+    assert here.below.store.get(NAMESPACES, BELOW)["metadata"]["annotations"][FENCE_ANNOTATION] == made

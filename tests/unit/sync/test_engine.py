@@ -61,7 +61,7 @@ async def test_a_removed_tenant_is_drained_when_its_last_handler_ends(engine: En
     await asyncio.sleep(0)
     assert not draining.done()
     alpha.go.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await draining
     assert (alpha.handled, beta.handled) == (1, 0)
     beta.go.set()
@@ -79,14 +79,14 @@ async def test_what_fails_for_a_removed_tenant_is_drained_too_and_not_tried_agai
     await alpha.begun.wait()
     engine.remove("alpha")
     alpha.go.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await engine.drain("alpha")
     await asyncio.sleep(0)
     assert engine.queue.failures("alpha", ITEM) == 0
 
 
 async def test_nothing_is_waited_for_where_nothing_is_at_work(engine: Engine) -> None:
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(30):
         await engine.drain("nobody")
 
 
@@ -102,7 +102,7 @@ async def test_an_engine_that_is_stopped_leaves_nothing_to_wait_for() -> None:
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await draining
 
 
@@ -120,7 +120,7 @@ async def test_failures_are_counted_by_reason_and_tried_again(engine: Engine, fa
     alpha.go.set()
     engine.add("alpha", alpha)
     engine.queue.add("alpha", ITEM)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while alpha.handled < 2:  # noqa: ASYNC110 - the second look comes by the queue's own timer
             await asyncio.sleep(0.005)
     assert retries(reason) == before + 1
@@ -136,7 +136,7 @@ async def test_what_waits_for_something_else_is_looked_at_less_and_less_often(
     engine.add("alpha", alpha)
     engine.queue.add("alpha", ITEM)
     failures = set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while alpha.handled < 4:
             failures.add(engine.queue.failures("alpha", ITEM))
             await asyncio.sleep(0.005)
@@ -164,7 +164,7 @@ async def test_some_tenants_that_never_answer_leave_workers_to_the_others() -> N
         await asyncio.sleep(0)
         engine.add("other", Answering())
         engine.queue.add("other", ("pod", "", "n", "first"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await done.wait()
     finally:
         task.cancel()

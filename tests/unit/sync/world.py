@@ -33,7 +33,7 @@ BELOW = compute_namespace(TENANT, "default")
 PLENTY = {"pods": 110_000, "cpu": 10**9, "memory": 10**18, "nvidia.com/gpu": 8_000}
 
 
-async def until(seen: Callable[[], Any], *, seconds: float = 5.0) -> Any:
+async def until(seen: Callable[[], Any], *, seconds: float = 30.0) -> Any:
     """Wait until something is seen, and return it; a failure names nothing, so that the assertion after it does."""
     deadline = time.monotonic() + seconds
     while not (found := seen()):
