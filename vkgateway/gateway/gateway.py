@@ -24,6 +24,7 @@ from vkgateway.kube.kubeconfig import Connection
 from vkgateway.kubelet.server import KubeletServer
 from vkgateway.kubelet.stats import Figures
 from vkgateway.kubelet.target import PlacedPod, PodTarget
+from vkgateway.kubelet.tokens import Tokens
 from vkgateway.model.api import Pool
 from vkgateway.sync.admission.arbiter import Arbitration, Settings
 from vkgateway.sync.engine import Engine
@@ -72,6 +73,7 @@ class Gateway:
             backends=self._find,
             pods=self._pods,
             figures=Figures(self._placed),
+            tokens=Tokens(self._client_of),
             streams_per_tenant=settings.kubelet.streams_per_tenant,
             idle_timeout=settings.kubelet.idle_seconds,
         )
@@ -150,6 +152,9 @@ class Gateway:
 
     async def _pods(self, tenant: str, node: str, phase: str) -> list[bytes]:
         return await self.runtimes.pods(tenant, node, phase)
+
+    def _client_of(self, tenant: str) -> Client:
+        return self.runtimes.client_of(tenant)
 
     def _placed(self, tenant: str, node: str) -> tuple[str, list[PlacedPod]]:
         return self.runtimes.placed(tenant, node)

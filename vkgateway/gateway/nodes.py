@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Final
 
+from vkgateway.kubelet.routes import metrics_path
 from vkgateway.model.api import Pool, TenantPool
 from vkgateway.model.objects import Object
 from vkgateway.model.quantity import Quantity, least
@@ -15,17 +17,20 @@ from vkgateway.translate.context import PoolContext
 from vkgateway.translate.poolnodes import PoolNodes
 from vkgateway.version import __version__
 
+METRICS_PATH_ANNOTATION: Final = "metrics.k8s.io/resource-metrics-path"
+"""Where metrics-server reads a node's figures, if not at /metrics/resource: all virtual nodes share an address."""
 _TIMES = ("lastHeartbeatTime", "lastTransitionTime")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSource:
-    """One virtual node. `wanted` is the tenant's share of `pool`; `address` and `port` are the kubelet endpoint's.
+    """One virtual node of `tenant`, whose share of `pool` is `wanted`; `address` and `port` are the kubelet endpoint's.
 
     `last_capacity` is what the node offered when it was seen last: it is shown while nothing is known of the compute
     nodes.
     """
 
+    tenant: str
     name: str
     wanted: TenantPool
     pool: Pool
@@ -68,6 +73,7 @@ class NodeSource:
             message="" if link.reachable else "the compute cluster does not answer",
             now=datetime.now(UTC),
         )
+        node["metadata"]["annotations"] = {METRICS_PATH_ANNOTATION: metrics_path(self.tenant, self.name)}
         status = node["status"]
         status["capacity"] = status["allocatable"] = self.capacity()
         for condition in status["conditions"]:

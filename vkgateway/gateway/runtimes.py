@@ -12,6 +12,7 @@ from vkgateway.gateway.nodes import NodeSource
 from vkgateway.gateway.planes import Access, NodesSeen
 from vkgateway.gateway.runtime import TenantRuntime, Wiring
 from vkgateway.gateway.status import failing, waiting
+from vkgateway.kube.client import Client
 from vkgateway.kubelet.target import PlacedPod, PodTarget
 from vkgateway.model import times
 from vkgateway.model.api import Tenant, TenantPool
@@ -118,6 +119,10 @@ class TenantRuntimes:
         """Tell where a virtual node's pods run, for the kubelet endpoint; see `kubelet.target.Placements`."""
         return self._served(tenant).placed(node)
 
+    def client_of(self, tenant: str) -> Client:
+        """Return the client of a tenant's API server. Raises NotFoundError."""
+        return self._served(tenant).client
+
     def _served(self, tenant: str) -> TenantRuntime:
         running = self._running.get(tenant)
         if running is None:
@@ -182,6 +187,7 @@ class TenantRuntimes:
                 continue
             name = virtual_node_name(pool.name, pool.compute_cluster)
             sources[name] = NodeSource(
+                tenant=tenant.metadata.name,
                 name=name,
                 wanted=pool,
                 pool=found,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from vkgateway.model.objects import Object
 from vkgateway.model.times import render
 
 
@@ -19,15 +18,14 @@ class CpuTime:
         """Core-nanoseconds."""
         self._last: dict[str, int] = {}
 
-    def look(self, pods: Iterable[Object], *, there: Iterable[str]) -> int:
-        """Count what `pods` (`PodStats`) used since the last look; returns the total.
+    def look(self, used: Mapping[str, int], *, there: Iterable[str]) -> int:
+        """Count what pods used since the last look, `used` so far by UID (core-nanoseconds); returns the total.
 
         `there` are the UIDs of the tenant's pods on the node; what others used is counted and not looked for again.
         A pod's own counter never falls, its control group outlives its containers; what seems to is an older answer.
         """
-        for pod in pods:
-            uid, used = pod["podRef"]["uid"], int((pod.get("cpu") or {}).get("usageCoreNanoSeconds") or 0)
-            more = max(0, used - self._last.get(uid, 0))
+        for uid, so_far in used.items():
+            more = max(0, so_far - self._last.get(uid, 0))
             self.total += more
             self._last[uid] = self._last.get(uid, 0) + more
         for uid in self._last.keys() - set(there):

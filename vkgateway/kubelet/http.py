@@ -66,10 +66,11 @@ class Malformed(Exception):  # noqa: N818 - named by reason
 
 
 class Session:
-    """The requests of one connection, one after the other."""
+    """The requests of one connection, one after the other; `body_max` bounds their bodies (bytes)."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, *, body_max: int = _LONGEST_BODY) -> None:
         self.wire = wire
+        self._body_max = body_max
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_LONGEST_HEAD)
 
     async def next_request(self) -> Request | None:
@@ -141,7 +142,7 @@ class Session:
         body = bytearray()
         while isinstance(event := await self._next_event(), h11.Data):
             body += event.data
-            if len(body) > _LONGEST_BODY:
+            if len(body) > self._body_max:
                 raise Malformed("the request's body is too large", status=413)
         return bytes(body)
 

@@ -1,4 +1,4 @@
-"""Which tenant calls: told by the client certificate's common name and by nothing else."""
+"""Which tenant a client certificate stands for: told by its common name and by nothing else."""
 
 from __future__ import annotations
 
@@ -56,6 +56,10 @@ class Admission:
         """Serve a tenant no longer."""
         self._admitted.pop(tenant, None)
 
+    def admitted(self, tenant: str) -> bool:
+        """Whether the tenant is served at all."""
+        return tenant in self._admitted
+
     def check(self, tenant: str, certificate: bytes) -> None:
         """Raise Stranger unless the tenant is served by this certificate (DER)."""
         allowed = self._admitted.get(tenant)
@@ -66,13 +70,13 @@ class Admission:
 
 
 def server_context(*, ca: bytes | str, cert: bytes | str, key: bytes | str) -> ssl.SSLContext:
-    """TLS settings of the kubelet endpoint from PEM texts: clients must show a certificate signed by `ca`.
+    """TLS settings of the kubelet endpoint from PEM texts: a certificate that clients show must be signed by `ca`.
 
     Raises InputError where a text is no PEM or key and certificate do not belong together.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_mode = ssl.CERT_OPTIONAL  # who shows none must have a token: see `callers`
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0  # every connection proves itself; nothing is resumed
     context.set_alpn_protocols(["http/1.1"])

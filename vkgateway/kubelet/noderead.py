@@ -53,6 +53,7 @@ class Question(Generic[T]):
 
 SUMMARY: Final[Question[NodePods]] = Question("stats/summary", read_summary)
 USAGE: Final[Question[NodePods]] = Question("stats/summary", read_summary, (("only_cpu_and_memory", "true"),))
+RESOURCE: Final[Question[NodeText]] = Question("metrics/resource", read_text)
 CADVISOR: Final[Question[NodeText]] = Question("metrics/cadvisor", read_text)
 PROBES: Final[Question[NodeText]] = Question("metrics/probes", read_text)
 

@@ -1,12 +1,12 @@
-"""A kubelet's /metrics/resource and its own /metrics, made from pods' statistics. Pure.
+"""A virtual node's own samples for /metrics/resource, and its /metrics. Pure.
 
-Names, labels, texts and timestamps are those of pkg/kubelet/metrics/collectors (resource_metrics.go, volume_stats.go)
-in Kubernetes 1.36.
+Names, labels and texts are those of pkg/kubelet/metrics/collectors (resource_metrics.go, volume_stats.go) in
+Kubernetes 1.36.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,16 +15,14 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from vkgateway.model import times
+from vkgateway.kubelet.exposition import NodeText
+from vkgateway.kubelet.target import PlacedPod
 from vkgateway.model.objects import Object
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
-_NANO: Final = 1e-9
-_CONTAINER: Final = ("container", "namespace", "pod")
-_POD: Final = ("namespace", "pod")
-_CPU: Final = ("cpu", "usageCoreNanoSeconds")
-_MEMORY: Final = ("memory", "workingSetBytes")
-_SWAP: Final = ("swap", "swapUsageBytes")
+_CPU: Final = "pod_cpu_usage_seconds_total"
+_MEMORY: Final = "pod_memory_working_set_bytes"
+_SWAP: Final = "pod_swap_usage_bytes"
 _CLAIM: Final = ("namespace", "persistentvolumeclaim")
 _VOLUME: Final = (
     ("kubelet_volume_stats_capacity_bytes", "Capacity in bytes of the volume", "capacityBytes"),
@@ -37,47 +35,34 @@ _VOLUME: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """One family of metrics: its name without a counter's `_total`, its text, and where its values stand."""
+class PodUsage:
+    """What a pod uses: CPU time in core-seconds, memory and swap in bytes; None where it is not told.
 
-    name: str
-    text: str
-    part: tuple[str, str]
-    scale: float = 1.0
-    counts: bool = False
+    `as_of` is the time of the figures in seconds since the epoch, None where they have none.
+    """
 
-    def family(self, labels: Sequence[str] = ()) -> Metric:
-        """The family, still empty."""
-        made = CounterMetricFamily if self.counts else GaugeMetricFamily
-        return made(self.name, self.text, labels=labels)
-
-    def add(self, family: Metric, told: Object, labels: dict[str, str]) -> None:
-        """Add the value in a `NodeStats`, `PodStats` or `ContainerStats`, if it is there, as of its time."""
-        part = told.get(self.part[0]) or {}
-        value = part.get(self.part[1])
-        if value is not None:
-            name = f"{self.name}_total" if self.counts else self.name
-            family.add_sample(name, labels, value * self.scale, timestamp=_seconds(part.get("time")))
+    uid: str
+    cpu: float | None
+    memory: float | None
+    swap: float | None
+    as_of: float | None
 
 
-def _shapes(what: str, label: str) -> tuple[Shape, Shape, Shape]:
-    swap = "swap usage of the node" if what == "node" else f"amount of the {what} swap usage"
-    return (
-        Shape(
-            f"{label}_cpu_usage_seconds",
-            f"Cumulative cpu time consumed by the {what} in core-seconds",
-            _CPU,
-            scale=_NANO,
-            counts=True,
-        ),
-        Shape(f"{label}_memory_working_set_bytes", f"Current working set of the {what} in bytes", _MEMORY),
-        Shape(f"{label}_swap_usage_bytes", f"Current {swap} in bytes. Reported only on non-windows systems", _SWAP),
-    )
-
-
-_NODES: Final = _shapes("node", "node")
-_PODS: Final = _shapes("pod", "pod")
-_CONTAINERS: Final = _shapes("container", "container")
+def pod_usages(told: Iterable[tuple[PlacedPod, NodeText]]) -> list[PodUsage]:
+    """What pods use, from their nodes' /metrics/resource; `uid` is that of the tenant's pod."""
+    found = []
+    for pod, text in told:
+        values: dict[str, float] = {}
+        stamps: list[float] = []
+        for line in text.pods.get((pod.namespace, pod.name), ()):
+            if line.name in (_CPU, _MEMORY, _SWAP):
+                value, _, stamp = line.rest.partition(" ")
+                values[line.name] = float(value)
+                stamps.extend([int(stamp) / 1000] if stamp else [])
+        if values:
+            amounts = values.get(_CPU), values.get(_MEMORY), values.get(_SWAP)
+            found.append(PodUsage(pod.tenant_uid, *amounts, max(stamps, default=None)))
+    return found
 
 
 class _Families(Collector):
@@ -90,28 +75,22 @@ class _Families(Collector):
         yield from self._families
 
 
-def resource_metrics(node: Object, pods: list[Object]) -> bytes:
-    """/metrics/resource from the virtual node's `NodeStats` and its pods' `PodStats`."""
-    families: list[Metric] = []
-    for shape in _CONTAINERS:
-        family = shape.family(_CONTAINER)
-        for pod in pods:
-            for one in pod["containers"]:
-                shape.add(family, one, {"container": str(one.get("name", "")), **_labels(pod)})
-        families.append(family)
-    families.append(_started(pods))
-    for shape in _NODES:
-        family = shape.family()
-        shape.add(family, node, {})
-        families.append(family)
-    for shape in _PODS:
-        family = shape.family(_POD)
-        for pod in pods:
-            shape.add(family, pod, _labels(pod))
-        families.append(family)
-    families.append(_no_error("resource_scrape_error"))
-    families.append(_no_error("scrape_error"))
-    return _text(families)
+def node_resources(pods: list[PodUsage], *, cpu_seconds: float, now: float) -> bytes:
+    """The node's part of /metrics/resource: sums over its pods, as of the newest of them, or of `now` without any."""
+    as_of = max((pod.as_of for pod in pods if pod.as_of is not None), default=now)
+    cpu = CounterMetricFamily(
+        "node_cpu_usage_seconds", "[STABLE] Cumulative cpu time consumed by the node in core-seconds"
+    )
+    cpu.add_metric((), cpu_seconds, timestamp=as_of)
+    memory = GaugeMetricFamily("node_memory_working_set_bytes", "[STABLE] Current working set of the node in bytes")
+    memory.add_metric((), sum(pod.memory or 0.0 for pod in pods), timestamp=as_of)
+    swap = GaugeMetricFamily(
+        "node_swap_usage_bytes",
+        "[ALPHA] Current swap usage of the node in bytes. Reported only on non-windows systems",
+    )
+    if any(pod.swap is not None for pod in pods):
+        swap.add_metric((), sum(pod.swap or 0.0 for pod in pods), timestamp=as_of)
+    return _text([cpu, memory, swap, _no_error("resource_scrape_error", "STABLE"), _no_error("scrape_error", "ALPHA")])
 
 
 def own_metrics(node: str, pods: list[Object], *, running: int) -> bytes:
@@ -144,31 +123,9 @@ def _volumes(pods: list[Object]) -> list[Metric]:
     return families
 
 
-def _started(pods: list[Object]) -> Metric:
-    family = GaugeMetricFamily(
-        "container_start_time_seconds", "Start time of the container since unix epoch in seconds", labels=_CONTAINER
-    )
-    for pod in pods:
-        for one in pod["containers"]:
-            moment = _seconds(one.get("startTime"))
-            if moment is not None and moment > 0:
-                labels = {"container": str(one.get("name", "")), **_labels(pod)}
-                family.add_sample(family.name, labels, moment)
-    return family
-
-
-def _no_error(name: str) -> Metric:
-    text = "1 if there was an error while getting container metrics, 0 otherwise"
+def _no_error(name: str, stability: str) -> Metric:
+    text = f"[{stability}] 1 if there was an error while getting container metrics, 0 otherwise"
     return GaugeMetricFamily(name, text, value=0)
-
-
-def _labels(pod: Object) -> dict[str, str]:
-    reference = pod["podRef"]
-    return {"namespace": reference["namespace"], "pod": reference["name"]}
-
-
-def _seconds(time: str | None) -> float | None:
-    return times.parse(time).timestamp() if time else None
 
 
 def _text(families: Iterable[Metric]) -> bytes:

@@ -15,7 +15,14 @@ _READ: Final = ("GET",)
 _STREAM: Final = ("GET", "POST")
 """GET is for browsers' WebSockets."""
 _PROXIED: Final = re.compile(r"/api/v1/nodes/(?:https?:)?([^/:]+)(?::\d*)?/proxy(?:/|$)")
-_NODES: Final = "nodes"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """For whom a request is: a virtual node, and the tenant that the path names; empty where it does not say."""
+
+    node: str = ""
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +61,25 @@ ROUTES: Final[dict[tuple[str, ...], Route]] = {
 }
 
 
-def addressed(request: Request) -> tuple[Request, str]:
-    """The request as a kubelet would get it, and the virtual node that it is for, empty if it does not say.
+def metrics_path(tenant: str, node: str) -> str:
+    """Where figures of a virtual node are read by whoever has a token only: what `addressed` understands."""
+    return f"/tenants/{tenant}/nodes/{node}/metrics/resource"
 
-    All virtual nodes share an address. Which one is meant says a path that begins with /nodes/NAME, as the nodes'
-    annotation has it for metrics-server; or the API server, whose proxy for nodes tells what it was asked itself.
+
+def addressed(request: Request) -> tuple[Request, Address]:
+    """The request as a kubelet would get it, and whom it is for.
+
+    All virtual nodes of all tenants share an address. Which one is meant says a path that begins with
+    /tenants/NAME/nodes/NAME or /nodes/NAME, as the nodes' annotation has it for metrics-server; or the API server,
+    whose proxy for nodes tells what it was asked itself. The tenant in a path is a claim, which `callers` sees to.
     """
-    path = request.path
-    if len(path) > 2 and path[0] == _NODES:
-        return replace(request, path=path[2:]), path[1]
+    path, tenant = request.path, ""
+    if len(path) > 2 and path[0] == "tenants":
+        path, tenant = path[2:], path[1]
+    if len(path) > 2 and path[0] == "nodes":
+        return replace(request, path=path[2:]), Address(path[1], tenant)
     told = _PROXIED.match(request.header("x-forwarded-uri"))
-    return request, told.group(1) if told else ""
+    return replace(request, path=path), Address(told.group(1) if told else "", tenant)
 
 
 def find(request: Request) -> Route | Reply:

@@ -16,11 +16,13 @@ from vkgateway.kube.tlsbytes import Tls
 from vkgateway.kube.wire import Wire
 from vkgateway.kubelet import routes
 from vkgateway.kubelet.call import Call, Rejected
+from vkgateway.kubelet.callers import Callers
 from vkgateway.kubelet.http import Reply, Request, Session
-from vkgateway.kubelet.identity import Admission, Stranger, tenant_of
+from vkgateway.kubelet.identity import Stranger
 from vkgateway.kubelet.stats import Figures
 from vkgateway.kubelet.streams import Streams, TooManyStreamsError
 from vkgateway.kubelet.target import Backends, Pods, no_placements, no_pods
+from vkgateway.kubelet.tokens import Tokens
 from vkgateway.model.errors import UnavailableError
 
 HANDSHAKE_SECONDS: Final = 10.0
@@ -30,18 +32,23 @@ BETWEEN_REQUESTS_SECONDS: Final = 120.0
 _LINGER_SECONDS: Final = 5.0
 _UNKNOWN_AT_ONCE: Final = 512
 """Connections that may be in their handshake at the same time."""
+_NAMELESS_AT_ONCE: Final = 256
+_NAMELESS_OF_ONE: Final = 64
+"""Connections without a certificate that may be open at the same time, in all and from one address."""
+_NAMELESS_SECONDS: Final = 10.0
+_NAMELESS_BODY: Final = 1024
 
 _log = structlog.get_logger(__name__)
 
 
 class KubeletServer:
-    """Serves the kubelet API to admitted tenants by mutual TLS.
+    """Serves the kubelet API to admitted tenants by TLS.
 
-    Which tenant calls is read from the client certificate (`identity.tenant_of`), and nobody is served before
-    `admit`. `backends` finds the compute pod, `pods` lists a tenant's pods for `/pods`, `figures` measures them.
-    `port` 0 is any free one, and the property tells it after `start`. `idle_timeout` (seconds) ends silent exec,
-    attach and port-forward connections, as a kubelet's streamingConnectionIdleTimeout does; logs may be silent for
-    ever.
+    Which tenant calls is read from the client certificate, or told by that tenant's API server, of a token (`tokens`,
+    for reading figures and pods only); see `callers`. Nobody is served before `admit`. `backends` finds the compute
+    pod, `pods` lists a tenant's pods for `/pods`, `figures` measures them. `port` 0 is any free one, and the property
+    tells it after `start`. `idle_timeout` (seconds) ends silent exec, attach and port-forward connections, as a
+    kubelet's streamingConnectionIdleTimeout does; logs may be silent for ever.
     """
 
     def __init__(
@@ -53,6 +60,7 @@ class KubeletServer:
         backends: Backends,
         pods: Pods = no_pods,
         figures: Figures | None = None,
+        tokens: Tokens | None = None,
         streams_per_tenant: int = 256,
         idle_timeout: float = 4 * 3600.0,
     ) -> None:
@@ -63,11 +71,13 @@ class KubeletServer:
         self._pods = pods
         self.figures: Final = figures or Figures(no_placements)
         self._idle_timeout = idle_timeout
-        self._admission = Admission()
+        self._callers = Callers(tokens)
         self.streams: Final = Streams(streams_per_tenant)
         self._server: asyncio.Server | None = None
         self._tasks: dict[asyncio.Task[None], str] = {}
         """Every connection's task and its tenant; the empty name until that is known."""
+        self._nameless: dict[asyncio.Task[None], str] = {}
+        """Tasks of connections without a certificate, and the addresses they come from."""
 
     @property
     def port(self) -> int:
@@ -79,11 +89,11 @@ class KubeletServer:
 
         Called again it replaces the fingerprints; requests that are under way go on.
         """
-        self._admission.admit(tenant, fingerprints=fingerprints)
+        self._callers.admission.admit(tenant, fingerprints=fingerprints)
 
     def revoke(self, tenant: str) -> None:
         """Serve a tenant no longer, and end what it holds open."""
-        self._admission.revoke(tenant)
+        self._callers.forget(tenant)
         self.figures.forget(tenant)
         for task, owner in list(self._tasks.items()):
             if owner == tenant:
@@ -135,6 +145,7 @@ class KubeletServer:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
+        self._nameless.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("kubelet connection failed", exc_info=error)
 
@@ -149,16 +160,25 @@ class KubeletServer:
                 await wire.closed(linger=_LINGER_SECONDS)
 
     async def _greet(self, wire: Wire) -> None:
-        if sum(not owner for owner in self._tasks.values()) > _UNKNOWN_AT_ONCE:
+        unknown = sum(not owner and task not in self._nameless for task, owner in self._tasks.items())
+        if unknown > _UNKNOWN_AT_ONCE:
             raise ConnectionAbortedError("too many connections are in their handshake")
         async with asyncio.timeout(HANDSHAKE_SECONDS):
             await wire.opened()
+        task = asyncio.current_task()
+        if task is not None and (wire.tls is None or wire.tls.peer_certificate() is None):
+            address = wire.peer.rpartition(":")[0]
+            of_one = sum(other == address for other in self._nameless.values())
+            if len(self._nameless) >= _NAMELESS_AT_ONCE or of_one >= _NAMELESS_OF_ONE:
+                raise ConnectionAbortedError("too many connections have no certificate")
+            self._nameless[task] = address
 
     async def _converse(self, wire: Wire) -> None:
         """Answer one request after the other."""
-        session = Session(wire)
+        nameless = asyncio.current_task() in self._nameless
+        session = Session(wire, body_max=_NAMELESS_BODY) if nameless else Session(wire)
         more = True
-        patience = FIRST_REQUEST_SECONDS
+        patience = _NAMELESS_SECONDS if nameless else FIRST_REQUEST_SECONDS
         while more:
             request = await session.await_request(patience=patience)
             if request is None:
@@ -171,14 +191,21 @@ class KubeletServer:
 
     async def _answer(self, session: Session, request: Request) -> tuple[Reply | None, bool]:
         """The reply, None if the connection is used up, and whether it is to be the connection's last."""
+        request, address = routes.addressed(request)
         try:
-            tenant = self._identify(session.wire)
+            tenant = await self._callers.tenant(session.wire.tls, request, address)
         except Stranger as error:
             _log.warning("kubelet caller refused", peer=session.wire.peer, why=str(error))
             return Reply.text(403, str(error)), True
-        request, node = routes.addressed(request)
+        except Rejected as rejected:
+            return rejected.reply, True
+        except TooManyStreamsError as error:
+            return Reply.text(429, str(error)), True
+        self._belongs(tenant)
         route = routes.find(request)
-        call = Call(tenant, request, session, self._backends, self._pods, self.figures, self._idle_timeout, node=node)
+        call = Call(
+            tenant, request, session, self._backends, self._pods, self.figures, self._idle_timeout, node=address.node
+        )
         reply = route if isinstance(route, Reply) else await self._call(route, call)
         return reply, bool(request.upgrade)
 
@@ -199,18 +226,11 @@ class KubeletServer:
             _log.exception("kubelet request failed", tenant=call.tenant, path="/".join(call.request.path))
             return Reply.text(500, "the virtual node failed to answer; its operators can find out why")
 
-    def _identify(self, wire: Wire) -> str:
-        """The tenant, told anew for every request: it may have been revoked since. Raises Stranger."""
-        tls = wire.tls
-        certificate = tls.peer_certificate() if tls is not None else None
-        if tls is None or certificate is None:
-            raise Stranger("a client certificate is needed")
-        tenant = tenant_of(tls.peer_names())
-        self._admission.check(tenant, certificate)
+    def _belongs(self, tenant: str) -> None:
+        """Note whose the connection is, so that it can be ended with its tenant."""
         task = asyncio.current_task()
         if task in self._tasks:
             self._tasks[task] = tenant
-        return tenant
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from vkgateway.kubelet.call import Call, Rejected
 from vkgateway.kubelet.cputime import CpuTimes
 from vkgateway.kubelet.exposition import NodeText, tenant_text
 from vkgateway.kubelet.http import Reply
-from vkgateway.kubelet.noderead import CADVISOR, PROBES, SUMMARY, USAGE, NodeReader, Question
+from vkgateway.kubelet.noderead import CADVISOR, PROBES, RESOURCE, SUMMARY, USAGE, NodeReader, Question
 from vkgateway.kubelet.podstats import NodePods, node_stats, tenant_pods
 from vkgateway.kubelet.streams import Streams
 from vkgateway.kubelet.target import PlacedPod, Placements
@@ -29,6 +29,7 @@ from vkgateway.model.times import render
 AT_ONCE: Final = 8
 """How many questions for figures a tenant may ask at once."""
 _JSON: Final = "application/json"
+_NANO: Final = 1e9
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -70,9 +71,25 @@ class Figures:
         name, placed = self.placed(tenant, node)
         pods = tenant_pods(await self.reader.read(placed, question))
         counter = self._cpu.of(tenant, name, now=self._clock())
-        used = counter.look(pods, there=(pod.tenant_uid for pod in placed))
+        cpu = {pod["podRef"]["uid"]: int((pod.get("cpu") or {}).get("usageCoreNanoSeconds") or 0) for pod in pods}
+        used = counter.look(cpu, there=(pod.tenant_uid for pod in placed))
         told = node_stats(name, pods, since=counter.since, core_nanoseconds=used, now=render(self._clock()))
         return told, pods, sum(pod.running for pod in placed)
+
+    async def resources(self, tenant: str, node: str) -> bytes:
+        """What metrics-server reads of the node and its pods. Times are finer here than in a summary."""
+        name, placed = self.placed(tenant, node)
+        told = await self.reader.read(placed, RESOURCE)
+        usages = resourcemetrics.pod_usages(told)
+        counter = self._cpu.of(tenant, name, now=self._clock())
+        used = counter.look(
+            {pod.uid: round(pod.cpu * _NANO) for pod in usages if pod.cpu is not None},
+            there=(pod.tenant_uid for pod in placed),
+        )
+        now = self._clock().timestamp()
+        return await asyncio.to_thread(tenant_text, told) + resourcemetrics.node_resources(
+            usages, cpu_seconds=used / _NANO, now=now
+        )
 
     async def text(self, tenant: str, node: str, question: Question[NodeText]) -> bytes:
         """Samples of the node's pods in the text format."""
@@ -91,8 +108,7 @@ async def summary(call: Call) -> Reply:
 async def resource(call: Call) -> Reply:
     """GET /metrics/resource: what metrics-server reads."""
     with call.figures.asked.hold(call.tenant):
-        node, pods, _ = await call.figures.pods(call.tenant, call.node, USAGE)
-        text = await asyncio.to_thread(resourcemetrics.resource_metrics, node, pods)
+        text = await call.figures.resources(call.tenant, call.node)
     return Reply(200, text, resourcemetrics.CONTENT_TYPE)
 
 

@@ -37,7 +37,9 @@ class Asking(Protocol):
     def name(self) -> str:
         """Which cluster it is, for the log."""
 
-    async def request(self, method: str, path: str, *, params: Params | None = None, timeout: float = 30) -> bytes:
+    async def request(
+        self, method: str, path: str, *, params: Params | None = None, body: bytes | None = None, timeout: float = 30
+    ) -> bytes:
         """Send one request and return the whole answer. Raises ApiError."""
 
 

@@ -126,6 +126,8 @@ async def test_a_pool_becomes_a_node_of_the_limits_size(world: Setting) -> None:
     assert node["status"]["allocatable"][GPU] == "4"
     assert {"type": "InternalIP", "address": "10.0.0.1"} in node["status"]["addresses"]
     assert node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == 10250
+    path = node["metadata"]["annotations"]["metrics.k8s.io/resource-metrics-path"]
+    assert path == "/tenants/alpha/nodes/a100.local/metrics/resource"
     assert (seen.pools[0].node_name, seen.pools[0].ready, seen.pools[0].capacity[GPU]) == ("a100.local", True, "4")
     assert world.endpoint.admitted == {"alpha": {"first"}}
     assert "alpha" in world.woken

@@ -62,6 +62,22 @@ def told(pod: PlacedPod, *, nanoseconds: int = 5_000_000_000, memory: int = 1000
     } | (more or {})
 
 
+def resources(pods: list[Object]) -> bytes:
+    """A kubelet's /metrics/resource about pods, and about its machine."""
+    lines = ["# HELP node_cpu_usage_seconds_total x", "# TYPE node_cpu_usage_seconds_total counter"]
+    lines.append("node_cpu_usage_seconds_total 1e+06 1767323045123")
+    for name, kind in (("cpu_usage_seconds_total", "counter"), ("memory_working_set_bytes", "gauge")):
+        for of in ("container", "pod"):
+            lines += [f"# HELP {of}_{name} [STABLE] x", f"# TYPE {of}_{name} {kind}"]
+            for pod in pods:
+                reference = pod["podRef"]
+                labels = 'container="main",' if of == "container" else ""
+                labels += f'namespace="{reference["namespace"]}",pod="{reference["name"]}"'
+                cpu, memory = pod["cpu"]["usageCoreNanoSeconds"] / 1e9, pod["memory"]["workingSetBytes"]
+                lines.append(f"{of}_{name}{{{labels}}} {cpu if 'cpu' in name else memory} 1767323045123")
+    return "\n".join((*lines, "scrape_error 0", "")).encode()
+
+
 @dataclass
 class Nodes:
     """The script of a `FakeCompute`: kubelets by node, what each says by path."""
@@ -71,8 +87,9 @@ class Nodes:
     asked: list[str] = field(default_factory=list)
 
     def summary(self, node: str, pods: Iterable[Object]) -> None:
-        document = {"node": {"nodeName": node, "cpu": {"usageCoreNanoSeconds": 10**15}}, "pods": list(pods)}
+        document: Object = {"node": {"nodeName": node, "cpu": {"usageCoreNanoSeconds": 10**15}}, "pods": list(pods)}
         self.says.setdefault(node, {})["stats/summary"] = json.dumps(document).encode()
+        self.says[node]["metrics/resource"] = resources(document["pods"])
 
     async def __call__(self, asked: Asked, reader: Reader, writer: Writer) -> None:
         node, _, path = asked.path.removeprefix("/api/v1/nodes/").partition("/proxy/")

@@ -1,0 +1,199 @@
+"""Callers with a token: what their tenant's API server says of them, and nothing else, decides."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.unit.kubelet.compute import Asked, FakeCompute, Reader, Writer
+from tests.unit.kubelet.conftest import Endpoint
+from vkgateway.kube.client import Client
+from vkgateway.kube.tls import client_context
+from vkgateway.kubelet import server
+from vkgateway.kubelet.tokens import NO_SECONDS, YES_SECONDS, Tokens
+from vkgateway.model.errors import NotFoundError
+
+METRICS = "/tenants/alpha/nodes/a100.local/metrics/resource"
+
+
+@dataclass
+class Reviewer:
+    """A tenant's API server: who has which token, and who may read what of which node."""
+
+    users: dict[str, str] = field(default_factory=dict)
+    rights: set[tuple[str, str]] = field(default_factory=set)
+    seen: list[dict[str, Any]] = field(default_factory=list)
+    status: int = 201
+
+    async def __call__(self, asked: Asked, reader: Reader, writer: Writer) -> None:
+        review = json.loads(await reader.readexactly(int(asked.headers["content-length"])))
+        self.seen.append(review)
+        spec = review["spec"]
+        if review["kind"] == "TokenReview":
+            name = self.users.get(spec["token"])
+            status: dict[str, Any] = {"authenticated": name is not None}
+            status |= {"user": {"username": name, "uid": "u", "groups": ["g"], "extra": {"k": ["v"]}}} if name else {}
+        else:
+            status = {"allowed": (spec["user"], spec["resourceAttributes"]["subresource"]) in self.rights}
+        body = json.dumps({"kind": review["kind"], "status": status}).encode()
+        head = f"HTTP/1.1 {self.status} Said\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+
+
+@dataclass
+class World:
+    """An endpoint, and the API servers of two tenants."""
+
+    endpoint: Endpoint
+    alpha: Reviewer
+    beta: Reviewer
+    time: list[float]
+
+    async def ask(self, path: str, token: str = "", method: str = "GET", **headers: str) -> tuple[int, bytes]:
+        context = client_context(ca=self.endpoint.authority.cert_pem)
+        caller = await self.endpoint.connect(context)
+        told = headers | ({"Authorization": f"Bearer {token}"} if token else {})
+        status, _, body = await caller.ask(method, path, **told)
+        return status, body
+
+
+@pytest.fixture
+async def world(make: Callable[..., Awaitable[Endpoint]]) -> AsyncIterator[World]:
+    alpha = Reviewer({"good": "metrics-server", "weak": "somebody"}, {("metrics-server", "metrics")})
+    beta, time = Reviewer({"other": "metrics-server"}, {("metrics-server", "metrics")}), [0.0]
+    async with (
+        FakeCompute(alpha) as first,
+        FakeCompute(beta) as second,
+        Client(first.server, name="alpha") as one,
+        Client(second.server, name="beta") as two,
+    ):
+        clients = {"alpha": one, "beta": two}
+
+        def reviewers(tenant: str) -> Client:
+            if tenant not in clients:
+                raise NotFoundError(tenant)
+            return clients[tenant]
+
+        endpoint = await make(tokens=Tokens(reviewers, clock=lambda: time[0]))
+        yield World(endpoint, alpha, beta, time)
+
+
+async def test_metrics_server_reads_figures_by_its_service_account(world: World) -> None:
+    status, body = await world.ask(METRICS, "good")
+    assert (status, b"node_memory_working_set_bytes" in body) == (200, True)
+    token, access = world.alpha.seen
+    assert (token["apiVersion"], token["spec"]) == ("authentication.k8s.io/v1", {"token": "good"})
+    assert access["spec"] == {
+        "user": "metrics-server",
+        "uid": "u",
+        "groups": ["g"],
+        "extra": {"k": ["v"]},
+        "resourceAttributes": {
+            "verb": "get",
+            "version": "v1",
+            "resource": "nodes",
+            "subresource": "metrics",
+            "name": "a100.local",
+        },
+    }
+    assert world.beta.seen == []
+
+
+async def test_answers_are_remembered_for_a_while(world: World) -> None:
+    await world.ask(METRICS, "good")
+    await world.ask(METRICS, "good")
+    assert len(world.alpha.seen) == 2
+    world.alpha.users.clear()
+    world.time[0] = YES_SECONDS + 1
+    assert (await world.ask(METRICS, "good"))[0] == 401
+    world.alpha.users["good"] = "metrics-server"
+    assert (await world.ask(METRICS, "good"))[0] == 401
+    world.time[0] += NO_SECONDS + 1
+    assert (await world.ask(METRICS, "good"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "status"),
+    [
+        (METRICS, "", 401),
+        (METRICS, "unknown", 401),
+        (METRICS, "other", 401),
+        (METRICS, "x" * 20_000, 401),
+        (METRICS, "weak", 403),
+        ("/metrics/resource", "good", 401),
+        ("/nodes/a100.local/metrics/resource", "good", 401),
+        ("/tenants/beta/nodes/a100.local/metrics/resource", "other", 401),
+        ("/tenants/ghost/nodes/a100.local/metrics/resource", "good", 401),
+        ("/tenants/alpha/nodes/a100.local/stats/summary", "good", 403),
+        ("/tenants/alpha/nodes/a100.local/pods", "good", 403),
+        ("/tenants/alpha/containerLogs/default/web/main", "good", 403),
+        ("/tenants/alpha/run/default/web/main?cmd=a", "good", 403),
+        ("/tenants/alpha/admission/gate", "good", 403),
+    ],
+)
+async def test_what_is_refused(world: World, path: str, token: str, status: int) -> None:
+    """beta is not admitted: its API server is not even asked."""
+    assert (await world.ask(path, token))[0] == status
+    assert world.beta.seen == []
+    assert world.endpoint.compute.asked == []
+
+
+async def test_no_token_opens_a_stream_whatever_its_rights(world: World) -> None:
+    world.alpha.rights |= {("metrics-server", "proxy"), ("metrics-server", "log")}
+    for path in (
+        "exec/default/web/main?command=a&output=1",
+        "containerLogs/default/web/main",
+        "portForward/default/web",
+    ):
+        assert (await world.ask(f"/tenants/alpha/{path}", "good", Connection="Upgrade", Upgrade="SPDY/3.1"))[0] == 403
+
+
+async def test_rights_on_the_proxy_are_enough_for_pods(world: World) -> None:
+    world.alpha.rights.add(("metrics-server", "proxy"))
+    assert (await world.ask("/tenants/alpha/nodes/a100.local/pods", "good"))[0] == 200
+    assert (await world.ask("/tenants/alpha/nodes/a100.local/stats/summary", "good"))[0] == 403
+
+
+async def test_a_token_leads_to_its_tenants_figures_even_with_anothers_proxy_header(world: World) -> None:
+    uri = "/api/v1/nodes/b100.local/proxy/metrics/resource"
+    assert (await world.ask(METRICS, "good", X_Forwarded_Uri=uri))[0] == 200
+    assert world.alpha.seen[-1]["spec"]["resourceAttributes"]["name"] == "a100.local"
+
+
+async def test_a_tenants_api_server_that_cannot_say_is_no_yes(world: World) -> None:
+    world.alpha.status = 500
+    status, body = await world.ask(METRICS, "good")
+    assert (status, b"127.0.0.1" in body) == (503, False)
+
+
+async def test_a_revoked_tenants_tokens_are_worth_nothing(world: World) -> None:
+    assert (await world.ask(METRICS, "good"))[0] == 200
+    world.endpoint.server.revoke("alpha")
+    assert (await world.ask(METRICS, "good"))[0] == 401
+
+
+async def test_a_certificate_counts_more_than_the_path(world: World) -> None:
+    caller = await world.endpoint.call("alpha")
+    assert (await caller.ask("GET", METRICS, Authorization="Bearer other"))[0] == 200
+    status, _, body = await caller.ask("GET", METRICS.replace("alpha", "beta"))
+    assert (status, body) == (403, b"the client certificate is not that of tenant 'beta'\n")
+    assert world.alpha.seen == world.beta.seen == []
+
+
+async def test_connections_without_a_certificate_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_NAMELESS_OF_ONE", 1)
+    assert (await world.ask(METRICS, "good"))[0] == 200
+    with pytest.raises((OSError, EOFError, ssl.SSLError)):
+        await world.ask(METRICS, "good")
+    assert (await (await world.endpoint.call()).ask("GET", "/healthz"))[0] == 200
+
+
+async def test_long_bodies_without_a_certificate_are_not_read(world: World) -> None:
+    caller = await world.endpoint.connect(client_context(ca=world.endpoint.authority.cert_pem))
+    assert (await caller.send("POST", "/tenants/alpha/admission/gate", b"x" * 4000))[0] == 413

@@ -1,0 +1,156 @@
+"""Callers with a bearer token: the tenant's own API server says who they are and what they may.
+
+As a kubelet in webhook mode (https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/): by a
+TokenReview and SubjectAccessReviews, both remembered for a short time. So a stock metrics-server works in a tenant by
+its service account.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from vkgateway.kube.resources import Resource
+from vkgateway.kubelet.streams import Streams
+from vkgateway.kubelet.target import Asking
+
+YES_SECONDS: Final = 60.0
+"""How long a yes is remembered: so long a token that was taken back still works. Kubelets take two and five minutes."""
+NO_SECONDS: Final = 10.0
+AT_ONCE: Final = 8
+"""Reviews of a tenant that may be under way at once."""
+_TOKEN_MAX: Final = 16 * 1024
+_REMEMBERED_MAX: Final = 4096
+_TIMEOUT: Final = 5.0
+_REVIEWS: Final = Resource("apis/authentication.k8s.io/v1", "tokenreviews", "TokenReview", namespaced=False)
+_ACCESS: Final = Resource(
+    "apis/authorization.k8s.io/v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
+)
+_SUBRESOURCES: Final[Mapping[str, tuple[str, ...]]] = {
+    "metrics": ("metrics",),
+    "stats": ("stats",),
+    "pods": ("pods", "proxy"),
+    "runningpods": ("pods", "proxy"),
+    "healthz": ("healthz", "proxy"),
+    "configz": ("configz", "proxy"),
+}
+"""Subresources of `nodes`, one of which the caller may `get`, by path: pkg/kubelet/server/auth.go. What is missing here
+is not served to tokens."""
+
+Reviewers = Callable[[str], Asking]
+"""A tenant to the client of its API server. Raises vkgateway.model.errors.NotFoundError where it is not served."""
+
+
+class User(msgspec.Struct, frozen=True):
+    """Whom a token stands for."""
+
+    username: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, tuple[str, ...]] = {}
+
+
+class _ReviewStatus(msgspec.Struct):
+    authenticated: bool = False
+    user: User = User()
+
+
+class _Review(msgspec.Struct):
+    status: _ReviewStatus = msgspec.field(default_factory=_ReviewStatus)
+
+
+class _AccessStatus(msgspec.Struct):
+    allowed: bool = False
+    denied: bool = False
+
+
+class _Access(msgspec.Struct):
+    status: _AccessStatus = msgspec.field(default_factory=_AccessStatus)
+
+
+class _Memory:
+    """Answers that are remembered, each for its time; the oldest go where they are too many."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._kept: dict[tuple[str, ...], tuple[float, Any]] = {}
+
+    def get(self, key: tuple[str, ...]) -> Any:
+        until, answer = self._kept.get(key, (0.0, None))
+        return answer if until > self._clock() else None
+
+    def put(self, key: tuple[str, ...], answer: Any, *, seconds: float) -> None:
+        self._kept.pop(key, None)
+        while len(self._kept) >= _REMEMBERED_MAX:
+            del self._kept[next(iter(self._kept))]
+        self._kept[key] = self._clock() + seconds, answer
+
+    def forget(self, tenant: str) -> None:
+        self._kept = {key: kept for key, kept in self._kept.items() if key[0] != tenant}
+
+
+class Tokens:
+    """Asks tenants' API servers. `clock` gives monotonic seconds. Methods raise ApiError and TooManyStreamsError."""
+
+    def __init__(self, reviewers: Reviewers, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._reviewers = reviewers
+        self._users = _Memory(clock)
+        self._rights = _Memory(clock)
+        self._asking = Streams(AT_ONCE, what="reviews of tokens")
+
+    def forget(self, tenant: str) -> None:
+        """Drop what is remembered of a tenant."""
+        self._users.forget(tenant)
+        self._rights.forget(tenant)
+
+    async def user(self, tenant: str, token: str) -> User | None:
+        """Whom a token stands for in a tenant; None if it is worth nothing there."""
+        if not token or len(token) > _TOKEN_MAX:
+            return None
+        key = tenant, hashlib.sha256(token.encode()).hexdigest()
+        known = self._users.get(key)
+        if known is None:
+            review = {"kind": "TokenReview", "apiVersion": _REVIEWS.api_version, "spec": {"token": token}}
+            status = msgspec.json.decode(await self._ask(tenant, _REVIEWS, review), type=_Review).status
+            known = (status.user if status.authenticated else None,)
+            self._users.put(key, known, seconds=YES_SECONDS if status.authenticated else NO_SECONDS)
+        found: User | None = known[0]
+        return found
+
+    async def may(self, tenant: str, user: User, *, node: str, path: str) -> bool:
+        """Whether a user may read what `path`, its first segment, says of a node."""
+        for subresource in _SUBRESOURCES.get(path, ()):
+            if await self._may(tenant, user, node=node, subresource=subresource):
+                return True
+        return False
+
+    async def _may(self, tenant: str, user: User, *, node: str, subresource: str) -> bool:
+        key = tenant, user.username, user.uid, repr((user.groups, sorted(user.extra.items()))), node, subresource
+        known: bool | None = self._rights.get(key)
+        if known is None:
+            attributes = {"verb": "get", "version": "v1", "resource": "nodes", "subresource": subresource, "name": node}
+            review = {
+                "kind": "SubjectAccessReview",
+                "apiVersion": _ACCESS.api_version,
+                "spec": {
+                    "user": user.username,
+                    "uid": user.uid,
+                    "groups": user.groups,
+                    "extra": user.extra,
+                    "resourceAttributes": attributes,
+                },
+            }
+            status = msgspec.json.decode(await self._ask(tenant, _ACCESS, review), type=_Access).status
+            known = status.allowed and not status.denied
+            self._rights.put(key, known, seconds=YES_SECONDS if known else NO_SECONDS)
+        return known
+
+    async def _ask(self, tenant: str, resource: Resource, review: object) -> bytes:
+        with self._asking.hold(tenant):
+            client = self._reviewers(tenant)
+            body = msgspec.json.encode(review)
+            return await client.request("POST", resource.path(), body=body, timeout=_TIMEOUT)
