@@ -51,7 +51,12 @@ def lines(tenant: Tenant, events: list[Event]) -> Iterator[str]:
         "Kubernetes": spec.kubernetes_version,
         "API server": status.api_server.url if status.api_server else "",
         "Pod security": policy.pod_security,
-        "Runtime classes": ", ".join(policy.runtime_classes),
+        "Runtime classes": ", ".join(
+            (
+                *policy.runtime_classes,
+                *(f"{name} ({below} below)" for name, below in policy.runtime_class_names.items()),
+            )
+        ),
         "Storage classes": ", ".join(policy.storage_classes),
         "Image pull secrets": ", ".join(policy.image_pull_secrets),
     }

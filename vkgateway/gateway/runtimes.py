@@ -172,6 +172,7 @@ class TenantRuntimes:
             api_port=access.port,
             pod_security=policy.pod_security,
             runtime_classes=policy.runtime_classes,
+            runtime_class_names=policy.runtime_class_names,
             storage_classes=policy.storage_classes,
             image_pull_secrets=policy.image_pull_secrets,
         )

@@ -38,10 +38,14 @@ class TenantPool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Tru
 
 
 class TenantPolicy(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
-    """What a tenant's pods may do below. Lists name what is allowed, `*` all; an empty one allows none."""
+    """What a tenant's pods may do below. Lists name what is allowed, `*` all; an empty one allows none.
+
+    `runtime_class_names` gives classes that are allowed, too, the names that they have in compute clusters.
+    """
 
     pod_security: PodSecurity = "baseline"
     runtime_classes: tuple[str, ...] = ()
+    runtime_class_names: dict[str, str] = {}
     storage_classes: tuple[str, ...] = ()
     image_pull_secrets: tuple[str, ...] = ("*",)
 

@@ -1,6 +1,8 @@
 """What translation must know of a tenant and of a pool; gathered by the callers, never changed here."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 from vkgateway.model.api import PodSecurity
@@ -48,6 +50,8 @@ class TenantContext:
     api_port: int
     pod_security: PodSecurity = "baseline"
     runtime_classes: tuple[str, ...] = ()
+    runtime_class_names: Mapping[str, str] = field(default_factory=dict)
+    """The names below of classes that are called otherwise there; all of them are allowed."""
     storage_classes: tuple[str, ...] = ()
     image_pull_secrets: tuple[str, ...] = (ANY,)
     cluster_domain: str = "cluster.local"
@@ -57,7 +61,12 @@ class TenantContext:
     @property
     def staying_prefixes(self) -> tuple[str, ...]:
         """Prefixes of labels and annotations that stay above: those of the platform and those of schedulers."""
-        return (*self.kept_prefixes, *SCHEDULERS_PREFIXES)
+        return _staying(self.kept_prefixes)
+
+
+@lru_cache(maxsize=64)
+def _staying(kept: tuple[str, ...]) -> tuple[str, ...]:
+    return (*kept, *SCHEDULERS_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,6 +124,8 @@ def _forward_placement(
 def _forward_identity(made: dict[str, Any], *, tenant: TenantContext, namespace: str) -> None:
     made["serviceAccountName"] = POD_SERVICE_ACCOUNT
     made["automountServiceAccountToken"] = False
+    if made.get("runtimeClassName"):
+        made["runtimeClassName"] = tenant.runtime_class_names.get(made["runtimeClassName"], made["runtimeClassName"])
     made |= forward_dns(made, tenant=tenant, namespace=namespace)
     aliases = api_host_aliases(tenant.api_host, tenant.cluster_domain, in_default=namespace == "default")
     if aliases:

@@ -132,8 +132,9 @@ def _volume_of_nodes(volume: Mapping[str, Any], path: str, tenant: TenantContext
 
 def _not_allowed(spec: Mapping[str, Any], tenant: TenantContext) -> Iterator[Refusal]:
     runtime_class = spec.get("runtimeClassName")
-    if runtime_class and not _allows(tenant.runtime_classes, runtime_class):
-        message = f"runtime class {runtime_class} is not allowed to this tenant{_instead(tenant.runtime_classes)}"
+    allowed = (*tenant.runtime_classes, *tenant.runtime_class_names)
+    if runtime_class and not _allows(allowed, runtime_class):
+        message = f"runtime class {runtime_class} is not allowed to this tenant{_instead(allowed)}"
         yield Refusal(field="spec.runtimeClassName", value=runtime_class, rule=NOT_ALLOWED, message=message)
     for index, secret in enumerate(spec.get("imagePullSecrets") or ()):
         name = secret.get("name") or ""

@@ -147,6 +147,20 @@ async def test_a_spec_change_that_is_refused_holds_up_no_labels(here: World) -> 
     assert any(reason == "ChangeNotForwarded" for reason, _ in here.events())
 
 
+async def test_what_was_written_above_while_the_node_was_away_is_mended(here: World) -> None:
+    """A tenant's node controller marks pods of a silent node as not ready."""
+    async with here.gateway():
+        await start(here)
+        pod = copy.deepcopy(here.tenant_pod() or {})
+        pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}, {"type": "own", "status": "True"}]
+        here.above.store.update(PODS, pod, name="web", namespace="default", status=True)
+        await until(
+            lambda: {"type": "Ready", "status": "True"} in (here.tenant_pod() or {})["status"].get("conditions", [])
+        )
+    kinds = [entry["type"] for entry in (here.tenant_pod() or {})["status"]["conditions"]]
+    assert sorted(kinds) == ["Ready", "own"]
+
+
 async def test_the_generation_in_force_below_is_told(here: World) -> None:
     def observed() -> Any:
         return (here.tenant_pod() or {})["status"].get("observedGeneration")

@@ -72,6 +72,12 @@ def test_choices_that_are_not_the_tenants_are_dropped(name: str) -> None:
     assert name not in forward(pod())["spec"]
 
 
+@pytest.mark.parametrize(("above", "below"), [("sandbox", "gvisor-2"), ("kata", "kata"), (None, None)])
+def test_runtime_classes_have_the_names_they_have_below(above: str | None, below: str | None) -> None:
+    tenant = replace(TENANT, runtime_class_names={"sandbox": "gvisor-2"})
+    assert forward(pod(runtimeClassName=above), tenant=tenant)["spec"]["runtimeClassName"] == below
+
+
 def test_overhead_is_recomputed_below() -> None:
     assert "overhead" not in forward(pod(runtimeClassName="kata", overhead={"cpu": "1"}))["spec"]
 

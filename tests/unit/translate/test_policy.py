@@ -112,6 +112,9 @@ def test_runtime_classes_by_allow_list() -> None:
     assert refusals(pod(runtimeClassName="kata"), tenant=replace(TENANT, runtime_classes=("kata",))) == ()
     assert refusals(pod(runtimeClassName="kata"), tenant=replace(TENANT, runtime_classes=("*",))) == ()
     assert "allowed none" in only(pod(runtimeClassName="kata")).message
+    mapped = {"sandbox": "gvisor-2"}
+    assert refusals(pod(runtimeClassName="sandbox"), tenant=replace(TENANT, runtime_class_names=mapped)) == ()
+    assert "; allowed: sandbox" in only(pod(runtimeClassName="gvisor-2"), runtime_class_names=mapped).message
 
 
 def test_pull_secrets_by_allow_list() -> None:
