@@ -6,6 +6,7 @@ import msgspec
 
 from vkgateway.kubelet.call import Call
 from vkgateway.kubelet.http import Reply
+from vkgateway.kubelet.tokens import NO_SECONDS, YES_SECONDS
 from vkgateway.model.errors import NotFoundError, VkgatewayError
 
 _JSON = "application/json"
@@ -18,10 +19,22 @@ async def healthz(_: Call) -> Reply:
 
 
 async def configz(call: Call) -> Reply:
-    """The few settings of a kubelet's configuration that mean something here."""
-    idle = f"{call.idle_timeout:g}s"
-    config = {"kubeletconfig": {"enableServer": True, "streamingConnectionIdleTimeout": idle}}
-    return Reply(200, _encode(config), _JSON)
+    """The few settings of a KubeletConfiguration that mean something here."""
+    settings = {
+        "enableServer": True,
+        "readOnlyPort": 0,
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True, "cacheTTL": f"{YES_SECONDS:g}s"},
+        },
+        "authorization": {
+            "mode": "Webhook",
+            "webhook": {"cacheAuthorizedTTL": f"{YES_SECONDS:g}s", "cacheUnauthorizedTTL": f"{NO_SECONDS:g}s"},
+        },
+        "enableDebuggingHandlers": True,
+        "streamingConnectionIdleTimeout": f"{call.idle_timeout:g}s",
+    }
+    return Reply(200, _encode({"kubeletconfig": settings}), _JSON)
 
 
 async def pods(call: Call) -> Reply:

@@ -113,6 +113,22 @@ async def test_what_is_no_http_is_answered_once(endpoint: Endpoint) -> None:
     assert await caller.reader.read() == b""
 
 
+async def test_a_head_that_is_too_long_is_refused(endpoint: Endpoint) -> None:
+    caller = await endpoint.call()
+    caller.writer.write(b"GET /exec/default/web/main?command=" + b"a" * 300_000)
+    status, headers, _ = await caller.answer()
+    assert (status, headers["connection"]) == (431, "close")
+    assert endpoint.compute.asked == []
+
+
+async def test_names_as_long_as_names_may_be(endpoint: Endpoint) -> None:
+    caller = await endpoint.call()
+    assert (await caller.ask("GET", f"/containerLogs/default/{'a' * 253}/main"))[0] != 400
+    assert endpoint.compute.asked[0].path.endswith(f"/pods/{'a' * 253}/log")
+    status, _, body = await (await endpoint.call()).ask("GET", f"/containerLogs/default/{'a' * 254}/main")
+    assert (status, b"is no name of a pod" in body) == (400, True)
+
+
 async def test_pods_are_the_callers(make: Make) -> None:
     async def pods(tenant: str, node: str, phase: str) -> list[bytes]:
         assert node == ""
