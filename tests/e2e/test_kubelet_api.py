@@ -1,0 +1,199 @@
+"""The kubelet API as tools use it: figures, copies, attached terminals, forwarded ports, commands, tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pty
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually, pod
+
+NODE = "real.local"
+PROXY = f"/api/v1/nodes/{NODE}/proxy"
+READER: list[Document] = [
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "figures"},
+        "rules": [{"apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"]}],
+    },
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "figures"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "figures"},
+        "subjects": [{"kind": "ServiceAccount", "namespace": "default", "name": "reader"}],
+    },
+    {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "reader", "namespace": "default"}},
+]
+
+
+@pytest.fixture(scope="module")
+def busy(platform: Platform, alpha: Cluster) -> Iterator[str]:
+    """A pod that uses some CPU on the real node, and is probed."""
+    if not platform.real:
+        pytest.skip(f"no real node here: {platform.status().get('realNode')}")
+    probe = {"exec": {"command": ["true"]}, "periodSeconds": 1}
+    command = "while true; do i=0; while [ $i -lt 2000 ]; do i=$((i+1)); done; sleep 0.1; done"
+    alpha.apply(pod("busy", command=command, container={"readinessProbe": probe}, **REAL))
+    alpha.wait_pod("busy")
+    yield "busy"
+    alpha.kubectl("delete", "pod", "busy", "--wait=false")
+
+
+def hidden(platform: Platform, text: str) -> None:
+    """Nothing of the compute cluster shows."""
+    below = platform.compute.get("pod", "busy", "-n", "alpha--default")
+    for secret in ("real-0", "alpha--", below["metadata"]["uid"], below["metadata"]["uid"].replace("-", "_")):
+        assert secret not in text, secret
+    assert "beta" not in text
+    assert "kube-system" not in text
+
+
+def test_the_summary_has_the_tenants_pods_with_its_own_uids(platform: Platform, alpha: Cluster, busy: str) -> None:
+    def look() -> str:
+        text = alpha.kubectl("get", "--raw", f"{PROXY}/stats/summary")
+        return text if any(one["podRef"]["name"] == busy for one in json.loads(text)["pods"]) else ""
+
+    text = eventually(look, what="the pod's figures")
+    hidden(platform, text)
+    told = json.loads(text)
+    mine = next(one for one in told["pods"] if one["podRef"]["name"] == busy)
+    assert mine["podRef"]["uid"] == alpha.get("pod", busy)["metadata"]["uid"]
+    assert mine["containers"][0]["cpu"]["usageCoreNanoSeconds"] > 0
+    assert told["node"]["nodeName"] == NODE
+    assert told["node"]["memory"]["workingSetBytes"] >= mine["memory"]["workingSetBytes"]
+
+
+@pytest.mark.parametrize(
+    ("path", "sample"),
+    [
+        ("metrics/resource", 'container_cpu_usage_seconds_total{container="main",namespace="default",pod="busy"}'),
+        ("metrics/resource", "node_memory_working_set_bytes "),
+        ("metrics/cadvisor", "container_memory_working_set_bytes{"),
+        ("metrics/probes", "prober_probe_total{"),
+        ("metrics", f'kubelet_node_name{{node="{NODE}"}} 1.0'),
+    ],
+)
+def test_metrics(platform: Platform, alpha: Cluster, busy: str, path: str, sample: str) -> None:
+    assert busy
+    text = eventually_holding(alpha, path, sample)
+    hidden(platform, text)
+
+
+def eventually_holding(alpha: Cluster, path: str, sample: str) -> str:
+    """The text at a path once it holds a sample."""
+
+    def look() -> str:
+        text = alpha.kubectl("get", "--raw", f"{PROXY}/{path}")
+        return text if sample in text else ""
+
+    return eventually(look, what=sample)
+
+
+def test_another_tenant_sees_nothing_of_it(beta: Cluster, busy: str) -> None:
+    for path in ("stats/summary", "metrics/resource", "metrics/cadvisor", "metrics/probes", "pods"):
+        assert busy not in beta.kubectl("get", "--raw", f"{PROXY}/{path}")
+
+
+def test_pods_of_one_node(alpha: Cluster, busy: str) -> None:
+    names = [one["metadata"]["name"] for one in json.loads(alpha.kubectl("get", "--raw", f"{PROXY}/pods"))["items"]]
+    assert busy in names
+    others = json.loads(alpha.kubectl("get", "--raw", "/api/v1/nodes/a100.local/proxy/pods"))["items"]
+    assert busy not in [one["metadata"]["name"] for one in others]
+
+
+def ask(alpha: Cluster, path: str, token: str) -> int:
+    """Ask the kubelet endpoint itself, without a certificate, as metrics-server does."""
+    node = alpha.get("node", NODE)["status"]
+    host = next(entry["address"] for entry in node["addresses"] if entry["type"] == "InternalIP")
+    port = node["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    request = urllib.request.Request(f"https://{host}:{port}{path}", headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, context=context, timeout=20) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_a_service_account_with_the_right_to_metrics_reads_them(alpha: Cluster, beta: Cluster, busy: str) -> None:
+    assert busy
+    for cluster in (alpha, beta):
+        cluster.apply(*READER)
+    path = alpha.get("node", NODE)["metadata"]["annotations"]["metrics.k8s.io/resource-metrics-path"]
+    token, foreign = (cluster.kubectl("create", "token", "reader").strip() for cluster in (alpha, beta))
+    weak = alpha.kubectl("create", "token", "default").strip()
+
+    assert ask(alpha, path, token) == 200
+    assert ask(alpha, path, weak) == 403
+    assert ask(alpha, path, foreign) == 401
+    assert ask(alpha, path.replace("alpha", "beta"), token) == 401
+    assert ask(alpha, path.replace("metrics/resource", "stats/summary"), token) == 403
+    assert ask(alpha, "/tenants/alpha/containerLogs/default/busy/main", token) == 403
+
+
+def test_run_answers_with_the_output(alpha: Cluster, busy: str) -> None:
+    url = f"{PROXY}/run/default/{busy}/main?cmd=echo+hello"
+    assert alpha.kubectl("create", "--raw", url, "-f", "-", stdin="").strip() == "hello"
+
+
+def test_files_are_copied_both_ways(alpha: Cluster, busy: str, tmp_path: Path) -> None:
+    there, back = tmp_path / "there", tmp_path / "back"
+    there.write_bytes(os.urandom(20_000_000))
+    alpha.kubectl("cp", str(there), f"default/{busy}:/tmp/file", timeout=120)
+    alpha.kubectl("cp", f"default/{busy}:/tmp/file", str(back), timeout=120)
+    digests = {hashlib.sha256(file.read_bytes()).digest() for file in (there, back)}
+    assert len(digests) == 1
+
+
+def test_attach_with_a_terminal(alpha: Cluster, busy: str) -> None:
+    assert busy
+    terminal = {"stdin": True, "tty": True, "command": ["sh", "-c", "read line; echo got $line; sleep 1"]}
+    alpha.apply(pod("terminal", restartPolicy="Never", container=terminal, **REAL))
+    alpha.wait_pod("terminal")
+    ours, theirs = pty.openpty()
+    argv = (alpha.kubectl_path, "--kubeconfig", str(alpha.kubeconfig), "attach", "-it", "terminal")
+    with subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs) as attached:
+        os.close(theirs)
+        os.write(ours, b"hello\n")
+        heard = b""
+        try:
+            while data := os.read(ours, 4096):
+                heard += data
+        except OSError:
+            pass  # the terminal's other side is closed
+        assert attached.wait(60) == 0, heard
+    os.close(ours)
+    assert b"got hello" in heard
+    assert alpha.phase("terminal") in ("Running", "Succeeded")
+    alpha.kubectl("delete", "pod", "terminal", "--wait=false")
+
+
+def test_a_forwarded_port_goes_with_its_pod(alpha: Cluster, busy: str) -> None:
+    assert busy
+    serving = "mkdir -p /tmp/w; echo here > /tmp/w/index.html; httpd -f -p 8080 -h /tmp/w"
+    alpha.apply(pod("web", command=serving, **REAL))
+    alpha.wait_pod("web")
+    argv = (alpha.kubectl_path, "--kubeconfig", str(alpha.kubeconfig), "port-forward", "pod/web", ":8080")
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as forwarding:
+        assert forwarding.stdout is not None
+        port = forwarding.stdout.readline().split(":")[1].split(" ")[0]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/index.html", timeout=20) as answer:
+            assert answer.read() == b"here\n"
+        alpha.kubectl("delete", "pod", "web", "--wait")
+        try:
+            assert forwarding.wait(60) is not None
+        finally:
+            forwarding.kill()
