@@ -25,7 +25,8 @@ property() { step property "$BIN/python" -m tests.property.deep "${VKGATEWAY_STO
 
 e2e() {
     step programs "$BIN/python" scripts/programs.py
-    step e2e "$BIN/python" -m pytest -v --tb=short --durations=5 tests/e2e
+    # Two platforms side by side: tests of a kind share one, and mostly wait.
+    step e2e "$BIN/python" -m pytest -v --tb=short --durations=5 -n 2 --dist loadfile tests/e2e
 }
 
 scripts/setup.sh

@@ -45,7 +45,7 @@ def run(*argv: str, stdin: str | None = None, timeout: float = 120, env: dict[st
     return Answer(done.returncode, done.stdout, done.stderr)
 
 
-def eventually(look: Callable[[], T], *, seconds: float = 60, what: str = "") -> T:
+def eventually(look: Callable[[], T], *, seconds: float = 120, what: str = "") -> T:
     """Look until something is true, and return it. What is looked at lives in other processes, hence the pauses."""
     deadline = time.monotonic() + seconds
     while True:
@@ -102,7 +102,7 @@ class Cluster:
         found = self.get("events", "--field-selector", f"involvedObject.name={name}")
         return [(event["reason"], event["message"]) for event in found["items"]]
 
-    def wait_pod(self, name: str, condition: str = "condition=Ready", *, seconds: int = 60) -> None:
+    def wait_pod(self, name: str, condition: str = "condition=Ready", *, seconds: int = 120) -> None:
         """Wait until a pod is so."""
         self.kubectl("wait", f"pod/{name}", f"--for={condition}", f"--timeout={seconds}s", timeout=seconds + 10)
 

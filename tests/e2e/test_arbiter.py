@@ -99,7 +99,7 @@ def why(cluster: Cluster, name: str) -> str:
 
 
 def waits(cluster: Cluster, name: str, reason: str) -> None:
-    eventually(lambda: why(cluster, name) == reason, seconds=20, what=f"{name} waits: {reason}")
+    eventually(lambda: why(cluster, name) == reason, what=f"{name} waits: {reason}")
 
 
 def steady(look: Callable[[], bool], *, seconds: float = 3.0) -> None:
@@ -112,7 +112,7 @@ def steady(look: Callable[[], bool], *, seconds: float = 3.0) -> None:
 
 def training(name: str) -> list[Document]:
     """A job of 2 parameter servers and 4 workers, which can do nothing without each other."""
-    marks = {GANG: name, "vkgateway.io/gang-min": "6", RUN_SECONDS: "6"}
+    marks = {GANG: name, "vkgateway.io/gang-min": "6", RUN_SECONDS: "10"}
     roles = ["ps-0", "ps-1", "worker-0", "worker-1", "worker-2", "worker-3"]
     return [gpus(f"{name}-{role}", 2, marks=marks, restartPolicy="Never") for role in roles]
 
@@ -123,29 +123,29 @@ def test_gangs_start_together_or_not_at_all_and_all_complete(guest: Cluster, job
     names = [f"train{number}" for number in range(jobs)]
     guest.apply(*(each for name in names for each in training(name)))
     started = min(jobs, 2)
-    eventually(lambda: count(guest, "Running") == 6 * started, seconds=30, what="as many gangs as there is room for")
+    eventually(lambda: count(guest, "Running") == 6 * started, what="as many gangs as there is room for")
     by_gang = {name: {is_gated(each) for each in pods(guest, f"{name}-")} for name in names}
     assert sorted(map(sorted, by_gang.values())) == [[False]] * started + [[True]] * (jobs - started)
-    eventually(lambda: count(guest, "Succeeded") == 6 * jobs, seconds=90, what="all of them done")
+    eventually(lambda: count(guest, "Succeeded") == 6 * jobs, what="all of them done")
 
 
 def test_a_guarantee_is_called_in_with_notice_and_whole_gangs_go(owner: Cluster, guest: Cluster) -> None:
     guest.apply(*(job(f"low{n}", 4, parallelism=2, marks={GANG: "job"}, **LOW) for n in range(4)))
-    eventually(lambda: count(guest, "Running") == 8, seconds=30, what="the pool is full of low work")
+    eventually(lambda: count(guest, "Running") == 8, what="the pool is full of low work")
 
     owner.apply(job("train", 8, parallelism=2, marks={GANG: "job"}))
-    noticed = eventually(lambda: [each for each in pods(guest) if told(each)], seconds=10, what="a notice")
+    noticed = eventually(lambda: [each for each in pods(guest) if told(each)], what="a notice")
     disrupted = condition(noticed[0], "DisruptionTarget")
     assert (disrupted["status"], disrupted["reason"]) == ("True", PREEMPTED)
     assert "owner" not in disrupted["message"]
-    eventually(lambda: count(owner, "Running") == 2, seconds=30, what="the guaranteed gang runs")
+    eventually(lambda: count(owner, "Running") == 2, what="the guaranteed gang runs")
 
     failed = [each for each in pods(guest) if each["status"]["phase"] == "Failed"]
     assert len(failed) == 4
     assert {each["status"]["reason"] for each in failed} == {PREEMPTED}
     jobs = {each["metadata"]["labels"]["job-name"] for each in failed}
     assert len(jobs) == 2, "two gangs of two make room, and none goes by halves"
-    eventually(lambda: sum(map(is_gated, pods(guest))) == 4, seconds=30, what="their jobs' new pods wait")
+    eventually(lambda: sum(map(is_gated, pods(guest))) == 4, what="their jobs' new pods wait")
 
 
 def told(document: Document) -> bool:
@@ -154,24 +154,24 @@ def told(document: Document) -> bool:
 
 def test_the_pod_itself_can_read_its_deadline(owner: Cluster, guest: Cluster, platform: Platform) -> None:
     guest.apply(*(gpus(f"low{n}", 8, **LOW) for n in range(4)))
-    eventually(lambda: count(guest, "Running") == 4, seconds=30, what="the pool is full of low work")
+    eventually(lambda: count(guest, "Running") == 4, what="the pool is full of low work")
     owner.apply(gpus("one", 8))
-    eventually(lambda: any(map(told, pods(guest))), seconds=10, what="a notice")
+    eventually(lambda: any(map(told, pods(guest))), what="a notice")
     victim = next(each for each in pods(guest) if told(each))
     below = platform.compute.get("pod", victim["metadata"]["name"], "-n", "guest--default")
     deadline = below["metadata"]["annotations"][EVICTION_DEADLINE_ANNOTATION]
     assert victim["metadata"]["annotations"][EVICTION_DEADLINE_ANNOTATION] == deadline
-    owner.wait_pod("one", seconds=30)
+    owner.wait_pod("one")
     assert [each["status"]["phase"] for each in pods(guest)].count("Failed") == 1, "one is enough"
 
 
 def test_who_is_not_needed_any_more_is_reprieved(owner: Cluster, guest: Cluster) -> None:
     guest.apply(*(gpus(f"low{n}", 8, **LOW) for n in range(4)))
-    eventually(lambda: count(guest, "Running") == 4, seconds=30, what="the pool is full of low work")
+    eventually(lambda: count(guest, "Running") == 4, what="the pool is full of low work")
     owner.apply(gpus("one", 8))
-    eventually(lambda: any(map(told, pods(guest))), seconds=10, what="a notice")
+    eventually(lambda: any(map(told, pods(guest))), what="a notice")
     owner.kubectl("delete", "pod", "one", "--grace-period=1")
-    eventually(lambda: not any(map(told, pods(guest))), seconds=10, what="the notice is withdrawn")
+    eventually(lambda: not any(map(told, pods(guest))), what="the notice is withdrawn")
     steady(lambda: count(guest, "Running") == 4, seconds=6)
 
 
@@ -179,32 +179,32 @@ def test_an_elastic_gang_shrinks_before_anyone_is_evicted_and_grows_again(owner:
     elastic = {GANG: "job", "vkgateway.io/gang-min": "2", "vkgateway.io/gang-elastic-max": "6"}
     guest.apply(job("rigid", 4, parallelism=2, marks={GANG: "job"}, **LOW))
     guest.apply(job("elastic", 4, parallelism=6, marks=elastic, **LOW))
-    eventually(lambda: count(guest, "Running") == 8, seconds=30, what="the pool is full of low work")
+    eventually(lambda: count(guest, "Running") == 8, what="the pool is full of low work")
 
     owner.apply(gpus("one", 8))
-    owner.wait_pod("one", seconds=30)
+    owner.wait_pod("one")
     assert count(guest, "Running", "rigid") == 2
-    eventually(lambda: count(guest, "Running", "elastic") == 4, seconds=15, what="two of its surplus have gone")
+    eventually(lambda: count(guest, "Running", "elastic") == 4, what="two of its surplus have gone")
 
     owner.kubectl("delete", "pod", "one", "--grace-period=1")
-    eventually(lambda: count(guest, "Running", "elastic") == 6, seconds=60, what="it grows again")
+    eventually(lambda: count(guest, "Running", "elastic") == 6, what="it grows again")
 
 
 def test_a_large_gang_is_not_starved_by_small_ones(guest: Cluster) -> None:
     guest.apply(
         *(
-            gpus(f"first{n}", 8, marks={"vkgateway.io/gang-run-limit": "12s", RUN_SECONDS: "8"}, restartPolicy="Never")
+            gpus(f"first{n}", 8, marks={"vkgateway.io/gang-run-limit": "28s", RUN_SECONDS: "24"}, restartPolicy="Never")
             for n in range(2)
         )
     )
-    eventually(lambda: count(guest, "Running") == 2, seconds=20, what="half of the pool is in use")
+    eventually(lambda: count(guest, "Running") == 2, what="half of the pool is in use")
     guest.apply(*(gpus(f"big-{n}", 8, marks={GANG: "big", "vkgateway.io/gang-min": "4"}) for n in range(4)))
     waits(guest, "big-0", "WaitingForRoom")
     guest.apply(gpus("long", 8))
     waits(guest, "long", "BehindReservation")
     guest.apply(gpus("short", 8, marks={"vkgateway.io/gang-run-limit": "2s", RUN_SECONDS: "1"}, restartPolicy="Never"))
-    eventually(lambda: guest.phase("short") == "Succeeded", seconds=20, what="what ends in time runs before")
-    eventually(lambda: count(guest, "Running", "big-") == 4, seconds=40, what="the large gang")
+    eventually(lambda: guest.phase("short") == "Succeeded", what="what ends in time runs before")
+    eventually(lambda: count(guest, "Running", "big-") == 4, what="the large gang")
     assert is_gated(guest.get("pod", "long"))
 
 
@@ -212,9 +212,9 @@ def test_a_large_gang_is_not_starved_by_small_ones(guest: Cluster) -> None:
 def full(owner: Cluster, guest: Cluster) -> None:
     """All GPUs are in use: half by the guarantee's owner, who may not be disturbed, the rest lent."""
     owner.apply(*(gpus(f"mine{n}", 8) for n in range(2)))
-    eventually(lambda: count(owner, "Running") == 2, seconds=30, what="the guarantee is in use")
+    eventually(lambda: count(owner, "Running") == 2, what="the guarantee is in use")
     guest.apply(*(gpus(f"theirs{n}", 8) for n in range(2)))
-    eventually(lambda: count(guest, "Running") == 2, seconds=30, what="the rest is lent")
+    eventually(lambda: count(guest, "Running") == 2, what="the rest is lent")
 
 
 @pytest.mark.usefixtures("full")
@@ -228,7 +228,7 @@ def test_tampering_gains_nothing(guest: Cluster, platform: Platform) -> None:
         assert platform.compute.find("pod", name, "-n", "guest--default") is None
     steady(lambda: count(guest, "Running") == 2)
     guest.kubectl("delete", "pod", "theirs0", "--grace-period=1")
-    eventually(lambda: count(guest, "Running") == 2, seconds=30, what="one of them takes the place, by the rules")
+    eventually(lambda: count(guest, "Running") == 2, what="one of them takes the place, by the rules")
 
 
 @pytest.mark.usefixtures("full")
@@ -264,11 +264,11 @@ def test_a_gateway_that_dies_between_notice_and_deletion_brings_it_to_its_end(
     owner: Cluster, guest: Cluster, platform: Platform
 ) -> None:
     guest.apply(*(job(f"low{n}", 8, parallelism=2, marks={GANG: "job"}, **LOW) for n in range(2)))
-    eventually(lambda: count(guest, "Running") == 4, seconds=30, what="the pool is full of low work")
+    eventually(lambda: count(guest, "Running") == 4, what="the pool is full of low work")
     owner.apply(job("train", 8, parallelism=2, marks={GANG: "job"}))
-    eventually(lambda: any(map(told, pods(guest))), seconds=10, what="a notice")
+    eventually(lambda: any(map(told, pods(guest))), what="a notice")
     kill(platform)
-    eventually(lambda: count(owner, "Running") == 2, seconds=60, what="the guaranteed gang runs")
+    eventually(lambda: count(owner, "Running") == 2, what="the guaranteed gang runs")
     assert count(guest, "Failed") == 2
     assert count(guest, "Running") == 2
 
@@ -277,9 +277,9 @@ def test_a_gateway_that_dies_while_gangs_start_leaves_none_by_halves(guest: Clus
     names = ["a", "b", "c"]
     marks = {"vkgateway.io/gang-min": "6"}
     guest.apply(*(gpus(f"{name}-{n}", 2, marks={GANG: name} | marks) for name in names for n in range(6)))
-    eventually(lambda: not all(map(is_gated, pods(guest))), seconds=20, what="the first gate is lifted")
+    eventually(lambda: not all(map(is_gated, pods(guest))), what="the first gate is lifted")
     kill(platform)
-    eventually(lambda: count(guest, "Running") == 12, seconds=60, what="two gangs run, whole")
+    eventually(lambda: count(guest, "Running") == 12, what="two gangs run, whole")
     states = {name: {each["status"]["phase"] for each in pods(guest, f"{name}-")} for name in names}
     assert sorted(map(sorted, states.values())) == [["Pending"], ["Running"], ["Running"]]
     steady(lambda: count(guest, "Running") == 12)

@@ -35,23 +35,21 @@ def as_json(platform: Platform, *args: str) -> Any:
 
 def test_who_waits_is_in_the_queue_and_can_be_explained(platform: Platform, waiter: Cluster) -> None:
     waiter.apply(gpus("first", 8))
-    waiter.wait_pod("first", seconds=30)
+    waiter.wait_pod("first")
     waiter.apply(gpus("second", 8))
-    eventually(lambda: waiting(platform, "second"), seconds=20, what="second stands in line")
+    eventually(lambda: waiting(platform, "second"), what="second stands in line")
     entry = waiting(platform, "second")
     assert (entry["tenant"], entry["code"], entry["place"]) == ("waiter", "WaitingForQuota", 1)
 
     kubeconfig = str(waiter.kubeconfig)
-    eventually(
-        lambda: as_json(platform, "queue", "--kubeconfig", kubeconfig), seconds=20, what="told to the tenant, too"
-    )
+    eventually(lambda: as_json(platform, "queue", "--kubeconfig", kubeconfig), what="told to the tenant, too")
     told = platform.vkgateway("explain", "second", "--kubeconfig", kubeconfig)
     assert "limit" in told
     assert "WaitingForQuota" in told
     assert "second" in platform.vkgateway("explain", "second", "--tenant", "waiter")
 
     waiter.kubectl("delete", "pod", "first", "--grace-period=1")
-    waiter.wait_pod("second", seconds=30)
+    waiter.wait_pod("second")
     assert waiting(platform, "second") is None
     waiter.kubectl("delete", "pod", "second", "--grace-period=1")
 
@@ -62,15 +60,15 @@ def waiting(platform: Platform, name: str) -> Any:
 
 
 def test_pools_and_tenants_are_summed_up_and_use_is_accounted_for(platform: Platform, waiter: Cluster) -> None:
-    waiter.apply(gpus("counted", 4, {"kwok.vkgateway.io/run-seconds": "3"}, restartPolicy="Never"))
-    waiter.wait_pod("counted", seconds=30)
+    waiter.apply(gpus("counted", 4, {"kwok.vkgateway.io/run-seconds": "15"}, restartPolicy="Never"))
+    waiter.wait_pod("counted")
     state = as_json(platform, "top")
     [pool] = [each for each in state["pools"] if each["pool"] == "v100"]
     [tenant] = [each for each in state["tenants"] if each["tenant"] == "waiter"]
     assert (pool["used"], tenant["used"], tenant["guarantee"]) == (4, 4, 8)
 
     waiter.kubectl("wait", "pod/counted", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
-    [used] = eventually(lambda: hours(platform), seconds=20, what="its use in the log")
+    [used] = eventually(lambda: hours(platform), what="its use in the log")
     assert 2 / 3600 * 4 < used["hours"] < 60 / 3600 * 8 * 2
     waiter.kubectl("delete", "pod", "counted", "--grace-period=1")
 
@@ -82,14 +80,14 @@ def hours(platform: Platform) -> list[Document]:
 
 def test_every_decision_that_was_logged_comes_out_the_same_again(platform: Platform, waiter: Cluster) -> None:
     waiter.apply(gpus("logged", 1))
-    waiter.wait_pod("logged", seconds=30)
+    waiter.wait_pod("logged")
     assert platform.try_vkgateway("replay").code == 0, platform.try_vkgateway("replay")
     waiter.kubectl("delete", "pod", "logged", "--grace-period=1")
 
 
 def test_figures_of_the_arbiter_are_served(platform: Platform, waiter: Cluster) -> None:
     waiter.apply(gpus("measured", 1))
-    waiter.wait_pod("measured", seconds=30)
+    waiter.wait_pod("measured")
     settings = yaml.safe_load((platform.data_dir / "gateway.yaml").read_text())
     address = f"http://127.0.0.1:{settings['observability']['port']}"
     with urllib.request.urlopen(f"{address}/metrics") as answer:
@@ -104,9 +102,7 @@ def test_a_gang_said_by_a_volcano_pod_group_is_read_from_it(waiter: Cluster) -> 
     waiter.kubectl("wait", f"crd/{POD_GROUPS}", "--for=condition=Established", "--timeout=30s")
     group = {"scheduling.k8s.io/group-name": "pair"}
     waiter.apply(gpus("pair-0", 1, group))
-    eventually(
-        lambda: "WaitingForMembers" in reason(waiter, "pair-0"), seconds=20, what="nobody says how many they are"
-    )
+    eventually(lambda: "WaitingForMembers" in reason(waiter, "pair-0"), what="nobody says how many they are")
     waiter.apply(
         {
             "apiVersion": "scheduling.volcano.sh/v1beta1",
@@ -115,10 +111,10 @@ def test_a_gang_said_by_a_volcano_pod_group_is_read_from_it(waiter: Cluster) -> 
             "spec": {"minMember": 2},
         }
     )
-    eventually(lambda: "1 of 2" in reason(waiter, "pair-0"), seconds=60, what="one of two is there")
+    eventually(lambda: "1 of 2" in reason(waiter, "pair-0"), what="one of two is there")
     waiter.apply(gpus("pair-1", 1, group))
     for name in ("pair-0", "pair-1"):
-        waiter.wait_pod(name, seconds=30)
+        waiter.wait_pod(name)
     waiter.kubectl("delete", "pods", "--all", "--grace-period=1")
 
 
