@@ -161,6 +161,20 @@ async def test_what_was_written_above_while_the_node_was_away_is_mended(here: Wo
     assert sorted(kinds) == ["Ready", "own"]
 
 
+async def test_changes_go_down_though_a_webhook_of_the_tenants_refuses_every_status(here: World) -> None:
+    async with here.gateway():
+        here.create()
+        await here.forwarded()
+        here.above.fail("PATCH", "/status", status=403, reason="Forbidden", times=10_000)
+        here.run()
+        edit(here, activeDeadlineSeconds=60)
+        await until(lambda: (here.compute_pod() or {})["spec"].get("activeDeadlineSeconds") == 60)
+        here.create("other")
+        await here.forwarded("other")
+        here.above.heal()
+        await until(lambda: here.phase() == "Running", seconds=10)
+
+
 async def test_the_generation_in_force_below_is_told(here: World) -> None:
     def observed() -> Any:
         return (here.tenant_pod() or {})["status"].get("observedGeneration")

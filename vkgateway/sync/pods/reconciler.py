@@ -34,7 +34,7 @@ from vkgateway.sync.pods.case import (
     tenant_state,
 )
 from vkgateway.sync.pods.hands import Hands
-from vkgateway.sync.pods.record import ComputePod, Record, TenantPod
+from vkgateway.sync.pods.record import ComputePod, Instruction, Record, TenantPod
 from vkgateway.sync.pods.room import Room
 from vkgateway.sync.pods.upward import cleaned
 from vkgateway.sync.pods.views import TenantPodView
@@ -158,10 +158,19 @@ class PodReconciler:
 
     async def _settle(self, case: Case) -> None:
         record = await self._observe(case)
+        refused: errors.ApiError | None = None
         for instruction in table.decide(record):
-            await self.hands.carry_out(instruction, case)
+            try:
+                await self.hands.carry_out(instruction, case)
+            except errors.ApiError as error:
+                # The tenant's own webhooks may refuse a status. What goes down does not wait for that.
+                if instruction is not Instruction.STATUS_UP or error.transient:
+                    raise
+                refused = error
         if case.resize_refused:
             self._keep_size(case)
+        if refused is not None:
+            raise refused
 
     def _keep_size(self, case: Case) -> None:
         """Count the pod with what it has below, which it keeps."""
