@@ -88,6 +88,7 @@ async def test_a_resize_goes_down_by_its_subresource_and_counts(here: World) -> 
     here.limit |= {"cpu": 3000}
     async with here.gateway():
         await start(here, containers=main(**CPU))
+        here.below.fail("PATCH", f"{BELOW}/pods/web?", status=500)
         edit(here, containers=main(resources={"requests": {"cpu": "2500m"}}))
         await until(lambda: cpu(here) == "2500m")
         await until(

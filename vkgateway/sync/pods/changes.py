@@ -46,7 +46,7 @@ class ChangesDown:
         annotations = patch.setdefault("metadata", {}).setdefault("annotations", {})
         if await self._write_subresources(case, changes):
             annotations[FORWARDED] = above.fingerprint
-        if case.resize is not None and case.resize.verdict == "admitted" and not case.resize_refused:
+        if not _is_held(case) and not case.resize_refused and below.requests != plan_of(case).requests:
             annotations[REQUESTS] = encode(plan_of(case).requests).decode()
         if changes.patch or annotations:
             await self._write_patch(case, patch)
@@ -65,7 +65,7 @@ class ChangesDown:
         """Bring ephemeral containers and other amounts of resources down; whether nothing of it is left for later."""
         uid, complete = below_of(case).metadata.uid, True
         for subresource, patch in changes.subresources.items():
-            if subresource == "resize" and case.resize is not None and case.resize.verdict == "held":
+            if subresource == "resize" and case.resize is not None and _is_held(case):
                 await self._upward.tell(case, "ResizeDeferred", f"the pod is not resized yet: {case.resize.message}")
                 complete = False
                 continue
@@ -105,3 +105,7 @@ class ChangesDown:
                 raise
             return f"the compute cluster knows no {subresource} of pods"
         return None
+
+
+def _is_held(case: Case) -> bool:
+    return case.resize is not None and case.resize.verdict == "held"
