@@ -31,9 +31,11 @@ FRONT_PROXY_USER = "front-proxy-client"
 _KUBELET_CLIENT = "kubelet-client"
 _BEFORE = "before"
 _WEBHOOKS = "webhooks"
+COREDNS = "coredns"
 _USERS = {
     "controller-manager": "system:kube-controller-manager",
     "scheduler": "system:kube-scheduler",
+    COREDNS: "system:coredns",
 }
 
 
@@ -74,7 +76,7 @@ class PlaneFiles:
         return frozenset(fingerprint(file.read_bytes()) for file in both if file.exists())
 
     def kubeconfig(self, name: str) -> Path:
-        """Return the kubeconfig of `admin`, `controller-manager`, `scheduler` or `webhooks`."""
+        """Return the kubeconfig of `admin`, `controller-manager`, `scheduler`, `coredns` or `webhooks`."""
         return self.directory / f"{name}.kubeconfig"
 
     @property

@@ -97,6 +97,18 @@ class Nodes(_Section, frozen=True):
     renew_seconds: Annotated[Seconds, Meta(description="It is renewed this often, in seconds.")] = 10.0
 
 
+class Names(_Section, frozen=True):
+    """Names of tenants' Services, as their pods ask for them."""
+
+    forwarder: Annotated[
+        str,
+        Meta(
+            description="Resolver of all other names, as ADDRESS:PORT: reachable from pods, and without the compute "
+            "cluster's own names; empty: pods use their node's resolver, and names of Services are answered by nobody."
+        ),
+    ] = ""
+
+
 class Arbiter(_Section, frozen=True):
     """Who runs, who waits and who is evicted."""
 
@@ -165,6 +177,7 @@ class Config(_Section, frozen=True):
     control_planes: ControlPlanes = ControlPlanes()
     sync: Sync = Sync()
     nodes: Nodes = Nodes()
+    names: Names = Names()
     arbiter: Arbiter = Arbiter()
     observability: Observability = Observability()
     logging: Logging = Logging()

@@ -74,7 +74,9 @@ async def _work(settings: Config) -> None:
             provisioned(settings, management=management, kubelet_authority=kubelet_authority, address=address)
         )
         tls = await stack.enter_async_context(serving(kubelet_authority, address))
-        gateway = Gateway(settings, management=management, planes=planes, tls=tls, address=address)
+        gateway = Gateway(
+            settings, management=management, planes=planes, name_servers=planes.names, tls=tls, address=address
+        )
         await gateway.run()
 
 

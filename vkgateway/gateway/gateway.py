@@ -28,6 +28,7 @@ from vkgateway.kubelet.tokens import Tokens
 from vkgateway.model.api import Pool
 from vkgateway.sync.admission.arbiter import Arbitration, Settings
 from vkgateway.sync.engine import Engine
+from vkgateway.sync.names import NameServers
 
 GATHER_SECONDS = 0.1
 """Changes of compute clusters within this time are looked at together."""
@@ -47,6 +48,7 @@ class Gateway:
         *,
         management: Client,
         planes: ControlPlanes,
+        name_servers: NameServers | None = None,
         tls: ssl.SSLContext,
         address: str,
     ) -> None:
@@ -85,6 +87,7 @@ class Gateway:
             address=address,
             settings=settings.nodes,
             on_change=self._nodes_changed,
+            name_servers=name_servers,
         )
         self.tenants = TenantController(
             management,

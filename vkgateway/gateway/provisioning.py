@@ -17,18 +17,21 @@ from vkgateway.controlplane.drivers.process import ProcessDriver
 from vkgateway.controlplane.etcd.endpoints import Tls, targets
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.layout import Authorities
+from vkgateway.controlplane.names import NameProcesses
 from vkgateway.controlplane.pki import Authority
 from vkgateway.controlplane.provision import ControlPlane, Provisioner, Step
 from vkgateway.controlplane.store import SecretStore
 from vkgateway.controlplane.templates import SHIPPED, Templates
 from vkgateway.gateway.config import Config, ControlPlanes, Datastore
+from vkgateway.gateway.names import ProcessNameServers
 from vkgateway.gateway.planes import Access, OnStep
 from vkgateway.kube.client import Client
-from vkgateway.model.api import Tenant
+from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION, Tenant
 from vkgateway.model.errors import InputError
 from vkgateway.programs.binaries.resolver import Resolver
 from vkgateway.programs.supervisor.client import SupervisorClient
 from vkgateway.programs.supervisor.spec import SupervisorPaths
+from vkgateway.sync.names import NameServers
 
 if TYPE_CHECKING:
     from vkgateway.controlplane.etcd.client import EtcdClient
@@ -52,7 +55,15 @@ SENTENCES: Mapping[Step, str] = {
 class ProvisionedPlanes:
     """Control planes by way of the provisioner; see `planes.ControlPlanes`."""
 
-    def __init__(self, provisioner: Provisioner, *, templates: Templates, connections: int) -> None:
+    def __init__(
+        self,
+        provisioner: Provisioner,
+        *,
+        templates: Templates,
+        connections: int,
+        names: NameServers | None = None,
+    ) -> None:
+        self.names = names
         self._provisioner = provisioner
         self._templates = templates
         self._connections = connections
@@ -103,10 +114,11 @@ async def provisioned(
     etcd_authority = _authority(datastore)
     templates = Templates(_path(planes.templates_dir) or SHIPPED)
     socket = _path(planes.supervisor_socket) or SupervisorPaths(data_dir).socket
+    supervisor, versions = SupervisorClient(socket), Versions(planes)
     driver = ProcessDriver(
         data_dir=data_dir,
-        supervisor=SupervisorClient(socket),
-        programs=Versions(planes).programs,
+        supervisor=supervisor,
+        programs=versions.programs,
         authorities=Authorities(etcd=etcd_authority, kubelet=kubelet_authority),
     )
     tls = Tls(
@@ -125,7 +137,19 @@ async def provisioned(
             webhooks_at=_webhooks_at(address, settings.kubelet.port),
             webhooks_ca=kubelet_authority.cert_pem,
         )
-        yield ProvisionedPlanes(provisioner, templates=templates, connections=settings.sync.tenant_connections)
+        names = None
+        if settings.names.forwarder:
+            processes = NameProcesses(
+                data_dir=data_dir,
+                supervisor=supervisor,
+                programs=versions.programs(DEFAULT_KUBERNETES_VERSION),
+                address=address,
+                forwarder=settings.names.forwarder,
+            )
+            names = ProcessNameServers(processes, address=address, forwarder=settings.names.forwarder)
+        yield ProvisionedPlanes(
+            provisioner, templates=templates, connections=settings.sync.tenant_connections, names=names
+        )
 
 
 class LazyDatastore:

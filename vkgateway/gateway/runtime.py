@@ -32,6 +32,7 @@ from vkgateway.model.requests import milli
 from vkgateway.sync.admission.desk import ArbiterService
 from vkgateway.sync.compute import ComputeLink, decode_object
 from vkgateway.sync.engine import Engine
+from vkgateway.sync.names import NameServers
 from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.pods.views import decode_tenant_pod
 from vkgateway.sync.tenant import TenantSync
@@ -80,6 +81,7 @@ class TenantRuntime:
         *,
         engine: Engine,
         arbiter: ArbiterService,
+        name_servers: NameServers | None,
         settings: Nodes,
         on_change: Callable[[], None],
     ) -> None:
@@ -97,6 +99,7 @@ class TenantRuntime:
             bindings=wiring.bindings(),
             engine=engine,
             arbiter=arbiter,
+            name_servers=name_servers,
         )
         self._sync.set_quotas(wiring.quotas())
         self._nodes: dict[str, VirtualNode] = {}

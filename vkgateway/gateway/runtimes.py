@@ -20,6 +20,7 @@ from vkgateway.model.errors import NotFoundError
 from vkgateway.model.names import virtual_node_name
 from vkgateway.sync.admission.desk import ArbiterService
 from vkgateway.sync.engine import Engine
+from vkgateway.sync.names import NameServers
 from vkgateway.translate.context import TenantContext
 
 PATIENCE_SECONDS = 3.0
@@ -57,12 +58,14 @@ class TenantRuntimes:
         address: str,
         settings: Nodes,
         on_change: Callable[[str], None],
+        name_servers: NameServers | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._computes = computes
         self._kubelet = kubelet
         self._engine = engine
         self._arbiter = arbiter
+        self._name_servers = name_servers
         self._address = address
         self._settings = settings
         self._on_change = on_change
@@ -150,6 +153,7 @@ class TenantRuntimes:
             wiring,
             engine=self._engine,
             arbiter=self._arbiter,
+            name_servers=self._name_servers,
             settings=self._settings,
             on_change=lambda: self._on_change(name),
         )

@@ -14,6 +14,7 @@ from vkgateway.gateway import config
 from vkgateway.local import etcd
 from vkgateway.local.paths import Paths
 from vkgateway.local.pki import ETCD_CA, ETCD_ROOT
+from vkgateway.local.realnode.options import Network
 from vkgateway.local.record import PlatformRecord
 from vkgateway.programs.supervisor.spec import ProcessSpec, SupervisorPaths
 
@@ -46,6 +47,7 @@ def settings(
             cache_dir=str(cache_dir or ""),
             supervisor_socket=str(SupervisorPaths(paths.data_dir).socket),
         ),
+        names=config.Names(forwarder="" if record.real_node_why_not else Network(record.number).forwarder),
         arbiter=config.Arbiter(
             notice_seconds=_NOTICE_SECONDS,
             decision_log=str(paths.arbiter / "decisions.jsonl"),

@@ -17,6 +17,7 @@ from vkgateway.kube.resources import Resource
 from vkgateway.model.names import (
     NAME_ANNOTATION,
     NAMESPACE_ANNOTATION,
+    SYSTEM_NAMESPACE,
     TENANT_LABEL,
     compute_namespace,
 )
@@ -72,6 +73,9 @@ class Listener(Protocol):
 
     def compute_services_known(self) -> None:
         """All Services and slices of ours are known: look at them again."""
+
+    def compute_names_changed(self) -> None:
+        """What of ours stands in the gateway's own namespace for the tenant appeared, changed or went."""
 
     def compute_event_changed(self, link: str, key: Key) -> None:
         """An event in one of the tenant's compute namespaces appeared or changed; `key` is its own."""
@@ -354,7 +358,11 @@ class ComputeLink:
     def _tell_service(self, metadata: Meta, name: str) -> None:
         tenant = metadata.labels.get(TENANT_LABEL, "")
         listener = self._listeners.get(tenant)
-        if listener is not None and owned_by(tenant, metadata):
+        if listener is None:
+            return
+        if metadata.namespace == SYSTEM_NAMESPACE:
+            listener.compute_names_changed()
+        elif owned_by(tenant, metadata):
             listener.compute_service_changed((metadata.annotations[NAMESPACE_ANNOTATION], name))
 
     def _copy_listener(self, kind: CopyKind) -> Callable[[ObjectView | None, ObjectView | None], None]:

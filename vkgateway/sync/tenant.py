@@ -25,6 +25,7 @@ from vkgateway.sync.engine import Engine, Item
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.metrics import pod_meter
 from vkgateway.sync.mirrored_events import MirroredEvents
+from vkgateway.sync.names import Names, NameServers
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.pods.downward import Downward
@@ -63,6 +64,7 @@ class TenantSync:
         bindings: Mapping[str, Binding],
         engine: Engine,
         arbiter: ArbiterService,
+        name_servers: NameServers | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.tenant = tenant
@@ -108,6 +110,7 @@ class TenantSync:
             wake=self.compute_service_changed,
             on_complete=self.compute_services_known,
         )
+        self._names = Names(tenant, name_servers, self.services, wake=self._look_at_names)
         self._tokens = Tokens(tenant.name, client, clock=clock)
         meter = pod_meter(tenant.name)
         upward = self._upward = Upward(client, events=self.events, meter=meter, clock=clock)
@@ -118,6 +121,7 @@ class TenantSync:
             copies=self.copies,
             tokens=self._tokens,
             namespace_uid=self._namespace_uid,
+            seen_from=self._names.seen_from,
             namespace_labels=self._namespace_labels,
             later=self._look_later,
             meter=meter,
@@ -199,7 +203,7 @@ class TenantSync:
         self.bindings.clear()
         self.bindings.update(bindings)
         self.tenant = tenant
-        for part in (self._namespaces, self.copies, self.services, self._downward, self._pods):
+        for part in (self._namespaces, self.copies, self.services, self._names, self._downward, self._pods):
             part.tenant = tenant
         self._pods.forget_plans()
         self.look_at_everything()
@@ -235,6 +239,7 @@ class TenantSync:
         if any(link.namespaces_of(self.tenant.name) for link in self.links.values()):
             self.services.need()
         self.services.wake_all(self.links.values())
+        self._look_at_names()
 
     def compute_pod_changed(self, key: Key) -> None:
         """See `Listener`."""
@@ -255,10 +260,16 @@ class TenantSync:
     def compute_service_changed(self, key: Key) -> None:
         """See `Listener`."""
         self._engine.queue.add(self.tenant.name, ("service", "", *key), delay=_GATHER)
+        self._look_at_names()
+
+    def compute_names_changed(self) -> None:
+        """See `Listener`."""
+        self._look_at_names()
 
     def compute_services_known(self) -> None:
         """See `Listener`."""
         self.services.wake_all(self.links.values())
+        self._look_at_names()
 
     def compute_event_changed(self, link: str, key: Key) -> None:
         """See `Listener`."""
@@ -313,6 +324,10 @@ class TenantSync:
     def _look_later(self, key: Key, seconds: float) -> None:
         self._engine.queue.add(self.tenant.name, ("pod", "", *key), delay=seconds)
 
+    def _look_at_names(self) -> None:
+        if self._names.served:
+            self._engine.queue.add(self.tenant.name, ("names", "", "", ""), delay=_GATHER)
+
     def _look_at_copy(self, reference: Reference, *, delay: float = 0.0) -> None:
         self._engine.queue.add(self.tenant.name, ("copy", *reference), delay=delay)
 
@@ -338,6 +353,8 @@ class TenantSync:
             await self._mirror_event(kind, (namespace, name))
         elif sort == "service":
             await self._reconcile_service((namespace, name))
+        elif sort == "names":
+            await self._names.refresh(self.links)
         else:
             await self._sweep(repair=kind == _PERIODIC)
 

@@ -40,9 +40,10 @@ ANY: Final = "*"
 class TenantContext:
     """A tenant's name, its policy, and where its API server is reached from compute pods.
 
-    `api_host` is an IP address or a name that compute pods can resolve, `dns_servers` are addresses, reached from
-    compute pods, that answer for the tenant's names. `image_pull_secrets` allows every name if it holds `*`. Labels
-    and annotations with one of `kept_prefixes` are not copied down.
+    `api_host` is an IP address or a name that compute pods can resolve; `api_service`, if not empty, an address at
+    which they reach the API server at port 443. `dns_servers` are addresses, reached from compute pods, that answer
+    for the tenant's names. `image_pull_secrets` allows every name if it holds `*`. Labels and annotations with one of
+    `kept_prefixes` are not copied down.
     """
 
     name: str
@@ -56,6 +57,7 @@ class TenantContext:
     image_pull_secrets: tuple[str, ...] = (ANY,)
     cluster_domain: str = "cluster.local"
     dns_servers: tuple[str, ...] = ()
+    api_service: str = ""
     kept_prefixes: tuple[str, ...] = KEPT_ABOVE
 
     @property

@@ -127,6 +127,8 @@ def _forward_identity(made: dict[str, Any], *, tenant: TenantContext, namespace:
     if made.get("runtimeClassName"):
         made["runtimeClassName"] = tenant.runtime_class_names.get(made["runtimeClassName"], made["runtimeClassName"])
     made |= forward_dns(made, tenant=tenant, namespace=namespace)
-    aliases = api_host_aliases(tenant.api_host, tenant.cluster_domain, in_default=namespace == "default")
+    aliases = api_host_aliases(
+        tenant.api_service or tenant.api_host, tenant.cluster_domain, in_default=namespace == "default"
+    )
     if aliases:
         made["hostAliases"] = [*(made.get("hostAliases") or ()), *aliases]

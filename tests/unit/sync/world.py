@@ -20,6 +20,7 @@ from vkgateway.model.names import compute_namespace
 from vkgateway.sync.admission.arbiter import Arbitration, Settings
 from vkgateway.sync.compute import ComputeLink
 from vkgateway.sync.engine import Engine
+from vkgateway.sync.names import NameServers
 from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.tenant import TenantSync
 from vkgateway.translate.context import PoolContext, TenantContext
@@ -56,6 +57,7 @@ class World:
     guarantee: dict[str, int] = field(default_factory=dict)
     notice: float = 0.0
     bind: float = 60.0
+    name_servers: NameServers | None = None
 
     # -- what a tenant and its API server do ---------------------------------------------------------------------
 
@@ -161,6 +163,7 @@ class World:
             bindings={NODE: self.binding(link)},
             engine=engine,
             arbiter=arbiter,
+            name_servers=self.name_servers,
             clock=self.clock,
         )
         sync.set_limit(NODE, self.limit)

@@ -133,6 +133,9 @@ class ProcessDriver:
             log = SupervisorPaths(self._data_dir).log(f"{_group(tenant)}/{name}")
             for file in log.parent.glob(f"{log.name}*"):
                 file.unlink(missing_ok=True)
+        names = SupervisorPaths(self._data_dir).log(f"{_group(tenant)}/names")
+        for file in names.parent.glob(f"{names.stem}-*"):
+            file.unlink(missing_ok=True)
 
 
 def _group(tenant: str) -> str:

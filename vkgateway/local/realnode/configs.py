@@ -11,7 +11,7 @@ import yaml
 from jinja2 import Environment, StrictUndefined
 
 from vkgateway.local.realnode.images import PAUSE_IMAGE
-from vkgateway.local.realnode.options import RealNodeOptions
+from vkgateway.local.realnode.options import FORWARDER_PORT, RealNodeOptions
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 """As seen inside the node's mount namespace, where /run/containerd is its own."""
@@ -75,6 +75,26 @@ _COREFILE = """\
   cache 30
 {% else %}  # No name server that the node could reach: names of the cluster only.
   template ANY ANY {
+    rcode NXDOMAIN
+  }
+{% endif %}}
+"""
+
+# What tenants' pods may ask: names of the outside, and nothing of the compute cluster.
+_FORWARDER = """\
+{{ domain }}:{{ port }} in-addr.arpa:{{ port }} ip6.arpa:{{ port }} {
+  bind {{ address }}
+  errors
+  template ANY ANY {
+    rcode NXDOMAIN
+  }
+}
+.:{{ port }} {
+  bind {{ address }}
+  errors
+{% if upstreams %}  forward . {{ upstreams | join(" ") }}
+  cache 30
+{% else %}  template ANY ANY {
     rcode NXDOMAIN
   }
 {% endif %}}
@@ -182,12 +202,16 @@ def kube_proxy_config(options: RealNodeOptions) -> str:
 
 def corefile(options: RealNodeOptions, *, upstreams: Sequence[str]) -> str:
     """CoreDNS's configuration: the cluster's names, and the machine's name servers for all others."""
-    return _JINJA.from_string(_COREFILE).render(
+    own = _JINJA.from_string(_COREFILE).render(
         zones=[options.cluster_domain, "in-addr.arpa", "ip6.arpa"],
         address=options.network.node_address,
         kubeconfig=str(options.folders.pki / "coredns.kubeconfig"),
         upstreams=upstreams,
     )
+    forwarder = _JINJA.from_string(_FORWARDER).render(
+        domain=options.cluster_domain, address=options.network.node_address, port=FORWARDER_PORT, upstreams=upstreams
+    )
+    return own + forwarder
 
 
 def kubeconfig(options: RealNodeOptions, *, user: str) -> str:

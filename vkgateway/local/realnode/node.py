@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import structlog
 
 from vkgateway.controlplane.files import write_file
 from vkgateway.controlplane.pki import Authority, needs_renewal
+from vkgateway.controlplane.plane import SERVICE_CIDR
 from vkgateway.local.realnode import configs, images, manifests
 from vkgateway.local.realnode.cgroups import Cgroups
 from vkgateway.local.realnode.host import TOOL_PATH, Claims, ToolError, run
@@ -101,7 +103,7 @@ class RealNode:
 
     def specs(self) -> tuple[ProcessSpec, ...]:
         """Return the node's processes; containerd first, for without it the kubelet ends at once."""
-        config, programs = self.options.folders.config, self.options.programs
+        config = self.options.folders.config
         kubelet = (
             f"--config={config / 'kubelet.yaml'}",
             f"--kubeconfig={self.options.folders.pki / 'kubelet.kubeconfig'}",
@@ -113,7 +115,7 @@ class RealNode:
             self._spec("containerd", f"--config={config / 'containerd.toml'}", stop_rank=80),
             self._spec("kubelet", *kubelet, stop_rank=90),
             self._spec("kube-proxy", f"--config={config / 'kube-proxy.yaml'}", stop_rank=90),
-            self._spec("coredns", f"-conf={config / 'Corefile'}", path=programs["coredns"], stop_rank=90),
+            self._spec("coredns", f"-conf={config / 'Corefile'}", stop_rank=90, reads=config / "Corefile"),
         )
 
     def import_images(self, *, timeout: float = 60.0) -> None:
@@ -147,13 +149,14 @@ class RealNode:
         self._cgroups.remove()
         self._claims.release(self.options.number)
 
-    def _spec(self, name: str, *arguments: str, stop_rank: int, path: Path | None = None) -> ProcessSpec:
-        program = str(path or self.options.programs[name])
+    def _spec(self, name: str, *arguments: str, stop_rank: int, reads: Path | None = None) -> ProcessSpec:
+        """Describe a process; one that `reads` its file but once starts anew when that says something else."""
+        program = str(self.options.programs[name])
         tools = f"{self.options.programs['containerd-shim-runc-v2'].parent}:{TOOL_PATH}"
         return ProcessSpec(
             name=f"{GROUP}/{name}",
             argv=self._namespaces.enter(program, *arguments),
-            env={"PATH": tools},
+            env={"PATH": tools} | ({"CONFIG_DIGEST": _digest(reads)} if reads is not None else {}),
             stop_rank=stop_rank,
         )
 
@@ -232,6 +235,8 @@ class RealNode:
             kill_all(self._namespaces, self._cgroups)
         self._namespaces.create(mounts=list(self._mounts()), mtu=uplink_mtu())
         run(*f"ip route replace {options.services} via {options.network.node_address}".split())
+        # Addresses that tenants' Services show: nothing on the machine's networks may be taken for them.
+        run(*self._namespaces.enter("ip", "route", "replace", "unreachable", SERVICE_CIDR))
         let_out(options.network)
         self._claims.claim(options.number, settings=forwarding(options.network), directories=())
 
@@ -258,6 +263,10 @@ def remove_files(options: RealNodeOptions) -> None:
     """Remove the node's own folder, images and volumes included; `teardown()` comes first."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(options.directory)
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.exists() else ""
 
 
 def _folder(path: Path) -> str:

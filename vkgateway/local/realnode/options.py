@@ -12,6 +12,9 @@ from vkgateway.model.errors import InputError
 PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr", "kubelet", "kube-proxy", "coredns")
 """What the resolver has to find for a real node; runc, nft, ip and the CNI plugins come from the system."""
 
+FORWARDER_PORT = 54
+"""Beside that of names: there, the node's name server tells the compute cluster's."""
+
 _HIGHEST_NUMBER = 255
 
 
@@ -48,6 +51,11 @@ class Network:
     def node_address(self) -> str:
         """The node's own address (its InternalIP)."""
         return f"10.213.{self.number}.2"
+
+    @property
+    def forwarder(self) -> str:
+        """Where the node's name server answers for names outside every cluster: ADDRESS:PORT."""
+        return f"{self.node_address}:{FORWARDER_PORT}"
 
     @property
     def host_address(self) -> str:

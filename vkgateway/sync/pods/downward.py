@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
@@ -12,7 +12,7 @@ from vkgateway.kube.client import encode
 from vkgateway.model import times
 from vkgateway.model.names import MIRROR_FINALIZER, compute_namespace
 from vkgateway.model.objects import Meta, Object
-from vkgateway.sync.compute import Key, owned_by
+from vkgateway.sync.compute import ComputeLink, Key, owned_by
 from vkgateway.sync.copies import Copies
 from vkgateway.sync.marks import EVICTED, FORWARDED, REQUESTS, RETAKEN
 from vkgateway.sync.metrics import PodMeter
@@ -50,7 +50,10 @@ instead."""
 
 
 class Downward:
-    """Writes below for one tenant's pods; `later(key, seconds)` asks for another look at a pod."""
+    """Writes below for one tenant's pods; `later(key, seconds)` asks for another look at a pod.
+
+    `seen_from(link)` tells what pods in a compute cluster must know of the tenant there.
+    """
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class Downward:
         copies: Copies,
         tokens: Tokens,
         namespace_uid: Callable[[str], str],
+        seen_from: Callable[[ComputeLink], Awaitable[TenantContext]],
         namespace_labels: NamespaceLabels,
         later: Callable[[Key, float], None],
         meter: PodMeter,
@@ -72,6 +76,7 @@ class Downward:
         self._copies = copies
         self._tokens = tokens
         self._namespace_uid = namespace_uid
+        self._seen_from = seen_from
         self._namespace_labels = namespace_labels
         self._later = later
         self._meter = meter
@@ -102,7 +107,7 @@ class Downward:
         said = case.admission
         below = forward_pod(
             whole,
-            tenant=self.tenant,
+            tenant=await self._seen_from(case.link),
             pool=case.binding.pool,
             namespace=below_namespace,
             compute_node=said.node if said is not None else "",

@@ -79,9 +79,17 @@ def test_pods_get_routed_links_and_host_ports_where_there_is_iptables(host_ports
 def test_name_service_answers_for_the_cluster_and_asks_others_for_the_rest() -> None:
     text = configs.corefile(OPTIONS, upstreams=["192.0.2.53", "192.0.2.54"])
     assert text.startswith("cluster.local in-addr.arpa ip6.arpa {\n")
-    assert "  forward . 192.0.2.53 192.0.2.54\n" in text
-    assert text.count("bind 10.213.7.2") == 2
-    assert text.count("{") == text.count("}") == 3
+    assert text.count("  forward . 192.0.2.53 192.0.2.54\n") == 2
+    assert text.count("bind 10.213.7.2") == 4
+    assert text.count("{") == text.count("}") == 6
+
+
+def test_what_tenants_pods_ask_through_knows_no_name_of_the_compute_cluster() -> None:
+    text = configs.corefile(OPTIONS, upstreams=["192.0.2.53"])
+    forwarder = text[text.index("cluster.local:54 ") :]
+    assert "kubernetes" not in forwarder
+    assert forwarder.startswith("cluster.local:54 in-addr.arpa:54 ip6.arpa:54 {\n")
+    assert OPTIONS.network.forwarder == "10.213.7.2:54"
 
 
 def test_name_service_without_upstreams_knows_that_other_names_do_not_exist() -> None:

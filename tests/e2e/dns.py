@@ -1,0 +1,46 @@
+"""Asking a name server, without a resolver's search paths and caches in between (RFC 1035)."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+A = 1
+SRV = 33
+
+
+def ask(server: str, name: str, kind: int = A, *, timeout: float = 5) -> list[str]:
+    """What a server answers over UDP: addresses, or targets with ports as `host:port`; empty where it knows none."""
+    labels = b"".join(bytes([len(label)]) + label.encode() for label in name.rstrip(".").split(".")) + b"\0"
+    question = labels + struct.pack(">HH", kind, 1)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+        link.settimeout(timeout)
+        link.sendto(struct.pack(">HHHHHH", 7, 0x100, 1, 0, 0, 0) + question, (server, 53))
+        answer = link.recv(4096)
+    count = struct.unpack(">H", answer[6:8])[0]
+    at, found = 12 + len(question), []
+    for _ in range(count):
+        _, at = _name(answer, at)
+        sort, _, _, length = struct.unpack(">HHIH", answer[at : at + 10])
+        at += 10
+        if sort == A:
+            found.append(socket.inet_ntoa(answer[at : at + 4]))
+        elif sort == SRV:
+            port = struct.unpack(">H", answer[at + 4 : at + 6])[0]
+            found.append(f"{_name(answer, at + 6)[0]}:{port}")
+        at += length
+    return sorted(found)
+
+
+def _name(answer: bytes, at: int) -> tuple[str, int]:
+    """A name at a place, and where it ends; names may end in a pointer to another place."""
+    labels: list[str] = []
+    end = 0
+    while length := answer[at]:
+        if length >= 0xC0:
+            end = end or at + 2
+            at = struct.unpack(">H", answer[at : at + 2])[0] & 0x3FFF
+            continue
+        labels.append(answer[at + 1 : at + 1 + length].decode())
+        at += 1 + length
+    return ".".join(labels), end or at + 1

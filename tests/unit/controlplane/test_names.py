@@ -1,0 +1,85 @@
+"""Tenants' name servers as processes: their configuration, their ports, and what is done twice."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.unit.controlplane.fakes import FakePrograms, FakeSupervisor
+from tests.unit.controlplane.test_processes import plane, write
+from vkgateway.controlplane.names import PORTS, NameProcesses, _bindable, hosts_file
+from vkgateway.model.errors import UnavailableError
+
+WEB = {"web.default.svc.cluster.local": "10.215.0.20"}
+
+
+def processes(data_dir: Path, supervisor: FakeSupervisor, *, answers: bool = True) -> NameProcesses:
+    return NameProcesses(
+        data_dir=data_dir,
+        supervisor=supervisor,
+        programs=FakePrograms(),
+        address="10.213.0.1",
+        forwarder="10.213.0.2:54",
+        can_bind=lambda _address, _port: True,
+        answers=lambda _address, _port: answers,
+    )
+
+
+@pytest.fixture
+def alpha(tmp_path: Path) -> Path:
+    write(tmp_path / "tenants" / "alpha", plane())
+    return tmp_path / "tenants" / "alpha"
+
+
+async def test_it_reads_the_tenants_services_by_a_certificate_of_its_own(tmp_path: Path, alpha: Path) -> None:
+    supervisor = FakeSupervisor()
+    port = await processes(tmp_path, supervisor).serve("alpha", "local", WEB)
+    text = (alpha / "names-local" / "Corefile").read_text()
+    assert port in PORTS
+    assert text.startswith(f".:{port} {{\n")
+    assert f"kubeconfig {alpha / 'coredns.kubeconfig'}\n" in text
+    assert text.count("forward . 10.213.0.2:54\n") == 1
+    assert text.count("bind 10.213.0.1\n") == 1
+    assert (alpha / "names-local" / "hosts").read_text() == "10.215.0.20 web.default.svc.cluster.local\n"
+    assert "tenant/alpha/names-local" in {state.name for state in await supervisor.list("tenant/alpha")}
+
+
+async def test_another_time_changes_nothing_but_addresses_that_changed(tmp_path: Path, alpha: Path) -> None:
+    supervisor = FakeSupervisor()
+    port = await processes(tmp_path, supervisor).serve("alpha", "local", WEB)
+    corefile = (alpha / "names-local" / "Corefile").stat().st_mtime_ns
+    assert await processes(tmp_path, supervisor).serve("alpha", "local", {}) == port
+    assert (alpha / "names-local" / "Corefile").stat().st_mtime_ns == corefile
+    assert (alpha / "names-local" / "hosts").read_text() == ""
+
+
+@pytest.mark.usefixtures("alpha")
+async def test_no_two_have_the_same_port(tmp_path: Path) -> None:
+    names = processes(tmp_path, FakeSupervisor())
+    ports = [await names.serve("alpha", f"cluster-{number}", {}) for number in range(20)]
+    assert len(set(ports)) == 20
+
+
+@pytest.mark.usefixtures("alpha")
+async def test_without_certificates_or_an_answer_it_is_not_there_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnavailableError, match="no certificate yet"):
+        await processes(tmp_path, FakeSupervisor()).serve("beta", "local", {})
+    monkeypatch.setattr("vkgateway.controlplane.names._READY_SECONDS", 0.0)
+    with pytest.raises(UnavailableError, match="does not answer"):
+        await processes(tmp_path, FakeSupervisor(), answers=False).serve("alpha", "local", {})
+
+
+def test_addresses_are_told_in_a_steady_order() -> None:
+    assert hosts_file({"b.x": "10.0.0.2", "a.x": "10.0.0.1"}) == "10.0.0.1 a.x\n10.0.0.2 b.x\n"
+
+
+def test_a_port_is_free_only_over_udp_too() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        assert not _bindable("127.0.0.1", port)
+    assert _bindable("127.0.0.1", port)

@@ -1,0 +1,181 @@
+"""Tenants' name servers: a CoreDNS each, a process beside the control plane that reads the tenant's own Services."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import re
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from vkgateway.controlplane.drivers.process import Programs, Supervisor
+from vkgateway.controlplane.files import write_file
+from vkgateway.controlplane.layout import COREDNS, PlaneFiles
+from vkgateway.controlplane.plane import CLUSTER_DOMAIN
+from vkgateway.controlplane.ports import Bindable, choose_port
+from vkgateway.model.errors import UnavailableError
+from vkgateway.programs.supervisor.spec import ProcessSpec
+
+log = structlog.get_logger(__name__)
+
+PORTS: Final = range(10000, 20000)
+"""Beside those of API servers, and below those that Linux picks for outgoing connections."""
+
+_STOP_RANK: Final = 60
+_READY_SECONDS: Final = 20.0
+_POLL_SECONDS: Final = 0.1
+_SMALL: Final = {"GOGC": "30", "GOMAXPROCS": "1"}
+"""It answers some hundred questions a second and waits otherwise."""
+_PORT_OF = re.compile(r"^\.:(\d+) \{", re.ASCII)
+
+# `hosts` is asked before `kubernetes` whatever the order here: CoreDNS fixes that when it is built. One block for all
+# zones, since each zone of a block would watch the API server anew. Names of the cluster are not cached, so that
+# what changed is told at once.
+_COREFILE: Final = """\
+.:{port} {{
+  bind {address}
+  errors
+  hosts {hosts} {domain} in-addr.arpa ip6.arpa {{
+    ttl 5
+    reload 1s
+    fallthrough
+  }}
+  kubernetes {domain} in-addr.arpa ip6.arpa {{
+    kubeconfig {kubeconfig}
+    pods insecure
+    ttl 5
+    fallthrough in-addr.arpa ip6.arpa
+  }}
+  forward . {forwarder}
+  cache 30 {{
+    disable success {domain} in-addr.arpa ip6.arpa
+    disable denial {domain} in-addr.arpa ip6.arpa
+  }}
+}}
+"""
+
+
+def corefile(files: PlaneFiles, *, hosts: Path, address: str, port: int, forwarder: str) -> str:
+    """CoreDNS's configuration for one tenant; `forwarder` (HOST:PORT) answers for all names but the cluster's."""
+    return _COREFILE.format(
+        domain=CLUSTER_DOMAIN,
+        address=address,
+        port=port,
+        hosts=hosts,
+        kubeconfig=files.kubeconfig(COREDNS),
+        forwarder=forwarder,
+    )
+
+
+def hosts_file(addresses: Mapping[str, str]) -> str:
+    """Names whose address is another than the tenant's API server says, one a line."""
+    return "".join(f"{address} {name}\n" for name, address in sorted(addresses.items()))
+
+
+class NameProcesses:
+    """Runs them under the supervisor, as `tenant/NAME/names-CLUSTER`; `ProcessDriver.remove` takes them away.
+
+    `address` is where they listen, `forwarder` whom they ask for names that are not the tenant's. Where it is not
+    known that a port is taken, `can_bind` finds out.
+    """
+
+    def __init__(
+        self,
+        *,
+        data_dir: Path,
+        supervisor: Supervisor,
+        programs: Programs,
+        address: str,
+        forwarder: str,
+        can_bind: Bindable | None = None,
+        answers: Callable[[str, int], bool] | None = None,
+    ) -> None:
+        self._data_dir = data_dir
+        self._supervisor = supervisor
+        self._programs = programs
+        self._address = address
+        self._forwarder = forwarder
+        self._can_bind = can_bind or _bindable
+        self._answers = answers or _answers
+        self._choosing = asyncio.Lock()
+
+    async def serve(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> int:
+        """Have one answer for a tenant's pods in a compute cluster; returns its port. Repeatable.
+
+        Raises:
+            UnavailableError: it does not answer yet, or the tenant's certificates have not been made.
+        """
+        files = PlaneFiles(self._data_dir / "tenants" / tenant)
+        if not files.kubeconfig(COREDNS).exists():
+            raise UnavailableError(f"the name server of tenant {tenant!r} has no certificate yet")
+        folder = files.directory / f"names-{cluster}"
+        path = folder / "Corefile"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        program = (await self._programs.resolve("coredns"))["coredns"]
+        _write(folder / "hosts", hosts_file(addresses))
+        async with self._choosing:
+            port = _port_in(path) or self._choose(tenant, cluster)
+            text = corefile(files, hosts=folder / "hosts", address=self._address, port=port, forwarder=self._forwarder)
+            _write(path, text)
+        spec = ProcessSpec(
+            name=f"tenant/{tenant}/names-{cluster}",
+            argv=(str(program), f"-conf={path}"),
+            env={**_SMALL, "VKGATEWAY_TRUST": files.trust()},
+            stop_rank=_STOP_RANK,
+            stop_timeout=3.0,
+        )
+        await self._supervisor.ensure(spec)
+        await self._wait(tenant, port)
+        return port
+
+    def _choose(self, tenant: str, cluster: str) -> int:
+        given = {port: str(path.parent) for path in self._corefiles() if (port := _port_in(path))}
+        name = f"{tenant}/{cluster}"
+        return choose_port(name, wanted=0, given=given, address=self._address, ports=PORTS, can_bind=self._can_bind)
+
+    def _corefiles(self) -> Iterator[Path]:
+        return self._data_dir.glob("tenants/*/names-*/Corefile")
+
+    async def _wait(self, tenant: str, port: int) -> None:
+        deadline = asyncio.get_running_loop().time() + _READY_SECONDS
+        while not await asyncio.to_thread(self._answers, self._address, port):
+            if asyncio.get_running_loop().time() > deadline:
+                raise UnavailableError(f"the name server of tenant {tenant!r} does not answer")
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+def _write(path: Path, text: str) -> None:
+    if not path.exists() or path.read_text() != text:
+        write_file(path, text.encode())
+
+
+def _port_in(path: Path) -> int:
+    """The port that a Corefile names, 0 without one."""
+    try:
+        found = _PORT_OF.search(path.read_text())
+    except FileNotFoundError:
+        return 0
+    return int(found[1]) if found else 0
+
+
+def _bindable(address: str, port: int) -> bool:
+    """Whether a name server could listen there now, over UDP and TCP."""
+    family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        with socket.socket(family, kind) as attempt:
+            try:
+                attempt.bind((address, port))
+            except OSError:
+                return False
+    return True
+
+
+def _answers(address: str, port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=1):
+        return True
+    return False

@@ -1,0 +1,164 @@
+"""Where a tenant's pods ask for names, who answers, and where they find its API server at the usual port."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final, Protocol
+
+import structlog
+
+from vkgateway.kube import errors
+from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.ownservices import Endpoint, OwnService, Port
+from vkgateway.sync.services import Services
+from vkgateway.translate.context import TenantContext
+
+log = structlog.get_logger(__name__)
+
+_DNS_PORTS: Final = (Port("dns", "UDP", 53), Port("dns-tcp", "TCP", 53))
+_API_PORTS: Final = (Port("https", "TCP", 443),)
+
+
+class NameServers(Protocol):
+    """Runs tenants' name servers; every call may be repeated."""
+
+    @property
+    def forwarder(self) -> Endpoint | None:
+        """Who answers for a tenant that has no Services; None: nobody answers for any tenant's names."""
+
+    async def serve(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> Endpoint:
+        """Have a name server answer for a tenant's pods in one compute cluster, over UDP and TCP.
+
+        `addresses` maps names of Services to their cluster addresses there. Raises UnavailableError while it does not
+        answer.
+        """
+
+
+class Names:
+    """One tenant's names in all its compute clusters.
+
+    The addresses that stand in pods never change; who answers there does. While the tenant has no Service, names are
+    answered by the platform's forwarder, which knows no cluster's, and so an idle tenant costs no name server.
+    `wake()` asks for a `refresh`.
+    """
+
+    def __init__(
+        self, tenant: TenantContext, servers: NameServers | None, services: Services, *, wake: Callable[[], None]
+    ) -> None:
+        self.tenant = tenant
+        self._servers = servers
+        self._services = services
+        self._wake = wake
+        self._dns = _dns_service(tenant.name)
+        self._api = _api_service(tenant.name)
+
+    @property
+    def served(self) -> bool:
+        """Whether anybody answers for tenants' names at all."""
+        return self._servers is not None and self._servers.forwarder is not None
+
+    async def seen_from(self, link: ComputeLink) -> TenantContext:
+        """Return the tenant as its pods in a compute cluster must know it: who answers for names, where its server is.
+
+        Raises ApiError where the cluster cannot be asked now; what it refuses for good leaves pods with their node's
+        resolver.
+        """
+        if self._servers is None or self._servers.forwarder is None:
+            return self.tenant
+        dns, api = self._dns.found(link), self._api.found(link)
+        if dns is not None and api is not None:
+            return self._with(dns.cluster_ip, api.cluster_ip)
+        try:
+            nameserver = await self._dns.ensure(link, to=self._servers.forwarder)
+            api_service = await self._api.ensure(link, to=self._server) if _is_address(self._server.address) else ""
+        except errors.ApiError as error:
+            if error.transient:
+                raise
+            log.warning("no name service", tenant=self.tenant.name, compute=link.name, error=error.message)
+            return self.tenant
+        if dns is None:
+            self._wake()
+        return self._with(nameserver, api_service)
+
+    def _with(self, nameserver: str, api_service: str) -> TenantContext:
+        return replace(self.tenant, dns_servers=(nameserver,) if nameserver else (), api_service=api_service)
+
+    async def refresh(self, links: Mapping[str, ComputeLink]) -> None:
+        """Have the right server answer, with the right addresses, wherever pods of the tenant may ask."""
+        for link in links.values():
+            if not self.served or not link.services_trusted:
+                continue
+            await self._api.lead(link, to=self._server)
+            # As long as it is not known what Services there are, whoever answers goes on.
+            if self._services.complete and (self._dns.found(link) is not None or link.name in self._dns.given):
+                await self._dns.lead(link, to=await self._answering(link))
+
+    @property
+    def _server(self) -> Endpoint:
+        return Endpoint(self.tenant.api_host, self.tenant.api_port)
+
+    async def _answering(self, link: ComputeLink) -> Endpoint:
+        assert self._servers is not None
+        forwarder = self._servers.forwarder
+        assert forwarder is not None
+        if not self._services.own():
+            # One that runs already is left running: it may be needed again, and costs little.
+            return forwarder
+        return await self._servers.serve(self.tenant.name, link.name, self._told(link))
+
+    def _told(self, link: ComputeLink) -> dict[str, str]:
+        """The Services whose address below is another than above: those are the ones to be told."""
+        domain = self.tenant.cluster_domain
+        found: dict[str, str] = {}
+        if (api := self._api.found(link)) is not None:
+            found[f"kubernetes.default.svc.{domain}"] = api.cluster_ip
+        for (namespace, name), above in self._services.own().items():
+            below = self._services.below(link, (namespace, name))
+            if below is not None and below.cluster_ip and below.cluster_ip != above.cluster_ip:
+                found[f"{name}.{namespace}.svc.{domain}"] = below.cluster_ip
+        return found | self._aliases(found)
+
+    def _aliases(self, told: Mapping[str, str]) -> dict[str, str]:
+        """Services that are another name of one that is told of, or of such another name.
+
+        A name server that follows an ExternalName asks itself only for what it read from the API server.
+        """
+        domain = self.tenant.cluster_domain
+        targets = {
+            f"{name}.{namespace}.svc.{domain}": str(view.spec.get("externalName") or "").rstrip(".").lower()
+            for (namespace, name), view in self._services.own().items()
+            if view.spec.get("type") == "ExternalName"
+        }
+        found: dict[str, str] = {}
+        for name, target in targets.items():
+            seen, last = {name}, target
+            while last not in told and last in targets and last not in seen:
+                seen.add(last)
+                last = targets[last]
+            if last in told:
+                found[name] = told[last]
+        return found
+
+
+async def remove_names(link: ComputeLink, tenant: str) -> None:
+    """Remove what `Names` made in a compute cluster for a tenant that goes. Repeatable; raises ApiError."""
+    for service in (_dns_service(tenant), _api_service(tenant)):
+        await service.remove(link)
+
+
+def _dns_service(tenant: str) -> OwnService:
+    return OwnService(tenant, f"dns-{tenant}", _DNS_PORTS)
+
+
+def _api_service(tenant: str) -> OwnService:
+    return OwnService(tenant, f"api-{tenant}", _API_PORTS)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
