@@ -45,11 +45,16 @@ class Cleaner:
         ]
         return cls(tuple((old, new) for old, new in pairs if old and new and old != new))
 
-    def clean(self, text: str) -> str:
-        """The text without what is to be hidden; the very same text if nothing of it is in it."""
+    def clean_names(self, text: str) -> str:
+        """The text with the names replaced and all else as it is: for what a container itself has written."""
         for old, new in self.replacements:
             if old in text:
                 text = _alone(old).sub(lambda _, new=new: new, text)  # type: ignore[misc]
+        return text
+
+    def clean(self, text: str) -> str:
+        """The text without what is to be hidden; the very same text if nothing of it is in it."""
+        text = self.clean_names(text)
         if "--" in text:
             text = _ELSEWHERE.sub(_HIDDEN_OBJECT, text)
         if "/run/" in text or "/var/" in text or "/etc/" in text:

@@ -26,6 +26,9 @@ READINESS_GATES_ANNOTATION: Final = "vkgateway.io/readiness-gates"
 """Condition types of the tenant pod's readiness gates. They are judged above, where their conditions are set."""
 
 
+_OUR_LABELS: Final = frozenset({TENANT_LABEL, POOL_LABEL})
+
+
 def forward_metadata(
     pod: Object, *, tenant: TenantContext, pool: PoolContext, namespace: str, derived: Mapping[str, str]
 ) -> Object:
@@ -33,11 +36,12 @@ def forward_metadata(
     of the tenant's pod that each holds.
     """
     source = pod["metadata"]
+    labels = forward_labels(source, tenant=tenant, pool=pool)
     return {
         "name": source["name"],
         "namespace": namespace,
-        "labels": forward_labels(source, tenant=tenant, pool=pool),
-        "annotations": forward_annotations(pod, tenant=tenant, derived=derived),
+        "labels": labels,
+        "annotations": forward_annotations(pod, tenant=tenant, labels=labels, derived=derived),
         "finalizers": [MIRROR_FINALIZER],
     }
 
@@ -50,13 +54,18 @@ def forward_labels(source: Mapping[str, Any], *, tenant: TenantContext, pool: Po
     return labels
 
 
-def forward_annotations(pod: Object, *, tenant: TenantContext, derived: Mapping[str, str]) -> dict[str, str]:
-    """Annotations of the compute pod: the tenant's, ownership, and what later steps must find again."""
+def forward_annotations(
+    pod: Object, *, tenant: TenantContext, labels: Mapping[str, str], derived: Mapping[str, str]
+) -> dict[str, str]:
+    """Annotations of the compute pod: the tenant's, ownership, and what later steps must find again.
+
+    `labels` are those of the compute pod (`forward_labels`).
+    """
     source = pod["metadata"]
-    labels = forwardable(source.get("labels"), tenant, is_ours=is_reserved)
     annotations = forwardable(source.get("annotations"), tenant, is_ours=is_reserved_annotation)
-    if labels or annotations:
-        annotations[COPIED_ANNOTATION] = f"{','.join(sorted(labels))};{','.join(sorted(annotations))}"
+    copied = sorted(labels.keys() - _OUR_LABELS)
+    if copied or annotations:
+        annotations[COPIED_ANNOTATION] = f"{','.join(copied)};{','.join(sorted(annotations))}"
     gates = (pod.get("spec") or {}).get("readinessGates")
     if gates:
         annotations[READINESS_GATES_ANNOTATION] = ",".join(gate["conditionType"] for gate in gates)

@@ -74,7 +74,7 @@ def _metadata_changes(tenant_pod: Object, compute_pod: Object, *, tenant: Tenant
     annotations: Mapping[str, str] = below.get("annotations") or {}
     derived = downward.derived_annotations(tenant_pod, staying=tenant.staying_prefixes)
     wanted_labels = forward_labels(tenant_pod["metadata"], tenant=tenant, pool=pool)
-    wanted_annotations = forward_annotations(tenant_pod, tenant=tenant, derived=derived)
+    wanted_annotations = forward_annotations(tenant_pod, tenant=tenant, labels=wanted_labels, derived=derived)
     copied_labels, copied_annotations = copied_keys(annotations)
     changes = {
         "labels": _map_changes(wanted_labels, labels, copied_labels, is_ours=is_reserved),

@@ -66,6 +66,9 @@ _OF_CONTAINERS: Final = frozenset(
 )
 """The same of a container's status."""
 
+_ENDED_BY_ITSELF: Final = frozenset({"Completed", "Error", "OOMKilled"})
+"""Reasons of containers that ran: the message that goes with one is the container's own (its termination log)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
@@ -162,8 +165,9 @@ def _wanted(
     cleaner = Cleaner.for_pod(compute_pod, hide=hide, node_name=node_name, node_ip=node_ip)
     wanted = {key: value for key, value in status.items() if key not in _STAYS}
     wanted.setdefault("phase", "Pending")
-    for key in wanted.keys() - _KNOWN:
-        wanted[key] = cleaner.clean_all(wanted[key])
+    if not _KNOWN.issuperset(wanted):
+        for key in wanted.keys() - _KNOWN:
+            wanted[key] = cleaner.clean_all(wanted[key])
     for key in _CONTAINER_KINDS & wanted.keys():
         wanted[key] = _container_statuses(wanted[key], cleaner)
     if "message" in wanted:
@@ -212,12 +216,13 @@ def _container_statuses(statuses: Sequence[Object], cleaner: Cleaner) -> list[Ob
 
 
 def _container_status(status: Object, cleaner: Cleaner) -> Object:
-    if not status.keys() <= _OF_CONTAINERS:
+    if not _OF_CONTAINERS.issuperset(status):
         status = {key: value if key in _OF_CONTAINERS else cleaner.clean_all(value) for key, value in status.items()}
     for key in ("state", "lastState"):
         for name, details in (status.get(key) or {}).items():
             text = details.get("message")
-            if text and (cleaned := cleaner.clean(text)) != text:
+            clean = cleaner.clean_names if details.get("reason") in _ENDED_BY_ITSELF else cleaner.clean
+            if text and (cleaned := clean(text)) != text:
                 status = {**status, key: {**status[key], name: {**details, "message": cleaned}}}
     return status
 

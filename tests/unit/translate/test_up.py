@@ -240,6 +240,19 @@ def test_messages_show_no_host_namespace_uid_or_path() -> None:
     assert patch["containerStatuses"][1]["lastState"]["terminated"]["message"] == clean
 
 
+@pytest.mark.parametrize(("reason", "own"), [("Error", True), ("Completed", True), ("StartError", False)])
+def test_what_a_container_wrote_itself_keeps_its_paths(reason: str, own: bool) -> None:
+    text = "cannot read /etc/kubernetes/mine nor set--a/b, on host-17"
+    ended = {"terminated": {"exitCode": 1, "reason": reason, "message": text}}
+    patch = mirror(running(containerStatuses=[{"name": "a", "state": ended, "lastState": {}}]), PENDING)
+    assert patch is not None
+    told = patch["containerStatuses"][0]["state"]["terminated"]["message"]
+    if own:
+        assert told == "cannot read /etc/kubernetes/mine nor set--a/b, on a100.local"
+    else:
+        assert told == "cannot read (a path of the node) nor (an object elsewhere), on a100.local"
+
+
 @pytest.mark.parametrize(
     ("text", "clean"),
     [
