@@ -14,13 +14,13 @@ from typing import Final
 from vkgateway.kubelet.target import PlacedPod
 
 _OURS: Final = "--"
-_LINE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} ([^{} ]+(?: -?\d+)?)")
+_LINE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} ([+-]?(?:Inf|NaN|[0-9.]+(?:[eE][+-]?\d+)?)(?: -?\d+)?)")
 _LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _NAMESPACE: Final = re.compile(r'[{,]namespace="([^"\\]*)"')
+_POD: Final = re.compile(r'[{,]pod="([^"\\]*)"')
 _SOME_POD: Final = re.compile(r"pod[0-9a-f]{8}-[0-9a-f]{4}-")
 _TENANTS: Final = frozenset(("container", "namespace", "pod", "pod_uid", "id", "image", "name"))
 """Labels whose values are the tenant's words, or are made here."""
-_POD: Final = re.compile(r'[{,]pod="([^"\\]*)"')
 
 Key = tuple[str, str]
 """Namespace and name of a compute pod."""

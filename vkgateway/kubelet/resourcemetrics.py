@@ -6,6 +6,7 @@ Kubernetes 1.36.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -55,14 +56,21 @@ def pod_usages(told: Iterable[tuple[PlacedPod, NodeText]]) -> list[PodUsage]:
         values: dict[str, float] = {}
         stamps: list[float] = []
         for line in text.pods.get((pod.namespace, pod.name), ()):
-            if line.name in (_CPU, _MEMORY, _SWAP):
-                value, _, stamp = line.rest.partition(" ")
-                values[line.name] = float(value)
+            value, _, stamp = line.rest.partition(" ")
+            if line.name in (_CPU, _MEMORY, _SWAP) and math.isfinite(amount := _number(value)):
+                values[line.name] = amount
                 stamps.extend([int(stamp) / 1000] if stamp else [])
         if values:
             amounts = values.get(_CPU), values.get(_MEMORY), values.get(_SWAP)
             found.append(PodUsage(pod.tenant_uid, *amounts, max(stamps, default=None)))
     return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 class _Families(Collector):

@@ -165,6 +165,14 @@ async def test_resource_metrics_are_a_kubelets(world: World) -> None:
     assert len([line for line in lines if line.startswith("# TYPE")]) == 8
 
 
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "many", "1_0x"])
+async def test_figures_that_are_none_do_not_count(world: World, value: str) -> None:
+    said = world.nodes.says["gpu-host-7"]["metrics/resource"]
+    world.nodes.says["gpu-host-7"]["metrics/resource"] = said.replace(b"} 5.0 ", f"}} {value} ".encode())
+    body = (await world.get(f"{NODE}/metrics/resource"))[2]
+    assert b"\nnode_cpu_usage_seconds_total 2.0 1767323045123\n" in body
+
+
 async def test_only_cpu_and_memory_are_asked_for_where_no_more_is_needed(world: World) -> None:
     await world.get(f"{NODE}/stats/summary?only_cpu_and_memory=true")
     assert {tuple(asked.query) for asked in world.endpoint.compute.asked} == {(("only_cpu_and_memory", "true"),)}
