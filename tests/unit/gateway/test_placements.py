@@ -1,0 +1,67 @@
+"""Which compute pods stand for a tenant's pods on a virtual node: all marks must agree."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import pytest
+
+from vkgateway.gateway.placements import placed_pods, pod_target
+from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod, decode_tenant_pod
+
+
+class Link:
+    """The part of a compute cluster that is looked at."""
+
+    client = object()
+
+    def __init__(self, *pods: ComputePodView) -> None:
+        self.pods = list(pods)
+
+    def pods_of(self, _tenant: str) -> list[ComputePodView]:
+        return self.pods
+
+    def pod(self, _tenant: str, key: Key) -> ComputePodView | None:
+        return next((pod for pod in self.pods if pod.tenant_key == key), None)
+
+
+def above(uid: str = "above", node: str = "a100.local") -> Any:
+    metadata = {"name": "web", "namespace": "default", "uid": uid}
+    return decode_tenant_pod(json.dumps({"metadata": metadata, "spec": {"nodeName": node}}).encode())
+
+
+def below(uid: str = "below", of: str = "above", node: str = "gpu-host-7", phase: str = "Running") -> ComputePodView:
+    annotations = {"vkgateway.io/namespace": "default", "vkgateway.io/name": "web", "vkgateway.io/uid": of}
+    metadata = {"name": "web", "namespace": "alpha--default", "uid": uid, "annotations": annotations}
+    document = {"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": phase}}
+    return decode_compute_pod(json.dumps(document).encode())
+
+
+@pytest.mark.parametrize(
+    ("pod", "compute", "count"),
+    [
+        (above(), below(), 1),
+        (above(), below(of="another"), 0),
+        (above(node="v100.local"), below(), 0),
+        (above(), below(node=""), 0),
+    ],
+)
+def test_only_what_agrees_is_told(pod: Any, compute: ComputePodView, count: int) -> None:
+    link = cast("ComputeLink", Link(compute))
+    found = placed_pods("alpha", {("default", "web"): pod}, link=link, node="a100.local")
+    assert len(found) == count
+    assert placed_pods("alpha", {}, link=link, node="a100.local") == []
+
+
+@pytest.mark.parametrize(
+    ("now", "alive"),
+    [([below()], True), ([below(phase="Failed")], False), ([below(uid="new")], False), ([], False)],
+)
+def test_a_target_lives_as_long_as_that_very_pod_runs(now: list[ComputePodView], alive: bool) -> None:
+    link = Link(below())
+    target = pod_target("alpha", above(), below(), link=cast("ComputeLink", link))
+    assert target.alive()
+    link.pods = now
+    assert target.alive() is alive
