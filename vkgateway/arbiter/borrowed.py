@@ -4,42 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
+import numpy as np
+
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.facts import Band, Pod
+from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.forecast import Reservation, earliest
 from vkgateway.arbiter.ledger import Ledger
-from vkgateway.arbiter.line import in_turn
 from vkgateway.arbiter.plans import among, make_room, place_now
 from vkgateway.arbiter.standing import Standing
+from vkgateway.arbiter.turn import Turn
 from vkgateway.arbiter.victims import choose
 
 
-def start_borrowed(ledger: Ledger) -> list[Ask]:
-    """Start whoever fits into what is free; returns all that were asked, in their turn."""
-    turn = []
-    step = _Step(ledger)
-    for ask in in_turn(
-        ledger.waiting(), lambda ask: share(ledger, ask), ledger.policy, ledger.now, booked=lambda: ledger.booked
-    ):
-        turn.append(ask)
+def start_borrowed(ledger: Ledger) -> IntArray:
+    """Start whoever fits into what is free; returns all, as indices of `Ledger.needy`, in their turn."""
+    turn = Turn(ledger.needy, ledger.waiting(), lambda ask: share(ledger, ask), ledger.policy, ledger.now)
+    step, booked = _Step(ledger, turn), ledger.booked
+    while (ask := turn.next(booked=ledger.booked != booked)) is not None:
+        booked = ledger.booked
         step.try_all(ask)
-    return turn
+    return turn.order()
 
 
-def overtaken(ledger: Ledger, turn: Iterable[Ask]) -> bool:
+def overtaken(ledger: Ledger, turn: IntArray) -> bool:
     """Whether somebody who was refused for a kept place would be asked first, as shares are after all that started."""
     kept = [standing.reservation for standing in ledger.standings.values() if standing.reservation is not None]
     refused = {kind for each in kept for kind in each.refused}
     if not refused:
         return False
-    first: dict[str, Ask] = {}
-    tenants: set[str] = set()
-    for ask in turn:
-        if ask.gang.id not in ledger.started and ask.gang.id not in ledger.plans:
-            first.setdefault(ask.gang.tenant, ask)
-            if ask.kind in refused:
-                tenants.add(ask.gang.tenant)
-    keys = {tenant: (share(ledger, ask), ask.gang.created, tenant) for tenant, ask in first.items()}
+    left = turn[np.isin(turn, ledger.waiting())]
+    needy = ledger.needy
+    firsts = left[np.unique(needy.tenant[left], return_index=True)[1]]
+    first = [needy.asks[index] for index in firsts.tolist()]
+    keys = {ask.tenant: (share(ledger, ask), ask.gang.created, ask.tenant) for ask in first}
+    behind = np.isin(needy.tenant[firsts], needy.tenant[left[np.isin(needy.kind[left], list(refused))]])
+    tenants = {ask.tenant for ask, is_behind in zip(first, behind.tolist(), strict=True) if is_behind}
     holders = [ledger.asks[each.gang].tenant for each in kept]
     last = max(keys[tenant] for tenant in holders)
     return any(keys[tenant] < last for tenant in tenants if tenant not in holders)
@@ -48,25 +48,22 @@ def overtaken(ledger: Ledger, turn: Iterable[Ask]) -> bool:
 class _Step:
     """The step under way. In it room only shrinks: what did not fit for one gang is not tried for its equals."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, turn: Turn) -> None:
         self._ledger = ledger
+        self._turn = turn
         self._failed: set[Hashable] = set()
-        self._hopeless: set[tuple[str, int, bool]] = set()
 
     def try_all(self, ask: Ask) -> None:
         """Start it, or make room for it, or keep a place for it."""
-        key = ask.gang.tenant, ask.kind, self._aged(ask)
-        if key in self._hopeless:
-            return
         standings = list(self._ledger.pools(ask))
         pools = [standing for standing in standings if not standing.beyond_limit(ask.tenant, ask.core)]
         if any(self.start(standing, ask) for standing in pools):
             return
         if any(self.make_room(standing, ask) for standing in pools):
             self._failed.clear()
-            self._hopeless.clear()
+            self._turn.hope_again()
         elif not any(self.reserve(standing, ask) for standing in pools) and not self._alone(standings, ask):
-            self._hopeless.add(key)
+            self._turn.give_up()
 
     def _aged(self, ask: Ask) -> bool:
         return self._ledger.now - ask.gang.created >= self._ledger.policy.age_cap
@@ -131,12 +128,10 @@ def share(ledger: Ledger, ask: Ask) -> float:
 
 def start_in(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) -> bool:
     """Start these pods in what is free and not kept for somebody else, if they all fit."""
-    behind, nodes = "", find_behind(ledger, standing, ask, pods)
+    behind, nodes = "", _take_behind(ledger, standing, ask, pods)
     kept = standing.reservation
     if nodes is None and kept is not None and kept.may_lend(ask.gang, ledger.now):
         behind, nodes = kept.gang, place_now(standing, ask, pods)
-    elif nodes is not None:
-        standing.take(pods, nodes)
     if nodes is None:
         return False
     guaranteed = ask.gang.band is Band.GUARANTEED
@@ -147,16 +142,28 @@ def start_in(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) 
 
 def find_behind(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, str] | None:
     """A place that takes nothing from the reservation; the room is left as it was."""
+    mark = standing.room.mark()
+    nodes = _take_behind(ledger, standing, ask, pods)
+    standing.room.undo(mark)
+    return nodes
+
+
+def _take_behind(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, str] | None:
+    """The same, and it is taken."""
     mark, kept = standing.room.mark(), standing.reservation
     nodes = place_now(standing, ask, pods)
-    standing.room.undo(mark)
-    if nodes is None or kept is None or kept.lets(standing.ends, ask.gang, ledger.now):
+    if nodes is not None and (kept is None or kept.lets(standing.ends, ask.gang, ledger.now)):
         return nodes
+    standing.room.undo(mark)
+    if nodes is None or kept is None:
+        return None
     kept.narrow(standing.room)
     nodes = place_now(standing, ask, pods)
     standing.room.undo(mark)
     if nodes is None:
         kept.refused.add(ask.kind)
+    else:
+        standing.take(pods, nodes)
     return nodes
 
 

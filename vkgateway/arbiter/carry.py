@@ -9,6 +9,7 @@ from vkgateway.arbiter.asks import Ask, read
 from vkgateway.arbiter.decisions import Hold
 from vkgateway.arbiter.facts import Gang, Pod, PodState, Policy, Pool, PoolKey, Quota, Snapshot
 from vkgateway.arbiter.standing import Standing
+from vkgateway.arbiter.waiting import Waiting
 
 _KINDS = 1 << 20
 
@@ -23,6 +24,8 @@ class Carry:
     def __init__(self) -> None:
         self._policy: Policy | None = None
         self._quotas: tuple[Quota, ...] = ()
+        self._gangs: tuple[Gang, ...] = ()
+        """Those of the last snapshot."""
         self._told: dict[str, Gang] = {}
         self._kinds: dict[Hashable, int] = {}
         self.gangs: dict[str, Gang] = {}
@@ -33,6 +36,10 @@ class Carry:
         self.unreadable: dict[str, Hold] = {}
         self.asks: dict[str, Ask] = {}
         """Gangs of which something waits."""
+        self.waiting = Waiting()
+        """Those of them that ask for a core."""
+        self._waits: dict[str, Ask | None] = {}
+        """What has changed about them."""
 
     def clear(self) -> None:
         """Forget everything."""
@@ -45,11 +52,12 @@ class Carry:
             self._policy = snapshot.policy
         new = self._follow_pools(snapshot)
         changes = self._changed(snapshot.gangs)
-        if len(snapshot.gangs) != len(self._told) + sum(name not in self._told for name, _ in changes):
-            changes += self._gone(snapshot.gangs)
         seen = {name for name, _ in changes}
         changes += [(name, self._told[name]) for name in self._moving if name not in seen]
         self._take_in(changes, now, new)
+        if self._waits:
+            self.waiting.change(self._waits)
+            self._waits = {}
 
     def _follow_pools(self, snapshot: Snapshot) -> list[Standing]:
         """Returns the standings that know nothing yet."""
@@ -74,13 +82,12 @@ class Carry:
         self.standings = {key: self.standings[key] for key in pools}
         return new
 
-    def _changed(self, gangs: Sequence[Gang]) -> list[tuple[str, Gang | None]]:
-        known = self._told
-        return [(gang.id, gang) for gang in gangs if known.get(gang.id) is not gang]
-
-    def _gone(self, gangs: Sequence[Gang]) -> list[tuple[str, Gang | None]]:
-        there = {gang.id for gang in gangs}
-        return [(name, None) for name in self._told if name not in there]
+    def _changed(self, gangs: tuple[Gang, ...]) -> list[tuple[str, Gang | None]]:
+        """Gangs that are new or others than before, and the names of those that have gone."""
+        before, self._gangs = self._gangs, gangs
+        came, gone = _differences(before, gangs)
+        changes: dict[str, Gang | None] = {gang.id: gang for gang in came}
+        return [*changes.items(), *((gang.id, None) for gang in gone if gang.id not in changes)]
 
     def _take_in(self, changes: Sequence[tuple[str, Gang | None]], now: float, new: Sequence[Standing]) -> None:
         by_pool: dict[PoolKey, list[tuple[Gang | None, Gang | None]]] = {key: [] for key in self.standings}
@@ -100,7 +107,8 @@ class Carry:
             standing.take_in(by_pool[key])
 
     def _keep(self, name: str, told: Gang | None, gang: Gang | None) -> None:
-        self.asks.pop(name, None)
+        if self.asks.pop(name, None) is not None:
+            self._waits[name] = None
         self.unreadable.pop(name, None)
         if told is None or gang is None:
             for known in (self.gangs, self._told, self._moving):
@@ -114,6 +122,7 @@ class Carry:
         found = read(gang, self._kind)
         if isinstance(found, Ask):
             self.asks[name] = found
+            self._waits[name] = found if found.core else None
         elif found is not None:
             self.unreadable[name] = found
 
@@ -128,6 +137,33 @@ class Carry:
         self._kinds = {}
         for name, ask in self.asks.items():
             self.asks[name] = replace(ask, kind=self._kinds.setdefault(ask.what, len(self._kinds)))
+        self._waits = {name: ask if ask.core else None for name, ask in self.asks.items()} | {
+            name: None for name in self.waiting.names if name not in self.asks
+        }
+
+
+def _differences(before: Sequence[Gang], after: Sequence[Gang]) -> tuple[list[Gang], list[Gang]]:
+    """Gangs that are there and were not as they are, and those that were there and are not as they were.
+
+    Of hundreds of thousands most are the same objects, in the order of their names: of these not even the memory is
+    touched. In another order it may be more than have changed.
+    """
+    came: list[Gang] = []
+    gone: list[Gang] = []
+    first = second = 0
+    while first < len(before) and second < len(after):
+        old, new = before[first], after[second]
+        if old is new:
+            first += 1
+            second += 1
+            continue
+        if old.id <= new.id:
+            gone.append(old)
+            first += 1
+        if new.id <= old.id:
+            came.append(new)
+            second += 1
+    return came + list(after[second:]), gone + list(before[first:])
 
 
 def _in(gang: Gang, key: PoolKey) -> bool:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.borrowed import overtaken, start_borrowed
 from vkgateway.arbiter.carry import Carry
 from vkgateway.arbiter.decisions import Decisions
 from vkgateway.arbiter.elastic import grow
 from vkgateway.arbiter.facts import Snapshot
+from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.guaranteed import start_guaranteed
 from vkgateway.arbiter.holds import explain
 from vkgateway.arbiter.ledger import Ledger
@@ -81,7 +80,7 @@ def _rewind(carry: Carry) -> None:
         standing.rewind()
 
 
-def _unsettled(ledger: Ledger, found: Decisions, turn: Sequence[Ask]) -> bool:
+def _unsettled(ledger: Ledger, found: Decisions, turn: IntArray) -> bool:
     """Whether another round may decide more."""
     if found.evicts or found.reprieves or found.promotes or ledger.planned():
         return True  # of those planned for before, some are so no more: what was kept for them is not free yet
@@ -92,7 +91,7 @@ def _unsettled(ledger: Ledger, found: Decisions, turn: Sequence[Ask]) -> bool:
     return bool(found.admits) and overtaken(ledger, turn)
 
 
-def _round(ledger: Ledger) -> Sequence[Ask]:
+def _round(ledger: Ledger) -> IntArray:
     """All of the steps; returns the gangs that borrow, in their turn."""
     keep_plans(ledger, borrowed=False)
     start_guaranteed(ledger)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 from vkgateway.arbiter.facts import Plan, PoolKey
 
 
@@ -67,9 +69,11 @@ class Promote:
     pods: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
-    """A gang, or the waiting rest of one, does not start now."""
+class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A gang, or the waiting rest of one, does not start now.
+
+    There may be a hundred thousand in each cycle, and a struct is made in a quarter of the time of a dataclass.
+    """
 
     gang: str
     code: HoldCode
@@ -77,7 +81,7 @@ class Hold:
     """For the tenant to read: names no other tenant, none of its gangs, no compute node."""
     behind: str = ""
     """The gang ahead for which room is kept; not for other tenants to read."""
-    numbers: Mapping[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, float] = msgspec.field(default_factory=dict)
     place: int = 0
     """Gangs of the same pool before it, plus one; 0 where it does not stand in line."""
     earliest: float | None = None

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
+from msgspec.structs import replace
+
 from vkgateway.arbiter.accounts import total_of
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.decisions import Hold, HoldCode
 from vkgateway.arbiter.ends import End
 from vkgateway.arbiter.facts import Pod, PoolKey
+from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.forecast import Reservation, earliest
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.placement import largest, place
@@ -22,53 +26,55 @@ _LOOKS = 16
 """For so many gangs of a pool it is foreseen when they start; for those behind them it is not known."""
 
 
-def explain(ledger: Ledger, turn: Sequence[Ask]) -> Iterator[Hold]:
-    """A hold for each gang of which something waits; `turn`: those that borrow, in their order."""
-    yield from ledger.unreadable
+def explain(ledger: Ledger, turn: IntArray) -> list[Hold]:
+    """A hold for each gang of which something waits; `turn`: those that borrow, as told by `start_borrowed`."""
+    holds = list(ledger.unreadable)
     places: Counter[PoolKey] = Counter()
     for name in sorted(ledger.plans):
         key = ledger.plans[name].pool
         places[key] += 1
-        yield _for(_eviction(ledger, ledger.asks[name]), name, place=places[key])
-    yield from _in_line(ledger, turn, places)
-    yield from _rests(ledger)
+        holds.append(replace(_eviction(ledger, ledger.asks[name]), place=places[key]))
+    holds += _in_line(ledger, turn, places)
+    holds += _rests(ledger)
+    return holds
 
 
-def _in_line(ledger: Ledger, turn: Sequence[Ask], places: Counter[PoolKey]) -> Iterator[Hold]:
-    # Equals of a tenant wait for the same reason.
-    known: dict[tuple[str, int], tuple[Hold, Standing | None]] = {}
-    forecasts = {key: _Forecast(ledger, standing) for key, standing in ledger.standings.items()}
-    done = ledger.started.keys() | ledger.plans.keys()
-    for ask in turn:
-        gang = ask.gang
-        if gang.id in done:
-            continue
-        alike = gang.tenant, ask.kind
-        found = known.get(alike)
-        if found is None:
-            found = known[alike] = _why(ledger, ask)
-        hold, standing = found
-        if standing is None:
-            yield _for(hold, gang.id)
-            continue
-        key = standing.pool.key
-        places[key] += 1
-        early = likely = None
-        if hold.code in _FORESEEN and forecasts[key].left:
-            early, likely = forecasts[key].next(ask)
-        yield _for(hold, gang.id, place=places[key], earliest=early, likely=likely)
+def _in_line(ledger: Ledger, turn: IntArray, before: Mapping[PoolKey, int]) -> list[Hold]:
+    """Equals of a tenant wait for the same reason, so of a hundred thousand gangs only a few are looked at."""
+    needy = ledger.needy
+    left = turn[np.isin(turn, ledger.waiting())]
+    alike = needy.kind[left] * len(needy.tenants) + needy.tenant[left]
+    _, firsts, classes = np.unique(alike, return_index=True, return_inverse=True)
+    reasons = [_why(ledger, needy.asks[left.item(first)]) for first in firsts.tolist()]
+    classes = classes.reshape(-1)
+    places = np.zeros(len(left), dtype=np.int64)
+    times: dict[int, tuple[float | None, float | None]] = {}
+    for key, standing in ledger.standings.items():
+        here = np.array([at is standing for _, at in reasons], dtype=bool)
+        line = np.flatnonzero(here[classes])
+        places[line] = before.get(key, 0) + 1 + np.arange(len(line))
+        seen = np.array([reason.code in _FORESEEN for reason, _ in reasons], dtype=bool)
+        forecast = _Forecast(ledger, standing)
+        for at in line[seen[classes[line]]][:_LOOKS].tolist():
+            times[at] = forecast.next(needy.asks[left.item(at)])
+    names = needy.names
+    whole = zip(left.tolist(), classes.tolist(), places.tolist(), strict=True)
+    holds = [_placed(reasons[number][0], names[index], place) for index, number, place in whole]
+    for at, (early, likely) in times.items():
+        holds[at] = replace(holds[at], earliest=early, likely=likely)
+    return holds
 
 
-def _for(hold: Hold, gang: str, *, place: int = 0, earliest: float | None = None, likely: float | None = None) -> Hold:
+def _placed(reason: Hold, gang: str, place: int) -> Hold:
     return Hold(
         gang=gang,
-        code=hold.code,
-        message=hold.message,
-        behind=hold.behind,
-        numbers=hold.numbers,
+        code=reason.code,
+        message=reason.message,
+        behind=reason.behind,
+        numbers=reason.numbers,
         place=place,
-        earliest=earliest if earliest is not None else hold.earliest,
-        likely=likely if likely is not None else hold.likely,
+        earliest=reason.earliest,
+        likely=reason.likely,
     )
 
 
@@ -227,13 +233,10 @@ class _Forecast:
         self._standing = standing
         self._behind: Room | None = None
         self._later: list[End] = []
-        self.left = _LOOKS
-        """So many more may be asked for."""
         self._alone: dict[int, tuple[float | None, Mapping[str, str]]] = {}
 
     def next(self, ask: Ask) -> tuple[float | None, float | None]:
         """Earliest (as if it were alone in line) and likely (behind all those that were asked for before)."""
-        self.left -= 1
         alone = self._alone.get(ask.kind)
         if alone is None:
             alone = self._alone[ask.kind] = self._earliest(self._standing.room, ask, (), None)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.carry import Carry
 from vkgateway.arbiter.decisions import Admit, Evict, Promote, Reprieve
-from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, Policy, PoolKey
+from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState, Policy, PoolKey
+from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.standing import Standing
 
 _MOMENT = 1e-6
@@ -40,9 +41,10 @@ class Ledger:
         self.booked = 0
         """Grows whenever somebody gets something."""
         self._admits: list[Admit] = []
-        self._needy = [ask for _, ask in sorted(carry.asks.items()) if ask.core]
-        self._guaranteed = [ask for ask in self._needy if ask.gang.band is Band.GUARANTEED]
-        self._planned = [ask for ask in self._needy if ask.gang.plan is not None]
+        self.needy = carry.waiting
+        """Gangs that have not what they need to run."""
+        self._guaranteed = self.needy.where(~self.needy.low)
+        self._planned = self.needy.where(self.needy.planned)
         self._made = max((ask.gang.plan.made for ask in self._planned if ask.gang.plan is not None), default=0.0)
         self._told = {key: list(_told(standing)) for key, standing in self.standings.items()}
         self._told_for: dict[tuple[str, PoolKey], list[tuple[Gang, Pod]]] = {}
@@ -56,9 +58,9 @@ class Ledger:
         """
         return self._left(self._planned)
 
-    def waiting(self) -> list[Ask]:
-        """Gangs that have not what they need to run, and nothing is planned for them; in the order of their names."""
-        return self._left(self._needy)
+    def waiting(self) -> IntArray:
+        """The indices of those of `needy` of which nothing has been decided, in the order of their names."""
+        return self.needy.others(self.started.keys() | self.plans.keys())
 
     def next_made(self) -> float:
         """The time of a plan that is made now: later than that of all others, so that they have an order."""
@@ -66,7 +68,7 @@ class Ledger:
         return self._made
 
     def guaranteed(self) -> list[Ask]:
-        """Those of them that are of the guaranteed band."""
+        """Gangs of the guaranteed band that have not what they need to run, and of which nothing has been decided."""
         return self._left(self._guaranteed)
 
     def _left(self, asks: Sequence[Ask]) -> list[Ask]:

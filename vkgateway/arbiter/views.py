@@ -43,6 +43,8 @@ class Yard:
         self.touched: list[int] = []
         self.dropped = 0
         """How many entries were cut off the front of the log."""
+        self._latest: tuple[Shape | None, list[tuple[IntArray, int]]] = None, []
+        """The lines of the shape that was asked for last: pods of one shape come and go one after the other."""
         self._free: dict[str, IntArray] = {}
         self._ceiling: IntArray | None = None
         self._scale: dict[str, FloatArray] = {}
@@ -63,6 +65,7 @@ class Yard:
         if other._ceiling is not None:
             other._ceiling = np.minimum(other._ceiling, MOST)
         other.touched, other.dropped = [], 0
+        other._latest = None, []
         return other
 
     def amount(self, resource: str) -> IntArray:
@@ -76,6 +79,11 @@ class Yard:
         return self._lines(shape)
 
     def _lines(self, shape: Shape) -> list[tuple[IntArray, int]]:
+        if self._latest[0] is not shape:
+            self._latest = shape, self._all_lines(shape)
+        return self._latest[1]
+
+    def _all_lines(self, shape: Shape) -> list[tuple[IntArray, int]]:
         lines = [(self._free[name], min(amount, MOST)) for name, amount in shape.requests if name in self._free]
         if self._ceiling is not None and (units := shape.amount(self.unit)):
             lines.append((self._ceiling, min(units, MOST)))

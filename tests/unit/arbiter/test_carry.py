@@ -1,0 +1,72 @@
+"""What is carried over from cycle to cycle changes no decision, in whatever order gangs are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from tests.unit.arbiter.sim import gang
+from tests.unit.arbiter.stories import Mix, story
+from tests.unit.arbiter.told import Told
+from vkgateway.arbiter.carry import Carry
+from vkgateway.arbiter.cycle import decide
+from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.facts import Snapshot
+
+
+class Both(Told):
+    """A cluster that decides everything three times: with what is carried over, without, and in another order."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._shuffled, self._random = Carry(), Random(1)
+
+    def look(self, before: Snapshot, decisions: Decisions) -> None:
+        assert decisions == decide(before, self.now)
+        gangs = list(before.gangs)
+        self._random.shuffle(gangs)
+        assert decisions == decide(replace(before, gangs=tuple(gangs)), self.now, self._shuffled)
+        # Others come to hold something on a node, or leave it, without any gang's doing.
+        nodes = list(self.pool.nodes)
+        at = self._random.randrange(4 * len(nodes))
+        if at < len(nodes):
+            used = {} if nodes[at].used else {"nvidia.com/gpu": 1000}
+            nodes[at] = replace(nodes[at], used=used)
+            self.pool = replace(self.pool, nodes=tuple(nodes))
+
+    def _check(self, decisions: Decisions) -> None:
+        """What others take may be what was guaranteed."""
+
+    def _check_state(self) -> None:
+        """It may be what gangs hold."""
+
+
+@pytest.mark.parametrize("chunk", range(10))
+def test_decisions_are_the_same_with_and_without(chunk: int) -> None:
+    for seed in range(chunk * 20, chunk * 20 + 20):
+        random = Random(seed)
+        told = story(random, Mix(downs=random.random() < 0.3, forgets=random.random() < 0.3, tail=3))
+        Both.of(told).play(told)
+
+
+def test_only_gangs_that_changed_are_taken_in() -> None:
+    random, carry = Random(1), Carry()
+    there = {f"g{number}": gang(f"g{number}", "a", [1], created=1.0) for number in range(30)}
+    for _ in range(60):
+        for name in random.sample(sorted(there), 5):
+            there[name] = replace(there[name], priority=random.randrange(9))
+        for name in random.sample(sorted(there), 2):
+            del there[name]
+        new = f"h{random.randrange(1000)}"
+        there[new] = gang(new, "a", [2], created=2.0)
+        gangs = [there[name] for name in sorted(there)]
+        if random.random() < 0.5:
+            random.shuffle(gangs)
+        carry.follow(Snapshot(pools=(), quotas=(), gangs=tuple(gangs)), now=10.0)
+
+        assert carry.gangs == there
+        assert set(carry.asks) == set(there)
+        assert carry.waiting.names == sorted(there)
+        assert [ask.gang for ask in carry.waiting.asks] == [there[name] for name in sorted(there)]

@@ -1,0 +1,137 @@
+"""The line worked out in one go: the same order as one after the other, whoever is given something or given up on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from tests.unit.arbiter.sim import KEY, LOW, gang
+from vkgateway.arbiter.asks import Ask, read
+from vkgateway.arbiter.facts import Band, Policy, PoolKey
+from vkgateway.arbiter.line import in_turn
+from vkgateway.arbiter.turn import Turn
+from vkgateway.arbiter.waiting import Waiting
+
+POLICY = Policy(age_cap=600.0, age_weight=1 / 60)
+NOW = 10_000.0
+OTHER: PoolKey = ("compute", "other")
+
+
+class Line:
+    """Gangs, drawn at random, and what becomes of each when it has its turn."""
+
+    def __init__(self, seed: int) -> None:
+        random = Random(seed)
+        both: list[tuple[PoolKey, ...]] = [(KEY,), (OTHER,), (OTHER, KEY)]
+        self.pools = random.choice((both[:1], both))
+        kinds: dict[object, int] = {}
+        found = [
+            read(
+                gang(
+                    f"g{random.randrange(10**6)}-{number}",
+                    random.choice("abcd"),
+                    [random.choice((1, 2, 4))],
+                    band=random.choice((LOW, Band.GUARANTEED)),
+                    priority=random.choice((0, 0, 1)),
+                    created=float(random.choice((10, 20, 9_000, 9_500, 9_990)) + random.randrange(3)),
+                    pools=random.choice(self.pools),
+                ),
+                lambda what: kinds.setdefault(what, len(kinds)),
+            )
+            for number in range(random.randrange(1, 120))
+        ]
+        self.asks = sorted((ask for ask in found if isinstance(ask, Ask)), key=lambda ask: ask.gang.id)
+        self._fate = {ask.gang.id: random.choice(("booked", "failed", "failed", "kept")) for ask in self.asks}
+        self._clears = {ask.gang.id for ask in self.asks if random.random() < 0.1}
+        self._grows = random.choice((0.0, 0.25, 0.01))
+        self.shares: dict[tuple[str, PoolKey], float] = {}
+        self.looked: list[str] = []
+        self.booked = 0
+
+    def share(self, ask: Ask) -> float:
+        return self.shares.get((ask.tenant, ask.pools[0]), 0.0)
+
+    def look(self, ask: Ask, *, give_up: Callable[[], None], hope_again: Callable[[], None]) -> None:
+        self.looked.append(ask.gang.id)
+        fate = self._fate[ask.gang.id]
+        if fate == "booked":
+            self.booked += 1
+            for pool in ask.pools[:1]:
+                self.shares[ask.tenant, pool] = self.share(ask) + self._grows
+            if ask.gang.id in self._clears:
+                hope_again()
+        elif fate == "failed":
+            give_up()
+
+
+def one_after_the_other(line: Line) -> list[str]:
+    """As it is done with a look at each."""
+    order: list[str] = []
+    hopeless: set[object] = set()
+    for ask in in_turn(line.asks, line.share, POLICY, NOW, booked=lambda: line.booked):
+        order.append(ask.gang.id)
+        alike = ask.tenant, ask.kind, NOW - ask.gang.created >= POLICY.age_cap
+        if alike not in hopeless:
+            line.look(ask, give_up=lambda alike=alike: hopeless.add(alike), hope_again=hopeless.clear)  # type: ignore[misc]
+    return order
+
+
+def in_one_go(line: Line) -> list[str]:
+    waiting = Waiting(line.asks)
+    turn, booked = Turn(waiting, np.arange(len(waiting)), line.share, POLICY, NOW), line.booked
+    while (ask := turn.next(booked=line.booked != booked)) is not None:
+        booked = line.booked
+        line.look(ask, give_up=turn.give_up, hope_again=turn.hope_again)
+    return [waiting.names[index] for index in turn.order().tolist()]
+
+
+@pytest.mark.parametrize("chunk", range(10))
+def test_the_same_order_and_the_same_are_looked_at(chunk: int) -> None:
+    for seed in range(chunk * 30, chunk * 30 + 30):
+        first, second = Line(seed), Line(seed)
+        assert in_one_go(first) == one_after_the_other(second), f"seed {seed}"
+        assert first.looked == second.looked, f"seed {seed}"
+        assert first.shares == second.shares, f"seed {seed}"
+
+
+def test_nobody_waits() -> None:
+    turn = Turn(Waiting(), np.arange(0), lambda _: 0.0, POLICY, NOW)
+    assert turn.next(booked=False) is None
+    assert turn.order().tolist() == []
+
+
+def test_those_that_wait_are_kept_in_the_order_of_their_names() -> None:
+    random = Random(1)
+    for seed in range(50):
+        there = {ask.gang.id: ask for ask in Line(seed).asks}
+        waiting = Waiting(there.values())
+        for _ in range(4):
+            changed: dict[str, Ask | None] = {name: None for name in there if random.random() < 0.3}
+            for name, ask in there.items():
+                if random.random() < 0.3:
+                    changed[name] = replace(ask, gang=replace(ask.gang, priority=random.randrange(9)))
+            for ask in Line(random.randrange(1000)).asks[:5]:
+                changed[ask.gang.id] = ask
+            changed["never there"] = None
+            waiting.change(changed)
+            there = {name: ask for name, ask in {**there, **changed}.items() if ask is not None}
+            _check(waiting, there)
+
+
+def _check(waiting: Waiting, there: dict[str, Ask]) -> None:
+    asks = [there[name] for name in sorted(there)]
+    assert (waiting.asks, waiting.names) == (asks, sorted(there))
+    assert waiting.priority.tolist() == [ask.gang.priority for ask in asks]
+    assert waiting.created.tolist() == [ask.gang.created for ask in asks]
+    assert waiting.kind.tolist() == [ask.kind for ask in asks]
+    assert waiting.low.tolist() == [ask.gang.band is Band.LOW for ask in asks]
+    names = {number: name for name, number in waiting.tenants.items()}
+    assert [names[number] for number in waiting.tenant.tolist()] == [ask.tenant for ask in asks]
+    by_pools = {(number, ask.pools) for number, ask in zip(waiting.pools.tolist(), asks, strict=True)}
+    assert len(by_pools) == len({number for number, _ in by_pools}) == len({pools for _, pools in by_pools})
+    left = waiting.others([*sorted(there)[::2], "never there"])
+    assert [waiting.names[index] for index in left.tolist()] == sorted(there)[1::2]

@@ -1,0 +1,177 @@
+"""The line of all that wait, worked out in one go: who is asked, while those that are given up on are passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+
+import numpy as np
+
+from vkgateway.arbiter.asks import Ask
+from vkgateway.arbiter.facts import Policy
+from vkgateway.arbiter.fitting import BoolArray, IntArray
+from vkgateway.arbiter.views import FloatArray
+from vkgateway.arbiter.waiting import Waiting
+
+_FEW = 8
+"""Of up to so many the keys are worked out one by one; numpy is quicker for more."""
+
+
+class Turn:
+    """The order of `line.in_turn`, of whom most are never looked at.
+
+    Among tenants the next is whose first gang has the smallest key: share, then time of creation. So a gang has its
+    turn when the largest key from the head of its queue up to itself is the smallest of all tenants'. Whoever is given
+    something changes its own keys from there on alone, and its turn cannot be in the past: the key of its last turn
+    counts for those behind it, too. Hence all keys together tell the order at last, and on the way only those need be
+    looked at who are not given up on.
+    """
+
+    def __init__(
+        self, waiting: Waiting, among: IntArray, share: Callable[[Ask], float], policy: Policy, now: float
+    ) -> None:
+        age = np.maximum(0.0, now - waiting.created[among])
+        rank = waiting.priority[among] + np.minimum(age, policy.age_cap) * policy.age_weight
+        order = np.lexsort((waiting.created[among], -rank, waiting.low[among], waiting.tenant[among]))
+        self.waiting = waiting
+        self._at = among[order]
+        self._kinds = _alike(waiting, self._at, now - waiting.created[self._at] >= policy.age_cap).tolist()
+        self._hopeless = bytearray(max(self._kinds, default=-1) + 1)
+        self._times: FloatArray = waiting.created[self._at]
+        self._shares: FloatArray = np.zeros(len(among))
+        self._created: FloatArray = np.zeros(len(among))
+        self._queues = self._all_queues(share)
+        self._heap = [entry for queue in self._queues if (entry := queue.next(self._hopeless)) is not None]
+        heapify(self._heap)
+        self._last: tuple[tuple[float, float, str], _Queue, int] | None = None
+
+    def _all_queues(self, share: Callable[[Ask], float]) -> list[_Queue]:
+        tenant = self.waiting.tenant[self._at]
+        bounds = [0, *(np.flatnonzero(tenant[1:] != tenant[:-1]) + 1).tolist(), len(tenant)] if len(tenant) else []
+        return [_Queue(self, number, start, end, share) for number, (start, end) in enumerate(pairwise(bounds))]
+
+    def next(self, *, booked: bool) -> Ask | None:
+        """Who is next; None: all had their turn. `booked`: the last one was given something."""
+        if self._last is not None:
+            (share, created, _), queue, _ = self._last
+            if booked:
+                queue.restart(share, created)
+            self._push(queue)
+        if not self._heap:
+            self._last = None
+            return None
+        share, created, tenant, number, position = heappop(self._heap)
+        queue = self._queues[number]
+        self._last = (share, created, tenant), queue, position
+        queue.head = position + 1
+        return self.waiting.asks[self._at.item(position)]
+
+    def give_up(self) -> None:
+        """The tenant's gangs of the last one's kind are passed over from now on."""
+        assert self._last is not None
+        self._hopeless[self._kinds[self._last[2]]] = 1
+
+    def hope_again(self) -> None:
+        """Nobody whose turn is still to come is passed over any more."""
+        assert self._last is not None
+        self._hopeless = bytearray(len(self._hopeless))
+        last, own, _ = self._last
+        self._heap = []
+        for queue in self._queues:
+            if queue is not own:
+                queue.pass_by(last)
+                self._push(queue)
+
+    def _push(self, queue: _Queue) -> None:
+        entry = queue.next(self._hopeless)
+        if entry is not None:
+            heappush(self._heap, entry)
+
+    def order(self) -> IntArray:
+        """All of them, as indices of `waiting`, in the order of their turns."""
+        for queue in self._queues:
+            queue.know(queue.end)
+        names = {name: rank for rank, name in enumerate(sorted(queue.tenant for queue in self._queues))}
+        tenant = np.zeros(len(self._at), dtype=np.int64)
+        for queue in self._queues:
+            tenant[queue.start : queue.end] = names[queue.tenant]
+        return self._at[np.lexsort((tenant, self._created, self._shares))]
+
+
+class _Queue:
+    """One tenant's gangs: from `start` to `end` in the turn's arrays; those before `head` had their turn."""
+
+    def __init__(self, turn: Turn, number: int, start: int, end: int, share: Callable[[Ask], float]) -> None:
+        self.start, self.head, self.end = start, start, end
+        self._turn, self._number, self._share = turn, number, share
+        self._waiting, at = turn.waiting, turn._at[start:end]
+        self.tenant = self._waiting.asks[at.item(0)].tenant
+        pools = self._waiting.pools[at]
+        self._same = bool((pools == pools[0]).all())
+        self._known = start
+        """Up to here the keys are known."""
+        self._largest = -np.inf, -np.inf
+
+    def restart(self, share: float, created: float) -> None:
+        """Its share has changed: the keys behind its head are others, but not less than this one."""
+        self._known, self._largest = self.head, (share, created)
+
+    def next(self, hopeless: bytearray) -> tuple[float, float, str, int, int] | None:
+        """The key and place of the next that is not given up on."""
+        turn = self._turn
+        for position in range(self.head, self.end):
+            if not hopeless[turn._kinds[position]]:
+                self.know(position + 1)
+                share, created = turn._shares.item(position), turn._created.item(position)
+                return share, created, self.tenant, self._number, position
+        return None
+
+    def pass_by(self, last: tuple[float, float, str]) -> None:
+        """Those with smaller keys than this one had their turn."""
+        share, created, tenant = last
+        self.know(self.end)
+        shares, times = (column[self.head : self.end] for column in (self._turn._shares, self._turn._created))
+        less = times <= created if self.tenant < tenant else times < created
+        self.head += int(np.count_nonzero((shares < share) | ((shares == share) & less)))
+
+    def know(self, until: int) -> None:
+        """Work out the keys up to a position."""
+        if until <= self._known:
+            return
+        here = slice(self._known, until)
+        created = self._turn._times[here]
+        if self._same and until - self._known > _FEW:
+            self._know_all(here, created)
+        else:
+            self._know_each(here, created)
+        self._known = until
+
+    def _know_all(self, here: slice, created: FloatArray) -> None:
+        """The same pools, so the same share, for all of them."""
+        share, largest = self._share(self._waiting.asks[self._turn._at.item(here.start)]), self._largest
+        if share < largest[0]:
+            self._turn._shares[here], self._turn._created[here] = largest
+            return
+        first = largest[1] if share == largest[0] else -np.inf
+        times = np.maximum(np.maximum.accumulate(created), first)
+        self._turn._shares[here], self._turn._created[here] = share, times
+        self._largest = share, times.item(-1)
+
+    def _know_each(self, here: slice, created: FloatArray) -> None:
+        share = self._share(self._waiting.asks[self._turn._at.item(here.start)])
+        for position, time in zip(range(here.start, here.stop), created.tolist(), strict=True):
+            if not self._same:
+                share = self._share(self._waiting.asks[self._turn._at.item(position)])
+            self._largest = max(self._largest, (share, time))
+            self._turn._shares[position], self._turn._created[position] = self._largest
+
+
+def _alike(waiting: Waiting, at: IntArray, aged: BoolArray) -> IntArray:
+    """Numbers that are equal for gangs of one tenant and kind that are both old, or both not."""
+    if not len(at):
+        return np.zeros(0, dtype=np.int64)
+    tenants = len(waiting.tenants)
+    together = (waiting.kind[at] * tenants + waiting.tenant[at]) * 2 + aged
+    found: IntArray = np.unique(together, return_inverse=True)[1].reshape(-1)
+    return found

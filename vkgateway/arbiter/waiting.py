@@ -1,0 +1,117 @@
+"""The gangs that have not what they need to run, in columns: put in order without a look at each."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from vkgateway.arbiter.asks import Ask
+from vkgateway.arbiter.facts import Band, PoolKey
+from vkgateway.arbiter.fitting import BoolArray, IntArray
+from vkgateway.arbiter.views import FloatArray
+
+
+class Waiting:
+    """Those that ask for a core, in the order of their names; kept from cycle to cycle."""
+
+    def __init__(self, asks: Iterable[Ask] = ()) -> None:
+        self.asks: list[Ask] = []
+        self.names: list[str] = []
+        self.tenants: dict[str, int] = {}
+        """Numbers of tenants, given as they come."""
+        self._pools: dict[tuple[PoolKey, ...], int] = {}
+        self._columns: tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray, BoolArray, BoolArray]
+        self._read(sorted(asks, key=_name))
+
+    def __len__(self) -> int:
+        return len(self.asks)
+
+    @property
+    def tenant(self) -> IntArray:
+        """Of each gang the number of its tenant."""
+        return self._columns[0]
+
+    @property
+    def kind(self) -> IntArray:
+        """The number of its kind (`Ask.kind`)."""
+        return self._columns[1]
+
+    @property
+    def pools(self) -> IntArray:
+        """A number for where it may go, equal for gangs that may go to the same pools."""
+        return self._columns[2]
+
+    @property
+    def created(self) -> FloatArray:
+        """When it was created (seconds since the epoch)."""
+        return self._columns[3]
+
+    @property
+    def priority(self) -> FloatArray:
+        """Its priority, without its age."""
+        return self._columns[4]
+
+    @property
+    def low(self) -> BoolArray:
+        """Whether it is of the low band."""
+        return self._columns[5]
+
+    @property
+    def planned(self) -> BoolArray:
+        """Whether the last cycle made a plan for it."""
+        return self._columns[6]
+
+    def where(self, mask: BoolArray) -> list[Ask]:
+        """Those that a mask chooses."""
+        return [self.asks[index] for index in np.flatnonzero(mask).tolist()]
+
+    def others(self, names: Iterable[str]) -> IntArray:
+        """The indices of all but those of these names."""
+        mask = np.ones(len(self), dtype=bool)
+        for name in names:
+            at = bisect_left(self.names, name)
+            if at < len(self.names) and self.names[at] == name:
+                mask[at] = False
+        return np.flatnonzero(mask)
+
+    def change(self, changed: Mapping[str, Ask | None]) -> None:
+        """Follow those that have changed or are new, by name; None: they wait no longer."""
+        stay = [name not in changed for name in self.names]
+        come = sorted((ask for ask in changed.values() if ask is not None), key=_name)
+        if not all(stay):
+            mask = np.array(stay, dtype=bool)
+            self.asks = [ask for ask, stays in zip(self.asks, stay, strict=True) if stays]
+            self.names = [name for name, stays in zip(self.names, stay, strict=True) if stays]
+            self._columns = tuple(column[mask] for column in self._columns)
+        if not come:
+            return
+        before = len(self.asks)
+        old, columns = (self.asks, self.names), self._columns
+        self._read(come)
+        asks, names = old[0] + self.asks, old[1] + self.names
+        order = sorted(range(len(names)), key=names.__getitem__) if before else list(range(len(names)))
+        self.asks, self.names = [asks[index] for index in order], [names[index] for index in order]
+        at = np.array(order, dtype=np.int64)
+        self._columns = tuple(  # type: ignore[assignment]
+            np.concatenate((kept, new))[at] for kept, new in zip(columns, self._columns, strict=True)
+        )
+
+    def _read(self, asks: Sequence[Ask]) -> None:
+        gangs = [ask.gang for ask in asks]
+        self.asks, self.names = list(asks), [gang.id for gang in gangs]
+        tenants, pools = self.tenants, self._pools
+        self._columns = (
+            np.array([tenants.setdefault(gang.tenant, len(tenants)) for gang in gangs], dtype=np.int64),
+            np.array([ask.kind for ask in asks], dtype=np.int64),
+            np.array([pools.setdefault(ask.pools, len(pools)) for ask in asks], dtype=np.int64),
+            np.array([gang.created for gang in gangs], dtype=np.float64),
+            np.array([gang.priority for gang in gangs], dtype=np.float64),
+            np.array([gang.band is not Band.GUARANTEED for gang in gangs], dtype=bool),
+            np.array([gang.plan is not None for gang in gangs], dtype=bool),
+        )
+
+
+def _name(ask: Ask) -> str:
+    return ask.gang.id
