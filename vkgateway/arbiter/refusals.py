@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 
+from vkgateway.arbiter.cells import Cells, Placed
 from vkgateway.arbiter.cuts import WHOLE, node_room, pool_levels, quota_cells
 from vkgateway.arbiter.facts import Pool, Quota
 from vkgateway.arbiter.tally import Tally
@@ -33,6 +34,22 @@ def refusals(pool: Pool, quotas: Iterable[Quota]) -> list[str]:
         if not faults:
             _grant(pool, quota, tally, left)
     return said
+
+
+def displaces(pool: Pool, quotas: Sequence[Quota], more: Quota, placed: Sequence[Placed]) -> bool:
+    """Whether a guarantee that would fit empty nodes fits no more as guaranteed pods stand now.
+
+    They are never moved. With it somebody's cells would have to be reduced, perhaps those that such pods run in.
+    """
+    before = {each for each in _trouble(Cells(pool, quotas, placed), placed) if each[0] != more.tenant}
+    return not _trouble(Cells(pool, [*quotas, more], placed), placed) <= before
+
+
+def _trouble(cells: Cells, placed: Sequence[Placed]) -> set[tuple[object, ...]]:
+    """What is wrong: cells that are lost, and pods that stand beyond those of their tenants."""
+    lost = {(loss.tenant, loss.units, tuple(sorted(loss.held.items()))) for loss in cells.losses()}
+    tenants = {tenant for tenant, _, _ in placed}
+    return lost | {(tenant, *each) for tenant in tenants for each in cells.excess(tenant).items()}
 
 
 def _grant(pool: Pool, quota: Quota, tally: Tally, left: dict[str, int]) -> None:

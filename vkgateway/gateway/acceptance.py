@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from vkgateway.arbiter.facts import Pool, PoolKey, Quota
 from vkgateway.gateway.pools import quota
-from vkgateway.gateway.promises import no_more_than, unkept
+from vkgateway.gateway.promises import Held, no_more_than, unkept
 from vkgateway.model import quantity
 from vkgateway.model.api import ComputeCluster, Tenant, TenantPool, TenantSpec
 from vkgateway.model.errors import InputError
@@ -48,6 +48,9 @@ Offers = Mapping[str, Mapping[str, PoolOffer]]
 
 Facts = Callable[[PoolKey], Pool | None]
 """A pool's nodes with nothing running on them; None: not known now."""
+
+Standing = Callable[[PoolKey], Sequence[Held]]
+"""The pods that run inside guarantees in a pool."""
 
 
 def guarantees(tenants: Iterable[Tenant], *, compute_cluster: str, pool: str) -> dict[str, str]:
@@ -104,12 +107,14 @@ def objections(
     templates: Collection[str] | None = None,
     had: TenantSpec | None = None,
     facts: Facts | None = None,
+    standing: Standing = lambda _: (),
 ) -> list[Objection]:
     """Return all that stands against the tenant, in the order of its fields; empty if it is acceptable.
 
     Without `templates` its template is not looked at; where a pool's size is not known, neither is its guarantee.
     `had` was accepted before: what it guarantees is not questioned again, however many nodes are left. With `facts`
-    the resources that the arbiter hands out are judged by nodes, otherwise by sums like all others.
+    the resources that the arbiter hands out are judged by nodes, otherwise by sums like all others; of what runs on the
+    nodes only that inside guarantees (`standing`) counts, since all else that we run goes when it is called in.
     """
     spec = tenant.spec
     found = [*_name(tenant.metadata.name), *_template(spec.template, templates=templates)]
@@ -120,8 +125,10 @@ def objections(
         unfit = list(_pool(pool, path=path, offers=offers))
         found += unfit
         if not unfit and not _is_had(pool, had):
-            known = facts((pool.compute_cluster, pool.name)) if facts is not None and pool.guarantee else None
-            found += _guarantee(tenant, pool, path=path, offer=offers[pool.compute_cluster][pool.name], facts=known)
+            key = pool.compute_cluster, pool.name
+            known = facts(key) if facts is not None and pool.guarantee else None
+            held = standing(key) if known is not None else ()
+            found += _guarantee(tenant, pool, path=path, offer=offers[key[0]][key[1]], facts=known, held=held)
     return found
 
 
@@ -220,12 +227,12 @@ def _shares(pool: TenantPool, *, path: str) -> Iterator[Objection]:
 
 
 def _guarantee(
-    tenant: Tenant, pool: TenantPool, *, path: str, offer: PoolOffer, facts: Pool | None
+    tenant: Tenant, pool: TenantPool, *, path: str, offer: PoolOffer, facts: Pool | None, held: Sequence[Held]
 ) -> Iterator[Objection]:
     by_node = facts.governed if facts is not None else ()
     yield from _capacity(pool, path=path, offer=offer, leaving_out=by_node)
     if facts is not None and by_node:
-        for sentence in unkept(tenant.metadata.name, pool, pool=facts, others=offer.quotas):
+        for sentence in unkept(tenant.metadata.name, pool, pool=facts, others=offer.quotas, held=held):
             yield Objection("GuaranteeBeyondPool", f"{path}.guarantee", sentence)
 
 

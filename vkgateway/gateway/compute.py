@@ -15,7 +15,8 @@ from vkgateway.arbiter.facts import Pool, PoolKey
 from vkgateway.gateway import prerequisites
 from vkgateway.gateway.compute_connection import connection
 from vkgateway.gateway.events import Recorder
-from vkgateway.gateway.pools import pool_facts, pool_status
+from vkgateway.gateway.pools import held_inside, pool_facts, pool_status
+from vkgateway.gateway.promises import Held
 from vkgateway.gateway.status import (
     ComputeFacts,
     Verdict,
@@ -133,6 +134,13 @@ class ComputeController:
         if pool is None or attached is None or not attached.link.nodes.complete:
             return None
         return pool_facts(key, attached.link.pool_nodes(pool.node_selector))
+
+    def standing(self, key: PoolKey) -> list[Held]:
+        """The pods that run inside guarantees in a pool, as far as they are known."""
+        attached, facts = self._attached.get(key[0]), self.pool_facts(key)
+        if attached is None or facts is None or not facts.governed:
+            return []
+        return held_inside(attached.link.pods.items.values(), key, facts.unit)
 
     def tenants_changed(self) -> None:
         """Tenants came, went or changed: their guarantees are told in the statuses."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from vkgateway.gateway.acceptance import Facts, guarantees, objections, offers, undecidable
+from vkgateway.gateway.acceptance import Facts, Standing, guarantees, objections, offers, undecidable
 from vkgateway.gateway.status import Verdict, failing, passed, waiting
 from vkgateway.model.api import ComputeCluster, Tenant, TenantSpec
 from vkgateway.model.names import RESERVED_PREFIX
@@ -33,11 +33,13 @@ def written(tenant: Tenant) -> TenantSpec | None:
 class Ledger:
     """Decides, one tenant at a time, and remembers at once, so that nothing is promised twice.
 
-    With `facts`, what the nodes of a pool are, guarantees are also held against single nodes; without, against sums.
+    With `facts`, what the nodes of a pool are, guarantees are also held against single nodes, and with `standing`
+    against what runs inside guarantees there; without, against sums.
     """
 
-    def __init__(self, facts: Facts | None = None) -> None:
+    def __init__(self, facts: Facts | None = None, standing: Standing = lambda _: ()) -> None:
         self._facts = facts
+        self._standing = standing
         self._accepted: dict[str, TenantSpec] = {}
 
     def load(self, tenants: Iterable[Tenant]) -> None:
@@ -58,10 +60,11 @@ class Ledger:
         if had == spec:
             return _ACCEPTED
         there = offers(computes, others=self._others(name))
-        found = objections(tenant, offers=there, templates=templates, had=had, facts=self._facts)
+        facts, standing = self._facts, self._standing
+        found = objections(tenant, offers=there, templates=templates, had=had, facts=facts, standing=standing)
         if found:
             return failing(found[0].reason, "; ".join(str(one) for one in found))
-        if unknown := undecidable(tenant, offers=there, had=had, facts=self._facts):
+        if unknown := undecidable(tenant, offers=there, had=had, facts=facts):
             return waiting("ComputeClusterUnknown", f"waits until compute cluster {unknown!r} is connected")
         self._accepted[name] = spec
         return _ACCEPTED

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from vkgateway.arbiter.facts import Node, PoolKey, Quota
 from vkgateway.arbiter.facts import Pool as PoolFacts
 from vkgateway.model.api import Pool, PoolStatus, TenantPool
 from vkgateway.model.objects import NodeView
 from vkgateway.model.requests import milli
+from vkgateway.sync.admission.sight import is_placed, recovered
+from vkgateway.sync.compute import owned_by
+from vkgateway.sync.pods.views import ComputePodView
 from vkgateway.translate.governed import is_extended
 from vkgateway.translate.poolnodes import PoolNodes
 
@@ -34,6 +37,16 @@ def pool_facts(key: PoolKey, nodes: PoolNodes) -> PoolFacts:
         ),
         governed=nodes.governed,
     )
+
+
+def held_inside(pods: Iterable[ComputePodView], key: PoolKey, unit: str) -> list[tuple[str, str, int]]:
+    """Tenant, node and thousandths of the unit of each pod that the arbiter placed in a pool inside its guarantee."""
+    found = []
+    for pod in pods:
+        said = recovered(pod, key[0]) if is_placed(pod) and not pod.ended else None
+        if said is not None and said.pool == key and not said.borrowed and owned_by(pod.tenant, pod.metadata):
+            found.append((pod.tenant, said.node, (pod.requests or {}).get(unit, 0)))
+    return found
 
 
 def quota(tenant: str, wanted: TenantPool, *, granted: float = 0.0) -> Quota:

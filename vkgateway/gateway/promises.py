@@ -9,14 +9,20 @@ from vkgateway.gateway.pools import quota
 from vkgateway.model import quantity
 from vkgateway.model.api import TenantPool
 
+Held = tuple[str, str, int]
+"""A pod that runs inside its tenant's guarantee: tenant, node, and thousandths of the pool's unit."""
 
-def unkept(tenant: str, wanted: TenantPool, *, pool: Pool, others: Sequence[Quota]) -> Iterator[str]:
+
+def unkept(
+    tenant: str, wanted: TenantPool, *, pool: Pool, others: Sequence[Quota], held: Sequence[Held] = ()
+) -> Iterator[str]:
     """Say, in sentences, why a guarantee cannot be kept by cells that are bound at the same time as all others'.
 
-    Whoever was accepted before comes first: also where nodes have died since and not even that can be kept.
+    Whoever was accepted before comes first: also where nodes have died since and not even that can be kept; and so do
+    the pods that run inside guarantees now, which are never moved (`held`).
     """
     # It brings numpy, for which neither a starting gateway nor the command line should wait.
-    from vkgateway.arbiter.refusals import refusals
+    from vkgateway.arbiter.refusals import displaces, refusals
 
     mine = quota(tenant, wanted, granted=1.0)
     before = refusals(pool, others)
@@ -26,6 +32,11 @@ def unkept(tenant: str, wanted: TenantPool, *, pool: Pool, others: Sequence[Quot
         yield (
             f"tenant {tenant} asks for a guarantee in pool {'/'.join(pool.key)}, whose usable nodes do not hold "
             "what is guaranteed to others already; the largest that would fit is 0"
+        )
+    elif not found and mine.guarantee.get(pool.unit, 0) and displaces(pool, others, mine, held):
+        yield (
+            f"tenant {tenant} asks for a guarantee that pool {'/'.join(pool.key)} could hold, but pods that run inside "
+            "guarantees stand where its cells would be; it is accepted once enough of them have ended"
         )
 
 

@@ -60,7 +60,7 @@ class TenantController:
             planes, teller=self._teller, runtimes=runtimes, concurrency=concurrency, monotonic=monotonic
         )
         self._records: dict[str, TenantRecord] = {}
-        self.ledger = Ledger(computes.pool_facts)
+        self.ledger = Ledger(computes.pool_facts, computes.standing)
         self._fleet = Fleet("tenant", self._reconcile, on_error=self._failed)
         self.tenants: Reflector[Tenant] = Reflector(
             management, TENANTS, decode=msgspec.json.Decoder(Tenant).decode, on_change=self._tenant_changed

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from vkgateway.arbiter.cells import Placed
 from vkgateway.arbiter.facts import Node, Pool, Quota
-from vkgateway.arbiter.refusals import refusals
+from vkgateway.arbiter.refusals import displaces, refusals
 
 GPU, CPU = "nvidia.com/gpu", "cpu"
 KEY = ("east", "a100")
@@ -78,3 +79,23 @@ def test_quotas_of_other_pools_are_not_looked_at() -> None:
     other = Quota(tenant="a", pool=("west", "a100"), guarantee={GPU: 80_000})
 
     assert refusals(pool(1), [other]) == []
+
+
+def test_pods_inside_guarantees_may_stand_where_another_guarantee_would_be() -> None:
+    """Three nodes of 8 hold cells of 8, 4, 4 and 8; not while those of 4 are on two of them, beside one of 8."""
+    others, more = [quota("a", 12_000), quota("b", 4000)], quota("c", 8000, granted=1.0)
+    apart: list[Placed] = [("a", "n2", 8000), ("a", "n0", 4000), ("b", "n1", 4000)]
+    together: list[Placed] = [("a", "n2", 8000), ("a", "n0", 4000), ("b", "n0", 4000)]
+
+    assert refusals(pool(3), [*others, more]) == []
+    assert displaces(pool(3), others, more, apart)
+    assert not displaces(pool(3), others, more, together)
+    assert not displaces(pool(3), others, more, apart[:2])
+    assert not displaces(pool(3), others, quota("c", 4000), apart)
+    assert displaces(pool(3), [others[1], more], others[0], apart), "its own pods are not moved either"
+    assert not displaces(pool(3), [others[1], more], others[0], together)
+
+
+def test_what_is_reduced_already_is_nobodys_fault() -> None:
+    placed: list[Placed] = [("a", "n1", 8000)]
+    assert not displaces(pool(2, gone=1), [quota("a", 16_000)], quota("c", 0), placed)

@@ -221,3 +221,17 @@ def test_a_guarantee_waits_until_the_nodes_are_known() -> None:
     ledger = Ledger(lambda _key: None)
     assert ledger.decide(tenant("a", guarantee(1)), computes=[cluster()], templates=TEMPLATES).status == "Unknown"
     assert ledger.decide(tenant("b", TenantPool(name="a100")), computes=[cluster()], templates=TEMPLATES).good
+
+
+def test_a_guarantee_waits_for_pods_that_stand_where_its_cells_would_be() -> None:
+    standing = [("a", "n2", 8000), ("a", "n0", 4000), ("b", "n1", 4000)]
+    ledger = Ledger(nodes_of(8, 8, 8), lambda key: standing if key == ("local", "a100") else [])
+    for name, amount in (("a", 12), ("b", 4)):
+        assert ledger.decide(tenant(name, guarantee(amount)), computes=[cluster()], templates=TEMPLATES).good
+
+    verdict = ledger.decide(tenant("c", guarantee(8)), computes=[cluster()], templates=TEMPLATES)
+    assert (verdict.reason, verdict.good) == ("GuaranteeBeyondPool", False)
+    assert "pods that run inside guarantees stand where its cells would be" in verdict.message
+    assert "it is accepted once enough of them have ended" in verdict.message
+    standing.pop()
+    assert ledger.decide(tenant("c", guarantee(8)), computes=[cluster()], templates=TEMPLATES).good

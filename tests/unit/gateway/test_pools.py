@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from tests.unit.sync.admission.samples import POOL, TENANT, below
 from vkgateway.arbiter.facts import Quota
-from vkgateway.gateway.pools import pool_facts, quota
+from vkgateway.gateway.pools import held_inside, pool_facts, quota
 from vkgateway.model.api import TenantPool
+from vkgateway.model.names import BORROWED_ANNOTATION
 from vkgateway.model.objects import NodeView
 from vkgateway.translate.poolnodes import PoolNodes
 
@@ -42,6 +44,19 @@ def test_a_pools_facts_hold_what_is_handed_out_of_every_node() -> None:
         ("a", {GPU: 8000}, True),
         ("b", {GPU: 4000}, False),
     ]
+
+
+def test_pods_that_run_inside_guarantees_are_those_that_say_so() -> None:
+    inside = {BORROWED_ANNOTATION: "false"}
+    pods = [
+        below("inside", marks=inside, node="host-1"),
+        below("borrows", marks={BORROWED_ANNOTATION: "true"}, node="host-1"),
+        below("says-nothing", node="host-1"),
+        below("ended", marks=inside, node="host-1", phase="Succeeded"),
+        below("nobodys", marks=inside, node="host-1", namespace="default"),
+    ]
+    assert held_inside(pods, POOL, GPU) == [(TENANT, "host-1", 1000)]
+    assert held_inside(pods, (POOL[0], "h100"), GPU) == []
 
 
 def test_a_quota_is_the_tenants_part_in_thousandths() -> None:
