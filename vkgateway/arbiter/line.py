@@ -16,44 +16,28 @@ def by_priority(gang: Gang) -> tuple[int, float, str]:
     return -gang.priority, gang.created, gang.id
 
 
-def in_turn(
-    asks: Iterable[Ask],
-    share: Callable[[Ask], float],
-    policy: Policy,
-    now: float,
-    *,
-    booked: Callable[[], int] | None = None,
-) -> Iterator[Ask]:
+def in_turn(asks: Iterable[Ask], share: Callable[[Ask], float], policy: Policy, now: float) -> Iterator[Ask]:
     """All of them, in the order of who is next (dominant resource fairness).
 
     `share` is asked again for a tenant each time after one of its gangs had its turn: whoever got something is later.
     Between equal shares the gang that was created first has its turn. A tenant's own gangs: its guaranteed band first,
-    then by priority that grows with age, then by age; equals in the order in which they are given.
-
-    `booked`: a number that grows when anybody gets something; as long as it does not, shares stay the same.
+    then by priority that grows with age, then by age; equals in the order in which they are given. `turn.Turn` is the
+    same for very many.
     """
     queues = _queues(asks, policy, now)
     heap = [(share(queue[-1]), queue[-1].gang.created, tenant) for tenant, queue in queues.items()]
     heapify(heap)
     while heap:
-        mine, _, tenant = heappop(heap)
+        _, _, tenant = heappop(heap)
         queue, other = queues[tenant], heap[0] if heap else None
         while True:
-            before = booked() if booked is not None else 0
-            ask = queue.pop()
-            yield ask
+            yield queue.pop()
             if not queue:
                 break
-            follows = queue[-1]
-            if booked is None or booked() != before or ask.running or follows.running or not _same_pools(ask, follows):
-                mine = share(follows)
-            if other is not None and other < (mine, follows.gang.created, tenant):
-                heappush(heap, (mine, follows.gang.created, tenant))
+            mine = share(queue[-1]), queue[-1].gang.created, tenant
+            if other is not None and other < mine:
+                heappush(heap, mine)
                 break
-
-
-def _same_pools(one: Ask, other: Ask) -> bool:
-    return one.gang.pools is other.gang.pools or one.gang.pools == other.gang.pools
 
 
 def _queues(asks: Iterable[Ask], policy: Policy, now: float) -> dict[str, list[Ask]]:

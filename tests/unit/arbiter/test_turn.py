@@ -72,7 +72,7 @@ def one_after_the_other(line: Line) -> list[str]:
     """As it is done with a look at each."""
     order: list[str] = []
     hopeless: set[object] = set()
-    for ask in in_turn(line.asks, line.share, POLICY, NOW, booked=lambda: line.booked):
+    for ask in in_turn(line.asks, line.share, POLICY, NOW):
         order.append(ask.gang.id)
         alike = ask.tenant, ask.kind, NOW - ask.gang.created >= POLICY.age_cap
         if alike not in hopeless:
