@@ -53,7 +53,7 @@ def test_decisions_are_the_same_with_and_without(chunk: int) -> None:
 
 def test_only_gangs_that_changed_are_taken_in() -> None:
     random, carry = Random(1), Carry()
-    there = {f"g{number}": gang(f"g{number}", "a", [1], created=1.0) for number in range(30)}
+    there = {f"g{number}": gang(f"g{number}", "a", [1], created=1.0) for number in range(100)}
     for _ in range(60):
         for name in random.sample(sorted(there), 5):
             there[name] = replace(there[name], priority=random.randrange(9))
