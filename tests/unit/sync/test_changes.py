@@ -111,6 +111,7 @@ async def test_a_resize_beyond_the_limit_waits_for_room(here: World, monkeypatch
         edit(here, containers=main(resources={"requests": {"cpu": "3"}}))
         told = await until(lambda: dict(here.events()).get("ResizeDeferred"))
         assert "needs more cpu 2 on a100.local; in use: cpu 1; limit: cpu 2" in told
+        await here.settled()
         assert cpu(here) == "1"
         sync.set_limit("a100.local", here.limit | {"cpu": 4000})
         await until(lambda: cpu(here) == "3")

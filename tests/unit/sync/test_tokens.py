@@ -1,0 +1,60 @@
+"""Service account tokens: what is asked of the tenant's API server, and what becomes of the answers."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from vkgateway.model import times
+from vkgateway.model.objects import Meta
+from vkgateway.sync.tokens import Tokens
+from vkgateway.translate.references import TokenSource
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+POD = Meta(name="web", namespace="default", uid="uid-1")
+
+
+class Server:
+    """Takes what is created, and answers requests for tokens with as long a life as was asked for."""
+
+    def __init__(self) -> None:
+        self.created: list[tuple[str, dict[str, Any]]] = []
+
+    async def create(self, resource: Any, body: dict[str, Any], **where: Any) -> bytes:
+        self.created.append((f"{resource.plural}/{where.get('name', '')}", body))
+        seconds = body.get("spec", {}).get("expirationSeconds", 0)
+        expires = times.render(NOW + timedelta(seconds=seconds))
+        token = f"token-{len(self.created)}"
+        return msgspec.json.encode(body | {"status": {"token": token, "expirationTimestamp": expires}})
+
+
+async def test_each_projection_has_a_token_of_its_own_bound_to_the_pod_for_its_audience_and_time() -> None:
+    above, below = Server(), Server()
+    link: Any = SimpleNamespace(client=below, copies={"secrets": SimpleNamespace(items={})})
+    client: Any = above
+    sources = [
+        TokenSource(key="api.0", audience="", expiration_seconds=3607, path="token"),
+        TokenSource(key="vault.0", audience="vault", expiration_seconds=600, path="token"),
+    ]
+    tokens = Tokens("alpha", client, clock=NOW.timestamp)
+    due = await tokens.ensure(link, POD, "builder", sources)
+
+    assert [path for path, _ in above.created] == ["serviceaccounts/builder"] * 2
+    bound = {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "uid-1"}
+    assert [body["spec"] for _, body in above.created] == [
+        {"boundObjectRef": bound, "expirationSeconds": 3607},
+        {"boundObjectRef": bound, "expirationSeconds": 600, "audiences": ["vault"]},
+    ]
+    ((path, secret),) = below.created
+    assert path == "secrets/"
+    assert secret["type"] == "Opaque"
+    assert {key: base64.b64decode(value) for key, value in secret["data"].items()} == {
+        "api.0": b"token-1",
+        "vault.0": b"token-2",
+    }
+    assert "token-" not in str(secret["metadata"]["annotations"].values())
+    assert due == 480, "refreshed at four fifths of the shortest life"
