@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,6 +20,8 @@ log = structlog.get_logger(__name__)
 
 _DNS_PORTS: Final = (Port("dns", "UDP", 53), Port("dns-tcp", "TCP", 53))
 _API_PORTS: Final = (Port("https", "TCP", 443),)
+_REFUSED_FOR: Final = 60.0
+"""Seconds for which a compute cluster that refused is not asked again by each pod."""
 
 
 class NameServers(Protocol):
@@ -53,6 +56,8 @@ class Names:
         self._wake = wake
         self._dns = _dns_service(tenant.name)
         self._api = _api_service(tenant.name)
+        self._refused: dict[str, float] = {}
+        """By compute cluster that refused them, when to try again, in seconds of the event loop's clock."""
 
     @property
     def served(self) -> bool:
@@ -70,6 +75,9 @@ class Names:
         dns, api = self._dns.found(link), self._api.found(link)
         if dns is not None and api is not None:
             return self._with(dns.cluster_ip, api.cluster_ip)
+        now = asyncio.get_running_loop().time()
+        if self._refused.get(link.name, now) > now:
+            return self.tenant
         try:
             nameserver = await self._dns.ensure(link, to=self._servers.forwarder)
             api_service = await self._api.ensure(link, to=self._server) if _is_address(self._server.address) else ""
@@ -77,6 +85,7 @@ class Names:
             if error.transient:
                 raise
             log.warning("no name service", tenant=self.tenant.name, compute=link.name, error=error.message)
+            self._refused[link.name] = now + _REFUSED_FOR
             return self.tenant
         if dns is None:
             self._wake()

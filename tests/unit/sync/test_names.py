@@ -200,11 +200,14 @@ async def test_what_somebody_deletes_comes_back_at_the_same_address(here: World)
 
 
 async def test_without_the_right_pods_run_with_their_nodes_resolver(here: World) -> None:
-    here.below.fail("POST", "/services", status=403, reason="Forbidden", times=100)
+    fault = here.below.fail("POST", "/services", status=403, reason="Forbidden", times=100)
     here.create()
     async with here.gateway():
         pod = await here.forwarded()
+        here.create("another")
+        await here.forwarded("another")
     assert pod["spec"]["dnsPolicy"] == "Default"
+    assert fault.hits == 1
 
 
 async def test_a_strangers_service_of_that_name_is_left_alone(here: World) -> None:

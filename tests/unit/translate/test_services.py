@@ -1,0 +1,124 @@
+"""Services on their way down, field by field: what chooses backends goes, what opens something elsewhere stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.unit.translate.samples import TENANT
+from vkgateway.model.names import NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION, compute_namespace
+from vkgateway.model.objects import Meta
+from vkgateway.translate.services import (
+    ServiceView,
+    SliceView,
+    forward_service,
+    forward_slice,
+    reserved_selector,
+    service_spec,
+    slice_content,
+)
+
+PORT = {"name": "http", "protocol": "TCP", "port": 80, "targetPort": "web"}
+SPEC: dict[str, Any] = {"type": "ClusterIP", "clusterIP": "10.96.0.9", "selector": {"app": "web"}, "ports": [PORT]}
+
+
+def service(labels: dict[str, str] | None = None, **spec: Any) -> ServiceView:
+    metadata = Meta(name="web", namespace="shop", uid="u-1", labels=labels or {}, annotations={"lb": "internal"})
+    return ServiceView(metadata=metadata, spec=SPEC | spec)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("sessionAffinity", "ClientIP"),
+        ("sessionAffinityConfig", {"clientIP": {"timeoutSeconds": 60}}),
+        ("publishNotReadyAddresses", True),
+        ("internalTrafficPolicy", "Local"),
+    ],
+)
+def test_what_chooses_a_backend_goes_down(field: str, value: Any) -> None:
+    assert forward_service(service(**{field: value}), tenant=TENANT)["spec"][field] == value
+    assert field not in forward_service(service(), tenant=TENANT)["spec"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("externalIPs", ["192.0.2.1"]),
+        ("loadBalancerIP", "192.0.2.1"),
+        ("loadBalancerClass", "example.org/lb"),
+        ("loadBalancerSourceRanges", ["0.0.0.0/0"]),
+        ("externalTrafficPolicy", "Local"),
+        ("healthCheckNodePort", 31000),
+        ("allocateLoadBalancerNodePorts", True),
+        ("externalName", "example.org"),
+        ("clusterIP", "10.215.0.10"),
+        ("clusterIPs", ["10.215.0.10"]),
+        ("ipFamilies", ["IPv6"]),
+        ("ipFamilyPolicy", "RequireDualStack"),
+        ("somethingNew", "x"),
+    ],
+)
+def test_what_opens_or_claims_something_stays_above(field: str, value: Any) -> None:
+    assert field not in forward_service(service(**{field: value}), tenant=TENANT)["spec"]
+
+
+@pytest.mark.parametrize("kind", ["NodePort", "LoadBalancer"])
+def test_every_type_is_a_cluster_address_below_and_that_is_told(kind: str) -> None:
+    view = service(type=kind, ports=[PORT | {"nodePort": 31000}])
+    made = forward_service(view, tenant=TENANT)["spec"]
+    assert made["type"] == "ClusterIP"
+    assert made["ports"] == [PORT]
+    assert view.outside == [f"type {kind}"]
+    assert service().outside == []
+
+
+def test_labels_and_annotations_stay_above_and_whose_it_is_stands_on_it() -> None:
+    metadata = forward_service(service({"team": "x"}), tenant=TENANT)["metadata"]
+    assert metadata["namespace"] == compute_namespace(TENANT.name, "shop")
+    assert metadata["labels"] == {TENANT_LABEL: TENANT.name}
+    assert "lb" not in metadata["annotations"]
+    assert metadata["annotations"][NAMESPACE_ANNOTATION] == "shop"
+    assert metadata["annotations"][UID_ANNOTATION] == "u-1"
+
+
+@pytest.mark.parametrize(
+    ("spec", "address"),
+    [
+        ({}, "10.96.0.9"),
+        ({"clusterIP": "None"}, ""),
+        ({"clusterIP": ""}, ""),
+        ({"type": "ExternalName", "clusterIP": "10.96.0.9"}, ""),
+    ],
+)
+def test_which_services_have_an_address(spec: dict[str, Any], address: str) -> None:
+    assert service(**spec).cluster_ip == address
+
+
+def test_a_service_without_selector_has_none_below() -> None:
+    assert "selector" not in forward_service(service(selector=None), tenant=TENANT)["spec"]
+    assert service_spec({})["selector"] == {}
+
+
+def test_reserved_keys_in_selectors_are_found() -> None:
+    assert reserved_selector({"selector": {"app": "x", "vkgateway.io/tenant": "y"}}) == "vkgateway.io/tenant"
+    assert reserved_selector(SPEC) == ""
+
+
+def test_of_a_slice_the_endpoints_go_down_whose_addresses_are_all_ones_own() -> None:
+    text = b"""{"metadata": {"name": "s", "namespace": "shop", "uid": "u-2"}, "addressType": "IPv4", "ports": null,
+      "endpoints": [{"addresses": ["10.1.0.1"], "conditions": {"ready": true, "serving": null}, "nodeName": "n",
+      "targetRef": {"kind": "Pod", "name": "p"}, "hostname": "h"}, {"addresses": ["10.1.0.1", "10.9.9.9"]},
+      {"addresses": []}]}"""
+    view = msgspec.json.decode(text, type=SliceView)
+    content, refused = slice_content(view, own={"10.1.0.1"})
+    assert content["endpoints"] == [{"addresses": ["10.1.0.1"], "conditions": {"ready": True}}]
+    assert content["ports"] == []
+    assert refused == ["10.9.9.9"]
+    made = forward_slice(view, content, service=Meta(name="web", uid="s-1"), tenant=TENANT)
+    assert made["metadata"]["ownerReferences"] == [
+        {"apiVersion": "v1", "kind": "Service", "name": "web", "uid": "s-1"},
+    ]
+    assert slice_content(msgspec.structs.replace(view, endpoints=None), own=())[0]["endpoints"] == []
