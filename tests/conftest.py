@@ -1,4 +1,4 @@
-"""What holds for all tests: nobody leaves tasks, sessions, connections or servers behind; a busy machine is no failure."""
+"""What holds for all tests: nobody leaves tasks, sessions, connections or servers behind; a machine may be busy."""
 
 from __future__ import annotations
 
