@@ -20,7 +20,6 @@ PROGRAM = os.environ.get("METRICS_SERVER", "")
 PORT = 14443
 NAME: Document = {"name": "metrics-server", "namespace": "kube-system"}
 RBAC = "rbac.authorization.k8s.io"
-pytestmark = pytest.mark.skipif(not PROGRAM, reason="METRICS_SERVER does not name the program")
 
 
 def rights() -> list[Document]:
