@@ -56,7 +56,11 @@ class _Step:
     def try_all(self, ask: Ask) -> None:
         """Start it, or make room for it, or keep a place for it."""
         standings = list(self._ledger.pools(ask))
-        pools = [standing for standing in standings if not standing.beyond_limit(ask.tenant, ask.core)]
+        pools = [
+            standing
+            for standing in standings
+            if not standing.beyond_limit(ask.tenant, ask.core) and not crowds_out(self._ledger, standing, ask, ask.core)
+        ]
         if any(self.start(standing, ask) for standing in pools):
             return
         if any(self.make_room(standing, ask) for standing in pools):
@@ -124,6 +128,17 @@ def share(ledger: Ledger, ask: Ask) -> float:
         if standing is not None and standing.usable_by(ask):
             return standing.share(ask.tenant)
     return 0.0
+
+
+def crowds_out(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) -> bool:
+    """Whether these pods would use up what their tenant's limit leaves for its own gang for which a place is kept."""
+    kept = standing.reservation
+    ahead = ledger.asks.get(kept.gang) if kept is not None else None
+    if kept is None or ahead is None or ahead is ask or ahead.tenant != ask.tenant:
+        return False
+    if kept.lets(standing.ends, ask.gang, ledger.now):
+        return False
+    return bool(standing.beyond_limit(ask.tenant, [*ahead.core, *pods]))
 
 
 def start_in(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) -> bool:

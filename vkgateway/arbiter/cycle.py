@@ -13,6 +13,7 @@ from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.guaranteed import start_guaranteed
 from vkgateway.arbiter.holds import explain
 from vkgateway.arbiter.ledger import Ledger
+from vkgateway.arbiter.moving import move
 from vkgateway.arbiter.outcome import carried_out, not_started, one_after_the_other, without
 from vkgateway.arbiter.plans import keep_plans, start_elsewhere, start_ready
 from vkgateway.arbiter.sparing import spare
@@ -103,6 +104,8 @@ def _round(ledger: Ledger) -> IntArray:
     start_elsewhere(ledger)
     turn = start_borrowed(ledger)
     spare(ledger)
+    while move(ledger):
+        spare(ledger)
     start_ready(ledger)
     grow(ledger)
     return turn

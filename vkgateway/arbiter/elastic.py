@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vkgateway.arbiter.asks import Ask
-from vkgateway.arbiter.borrowed import find_behind, share
+from vkgateway.arbiter.borrowed import crowds_out, find_behind, share
 from vkgateway.arbiter.facts import Band, Pod, PodState
 from vkgateway.arbiter.inside import Inside
 from vkgateway.arbiter.ledger import Ledger
@@ -37,7 +37,7 @@ def _runs(ledger: Ledger, ask: Ask) -> bool:
 def _next(ledger: Ledger, ask: Ask) -> bool:
     pod, started = ask.rest[0], ledger.started.get(ask.gang.id)
     standing = started.standing if started is not None else next(ledger.pools(ask), None)
-    if standing is None or standing.beyond_limit(ask.tenant, [pod]):
+    if standing is None or standing.beyond_limit(ask.tenant, [pod]) or crowds_out(ledger, standing, ask, [pod]):
         return False
     near = replace(ask, running=_placed(ask, standing, started.nodes if started is not None else {}))
     nodes = _inside(standing, near, pod)

@@ -178,7 +178,7 @@ class _Keeper:
             standing.room.undo(mark)
             if bad is None:
                 break
-            _let_go(standing, *bad)
+            let_go(standing, *bad)
             kept.remove(bad)
         return kept
 
@@ -190,7 +190,7 @@ class _Keeper:
                 yield gang, pod
 
 
-def _let_go(standing: Standing, ask: Ask, plan: Plan) -> None:
+def let_go(standing: Standing, ask: Ask, plan: Plan) -> None:
     """The plan's room and cells are free again."""
     for pod in ask.core:
         standing.room.give(plan.nodes[pod.uid], pod.shape)
@@ -222,7 +222,7 @@ def start_elsewhere(ledger: Ledger) -> bool:
     for gang, plan in sorted(ledger.plans.items()):
         ask, standing = ledger.asks[gang], ledger.standings[plan.pool]
         mark, held = standing.room.mark(), standing.cells.mark()
-        _let_go(standing, ask, plan)
+        let_go(standing, ask, plan)
         nodes = _elsewhere(standing, ask, plan) if standing.within_limit(ask.tenant, ask.core) else None
         if nodes is None:
             standing.room.undo(mark)

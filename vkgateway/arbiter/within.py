@@ -105,11 +105,15 @@ class Within:
             self._demote(gangs)
 
     def _counted(self, quotas: Sequence[Quota]) -> Cells:
-        """With what is planned as if it ran, if that fits: what has been found for one is not taken by another then."""
+        """With what is planned as if it ran, if that fits: what has been found for one is not taken by another then.
+
+        Plans on nodes that take nobody now are not kept, and hold no cells.
+        """
         placed = [(tenant, node, units) for (tenant, node), units in sorted(self._units.items())]
-        self.planned = set(self._plans)
-        if self._plans:
-            plans = [each for _, held in sorted(self._plans.items()) for each in held if each[2]]
+        usable = {node.name for node in self.pool.nodes if node.usable} if self._plans else set()
+        self.planned = {gang for gang, held in self._plans.items() if all(node in usable for _, node, _ in held)}
+        if self.planned:
+            plans = [each for gang in sorted(self.planned) for each in self._plans[gang] if each[2]]
             cells = Cells(self.pool, quotas, [*placed, *plans])
             tenants = {tenant for tenant, _, _ in (*placed, *plans)}
             if not cells.losses() and not any(cells.excess(tenant) for tenant in tenants):

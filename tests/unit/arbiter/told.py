@@ -226,7 +226,7 @@ def nobody_starves(random: Random) -> tuple[Story, Callable[[Story], None]]:
                 there.runs[one.id] = run or 20.0
             there.cycle()
             there.advance(step.seconds)
-        for _ in range(15):
+        for _ in range(30):
             there.cycle()
             there.advance(4.0)
         assert "big" not in names or "big" in there.started, "it starves"

@@ -1,0 +1,67 @@
+"""Plans of this cycle that were made before others told more pods to go: they move to where nobody goes for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vkgateway.arbiter.asks import Ask
+from vkgateway.arbiter.decisions import Evict
+from vkgateway.arbiter.facts import Plan, PodState
+from vkgateway.arbiter.ledger import Ledger
+from vkgateway.arbiter.plans import inside_of, let_go, place_now
+from vkgateway.arbiter.standing import Standing
+
+
+def move(ledger: Ledger) -> bool:
+    """Have those stay who are to be told now, and whose gang could start elsewhere without them; whether there are any.
+
+    Counted on are all others that leave, beside all other plans.
+    """
+    evicts = [evict for evict in ledger.evicts if _is_new(ledger, evict)]
+    moved = [evict for evict in evicts if evict in ledger.evicts and _move(ledger, evict)]
+    for evict in moved:
+        ledger.evicts.remove(evict)
+    return bool(moved)
+
+
+def _is_new(ledger: Ledger, evict: Evict) -> bool:
+    told = {pod.uid for pod in ledger.gangs[evict.gang].pods if pod.state is PodState.NOTIFIED}
+    return evict.makes_room_for in ledger.plans and told.isdisjoint(evict.pods)
+
+
+def _move(ledger: Ledger, evict: Evict) -> bool:
+    plan = ledger.plans[evict.makes_room_for]
+    ask, standing = ledger.asks[evict.makes_room_for], ledger.standings[plan.pool]
+    stay = {uid: standing.leaving[uid] for uid in evict.pods if uid in standing.leaving}
+    tenant = ledger.gangs[evict.gang].tenant
+    for uid in stay:
+        standing.leaving.drop(uid)
+    mark, held = standing.room.mark(), standing.cells.mark()
+    let_go(standing, ask, plan)
+    nodes = _elsewhere(standing, ask, plan)
+    if nodes is None:
+        standing.room.undo(mark)
+        standing.cells.undo(held)
+        standing.leaving.add(tenant, stay.values())
+        return False
+    standing.take(ask.core, nodes)
+    ledger.plans[ask.gang.id] = Plan(pool=plan.pool, nodes=dict(nodes), borrowed=plan.borrowed, made=plan.made)
+    return True
+
+
+def _elsewhere(standing: Standing, ask: Ask, plan: Plan) -> Mapping[str, str] | None:
+    """A place that is free when those have gone who leave; its cells are held, its room is left as it was."""
+    if not standing.within_limit(ask.tenant, ask.core, [standing.leaving.of(ask.tenant)]):
+        return None
+    mark = standing.room.mark()
+    standing.give(standing.leaving.values())
+    if plan.borrowed:
+        nodes = place_now(standing, ask, ask.core)
+        standing.room.undo(mark)
+        return nodes
+    inside = inside_of(standing, ask, ask.core)
+    nodes = inside(standing.room)
+    standing.room.undo(mark)
+    if nodes is not None:
+        inside.commit(nodes)
+    return nodes
