@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.facts import Plan, PodState
 from vkgateway.arbiter.ledger import Ledger
-from vkgateway.arbiter.plans import inside_of, let_go, place_now
+from vkgateway.arbiter.plans import elsewhere, let_go
 from vkgateway.arbiter.standing import Standing
 
 
@@ -38,30 +39,23 @@ def _move(ledger: Ledger, evict: Evict) -> bool:
         standing.leaving.drop(uid)
     mark, held = standing.room.mark(), standing.cells.mark()
     let_go(standing, ask, plan)
-    nodes = _elsewhere(standing, ask, plan)
+    nodes = _when_all_have_gone(standing, ask, plan)
     if nodes is None:
         standing.room.undo(mark)
         standing.cells.undo(held)
         standing.leaving.add(tenant, stay.values())
         return False
     standing.take(ask.core, nodes)
-    ledger.plans[ask.gang.id] = Plan(pool=plan.pool, nodes=dict(nodes), borrowed=plan.borrowed, made=plan.made)
+    ledger.plans[ask.gang.id] = replace(plan, nodes=dict(nodes))
     return True
 
 
-def _elsewhere(standing: Standing, ask: Ask, plan: Plan) -> Mapping[str, str] | None:
+def _when_all_have_gone(standing: Standing, ask: Ask, plan: Plan) -> Mapping[str, str] | None:
     """A place that is free when those have gone who leave; its cells are held, its room is left as it was."""
     if not standing.within_limit(ask.tenant, ask.core, [standing.leaving.of(ask.tenant)]):
         return None
     mark = standing.room.mark()
     standing.give(standing.leaving.values())
-    if plan.borrowed:
-        nodes = place_now(standing, ask, ask.core)
-        standing.room.undo(mark)
-        return nodes
-    inside = inside_of(standing, ask, ask.core)
-    nodes = inside(standing.room)
+    nodes = elsewhere(standing, ask, plan)
     standing.room.undo(mark)
-    if nodes is not None:
-        inside.commit(nodes)
     return nodes

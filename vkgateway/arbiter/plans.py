@@ -223,7 +223,7 @@ def start_elsewhere(ledger: Ledger) -> bool:
         ask, standing = ledger.asks[gang], ledger.standings[plan.pool]
         mark, held = standing.room.mark(), standing.cells.mark()
         let_go(standing, ask, plan)
-        nodes = _elsewhere(standing, ask, plan) if standing.within_limit(ask.tenant, ask.core) else None
+        nodes = elsewhere(standing, ask, plan) if standing.within_limit(ask.tenant, ask.core) else None
         if nodes is None:
             standing.room.undo(mark)
             standing.cells.undo(held)
@@ -232,7 +232,8 @@ def start_elsewhere(ledger: Ledger) -> bool:
     return len(ledger.plans) < before
 
 
-def _elsewhere(standing: Standing, ask: Ask, plan: Plan) -> Mapping[str, str] | None:
+def elsewhere(standing: Standing, ask: Ask, plan: Plan) -> Mapping[str, str] | None:
+    """A place in what is free for a gang whose plan was let go, inside cells if that was; room and cells are taken."""
     if plan.borrowed:
         return place_now(standing, ask, ask.core)
     inside = inside_of(standing, ask, ask.core)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 import structlog
 
 from vkgateway.kube import errors, resources
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.compute import ComputeLink, decode_service, decode_slice
-from vkgateway.sync.services import slice_text
+from vkgateway.sync.services import slice_text, text_of
 from vkgateway.translate.services import MANAGED_BY_LABEL, OUR_SLICES, SERVICE_NAME_LABEL, ServiceView, owner_reference
 
 log = structlog.get_logger(__name__)
@@ -101,7 +100,7 @@ class OwnService:
             "ports": [{"name": port.name, "protocol": port.protocol, "port": to.port} for port in self._ports],
         }
         known = link.slices.items.get((SYSTEM_NAMESPACE, self._name))
-        if known is not None and slice_text(known) == msgspec.json.encode(content, order="deterministic"):
+        if known is not None and slice_text(known) == text_of(content):
             return
         metadata = self._metadata()
         metadata["labels"] |= {SERVICE_NAME_LABEL: self._name, MANAGED_BY_LABEL: OUR_SLICES}

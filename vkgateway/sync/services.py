@@ -214,7 +214,7 @@ class Services:
     async def _write_slice(
         self, link: ComputeLink, above: SliceView, content: Object, service: Meta, below: SliceView | None
     ) -> None:
-        if below is not None and slice_text(below) == _text(content):
+        if below is not None and slice_text(below) == text_of(content):
             return
         wanted = forward_slice(above, content, service=service, tenant=self.tenant)
         namespace, name = service.namespace, above.metadata.name
@@ -294,10 +294,11 @@ def pod_addresses(link: ComputeLink, tenant: str) -> frozenset[str]:
 
 def slice_text(view: SliceView) -> bytes:
     """What a slice says, for comparison."""
-    return _text({"addressType": view.address_type, "endpoints": view.endpoints or [], "ports": view.ports or []})
+    return text_of({"addressType": view.address_type, "endpoints": view.endpoints or [], "ports": view.ports or []})
 
 
-def _text(content: Object) -> bytes:
+def text_of(content: Object) -> bytes:
+    """The same of a slice that is to be."""
     return msgspec.json.encode(content, order="deterministic")
 
 
