@@ -1,26 +1,28 @@
-"""burst: many pods at once over all tenants, beside the same pods without a gateway and beside the floor."""
+"""burst: many pods at once over all tenants, beside the same pods without a gateway, the floor and the courier."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from bench.flows import Flow
 from bench.outcome import Cell, Outcome, Target
 from bench.session import Session, System
 
 TITLE: Final = "Pods at once, from the request that creates a pod to the watch event that shows it Ready"
 COLUMNS: Final = [
-    "pods", "token", "system", "Ready p50, s", "Ready p99, s", "pods/s", "of the floor", "gone, pods/s",
+    "pods", "token", "system", "Ready p50, s", "Ready p99, s", "pods/s", "of the floor", "of the courier",
+    "gone, pods/s",
 ]  # fmt: skip
-_SYSTEMS: Final[tuple[System, ...]] = ("floor", "direct", "gateway")
+_BASELINES: Final[tuple[System, ...]] = ("floor", "courier", "direct")
 _THROUGHPUT: Final = 0.8
 
 
 async def run(session: Session) -> Outcome:
-    """Run every size, with and without token, through all three systems."""
+    """Run every size, with and without token, through all systems."""
     await session.tenants()
     cases = [(pods, token) for pods in session.settings.sizes(1250, 2500) for token in (False, True)]
     async with session.without_gateway():
-        for system in ("floor", "direct"):
+        for system in _BASELINES:
             for pods, token in cases:
                 await session.flow(system, pods=pods, token=token)
     for pods, token in cases:
@@ -32,10 +34,8 @@ async def _tell(session: Session, cases: list[tuple[int, bool]]) -> Outcome:
     rows: list[list[Cell]] = []
     targets: list[Target] = []
     for pods, token in cases:
-        limit = (await session.flow("floor", pods=pods, token=token)).throughput
-        for system in _SYSTEMS:
-            flow = await session.flow(system, pods=pods, token=token)
-            share = flow.throughput / limit
+        flows = {system: await session.flow(system, pods=pods, token=token) for system in (*_BASELINES, "gateway")}
+        for system, flow in flows.items():
             rows.append(
                 [
                     pods,
@@ -44,14 +44,20 @@ async def _tell(session: Session, cases: list[tuple[int, bool]]) -> Outcome:
                     round(flow.ready_p50, 2),
                     round(flow.ready_p99, 2),
                     round(flow.throughput, 1),
-                    round(share, 2),
+                    _share(flow, flows["floor"]),
+                    _share(flow, flows["courier"]),
                     round(pods / flow.gone_span, 1),
                 ]
             )
-            if system == "gateway":
-                what = f"throughput of {pods} pods {'with' if token else 'without'} token, share of the floor's"
-                targets.append(Target(what=what, seen=round(share, 2), limit=_THROUGHPUT, at_least=True))
+        for baseline in ("floor", "courier"):
+            what = f"throughput of {pods} pods {'with' if token else 'without'} token, share of the {baseline}'s"
+            share = _share(flows["gateway"], flows[baseline])
+            targets.append(Target(what=what, seen=share, limit=_THROUGHPUT, at_least=True))
     return Outcome(columns=COLUMNS, rows=rows, targets=targets, notes=NOTES)
+
+
+def _share(flow: Flow, of: Flow) -> float:
+    return round(flow.throughput / of.throughput, 2)
 
 
 NOTES: Final = [
@@ -60,5 +66,7 @@ NOTES: Final = [
     "floor: bare asyncio clients that do nothing but the unavoidable writes (create and bind above, create below "
     "already bound, status below, status above; with a token the request above and a Secret below), without a watch, "
     "a scheduler or KWOK in the way, no gateway running.",
+    "courier: a bare asyncio loop in the gateway's place: the same schedulers and KWOK, and of its work nothing "
+    "but the unavoidable writes; no gateway running.",
     "gone: from the first delete to the last pod gone from the tenant.",
 ]

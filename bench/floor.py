@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -61,12 +61,16 @@ class Pair:
             timeout=120,
         )
         if self.token:
-            await self._hand_down_token(name)
+            await self.hand_down_token(name)
         await self.below.create(name, PodKind(run="floor", node=NODE, finalizer=FINALIZER))
         await self._write_status(self.below, name, ready=True)
+        await self.tell_above(name)
+
+    async def tell_above(self, name: str) -> None:
+        """Write above that the pod runs and is ready."""
         await self._write_status(self.above, name, ready=True)
 
-    async def _hand_down_token(self, name: str) -> None:
+    async def hand_down_token(self, name: str) -> None:
         where = self.above
         await where.client.create(
             SERVICE_ACCOUNTS, _ABOUT_TOKEN, namespace=where.namespace, name="default", subresource="token", timeout=120
@@ -78,6 +82,10 @@ class Pair:
         """Delete below, end, finalizer off, remove above."""
         await self.below.delete(name, grace=0)
         await self._write_status(self.below, name, ready=False)
+        await self.let_go(name)
+
+    async def let_go(self, name: str) -> None:
+        """Finalizer off, remove above."""
         await self._patch(self.below, name, {"metadata": {"finalizers": None}})
         await self.above.delete(name, grace=0)
         if self.token:
@@ -171,27 +179,25 @@ async def relay(
 
 
 @contextlib.asynccontextmanager
-async def nodes(clients: Sequence[Client]) -> AsyncIterator[None]:
-    """A node for the floor's pods at each server, closed to schedulers and alive for as long as the block lasts."""
-    document = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": NODE},
-        "spec": {"unschedulable": True},
-        "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Floor", "message": "for the floor"}]},
-    }
+async def nodes(
+    clients: Sequence[Client], name: str = NODE, *, capacity: Mapping[str, str] | None = None
+) -> AsyncIterator[None]:
+    """A node for the load's pods at each server, alive for as long as the block lasts.
+
+    It is open to schedulers where it has a `capacity`.
+    """
 
     async def renew() -> None:
         while True:
             for client in clients:
-                await renew_node_lease(client, NODE, now=utc_now())
+                await renew_node_lease(client, name, now=utc_now())
             await asyncio.sleep(_RENEW)
 
     task: asyncio.Task[None] | None = None
     try:
         for client in clients:
             with contextlib.suppress(errors.AlreadyExists):
-                await client.create(NODES, document)
+                await client.create(NODES, _node(name, capacity))
         task = asyncio.create_task(renew())
         yield
     finally:
@@ -199,4 +205,15 @@ async def nodes(clients: Sequence[Client]) -> AsyncIterator[None]:
             task.cancel()
         for client in clients:
             with contextlib.suppress(errors.ApiError):
-                await client.delete(NODES, NODE)
+                await client.delete(NODES, name)
+
+
+def _node(name: str, capacity: Mapping[str, str] | None) -> dict[str, Any]:
+    ready = {"type": "Ready", "status": "True", "reason": "Bench", "message": "for the load's pods"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "spec": {} if capacity else {"unschedulable": True},
+        "status": {"conditions": [ready], "capacity": capacity or {}, "allocatable": capacity or {}},
+    }

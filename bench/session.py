@@ -7,16 +7,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Literal
 
 from bench import flows
+from bench.courier import by_courier
 from bench.floor import floor
 from bench.flows import Flow
 from bench.platform import Platform
 from bench.settings import Settings
 from vkgateway.local.steps import Report
 
-System = Literal["gateway", "direct", "floor"]
+System = Literal["gateway", "courier", "direct", "floor"]
 
 _RUNS: dict[System, Callable[..., Awaitable[Flow]]] = {
     "gateway": flows.through_gateway,
+    "courier": by_courier,
     "direct": flows.direct,
     "floor": floor,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal
 
 from bench.stats import percentile
@@ -22,16 +22,22 @@ now = time.perf_counter
 
 
 class Timeline:
-    """The first time of each mark of each pod, in seconds of `now`."""
+    """The first time of each mark of each pod, in seconds of `now`; `on_mark` is called with each, once."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_mark: Callable[[Mark, Key], None] | None = None) -> None:
         self._marks: dict[Mark, dict[Key, float]] = {}
         self._last = now()
+        self._on_mark = on_mark
 
     def mark(self, what: Mark, key: Key, when: float | None = None) -> None:
         """Note that something happened to a pod; only the first time counts."""
-        self._marks.setdefault(what, {}).setdefault(key, now() if when is None else when)
+        times = self._marks.setdefault(what, {})
         self._last = now()
+        if key in times:
+            return
+        times[key] = self._last if when is None else when
+        if self._on_mark is not None:
+            self._on_mark(what, key)
 
     def of(self, what: Mark) -> Mapping[Key, float]:
         """All times of a mark."""
