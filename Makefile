@@ -9,6 +9,7 @@ export PYTHON
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "  make bench-NAME  One benchmark alone: burst, cost, decide, gang, light, memory, onboard, reclaim, restart"
+	@echo "  make operator-NAME  What a page of docs/operators needs, built from source: mpi, mpi-old, kopf, training, volcano"
 
 .PHONY: setup
 setup: ## Python environment and, as root on Debian, the packages of the real node; quick when done
@@ -42,6 +43,10 @@ test-deep: setup ## The same over a million: hours; tells how far it is
 test-e2e: ## End-to-end tests alone
 	@scripts/test.sh e2e
 
+.PHONY: test-operators
+test-operators: ## Every page of docs/operators followed word for word; minutes of building the first time
+	@VKGATEWAY_ALL_OPERATORS=1 scripts/test.sh operators
+
 .PHONY: lint
 lint: ## ruff, mypy --strict, import-linter
 	@scripts/test.sh lint
@@ -54,8 +59,12 @@ bench: setup programs ## The benchmarks; figures go to docs/benchmarks.md
 bench-%: setup programs
 	@$(BIN)/python -m bench $*
 
+.PHONY: operator-%
+operator-%: setup
+	@$(BIN)/python -m operators $*
+
 .PHONY: clean
 clean: ## Remove what was made in this checkout; the platform's data and the program cache stay
-	@rm -rf .demo .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build *.egg-info
+	@rm -rf .demo .operators .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "clean; the platform's data: vkgateway down --purge, the program cache: vkgateway binaries prune --all"

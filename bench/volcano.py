@@ -11,46 +11,24 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from bench import rivals
 from bench.platform import Platform
-from bench.rivals import Rival
 from bench.timeline import now
+from operators.programs import VOLCANO
 from vkgateway.kube import errors
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CRDS, Resource
 from vkgateway.local.steps import Report
 from vkgateway.model.errors import UnavailableError
-from vkgateway.programs.binaries.catalogue import Unit
+from vkgateway.programs.binaries import published
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
-VERSION: Final = "1.14.1"
+VERSION: Final = VOLCANO.version
 SCHEDULER: Final = "volcano"
 """Name by which pods ask for its scheduler."""
 GROUP_ANNOTATION: Final = "scheduling.k8s.io/group-name"
 POD_GROUPS: Final = Resource("apis/scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup")
 QUEUES: Final = Resource("apis/scheduling.volcano.sh/v1beta1", "queues", "Queue", namespaced=False)
-RIVAL: Final = Rival(
-    Unit(
-        name="volcano",
-        project="volcano",
-        packages={
-            "vc-scheduler": "volcano.sh/volcano/cmd/scheduler",
-            "vc-controller-manager": "volcano.sh/volcano/cmd/controller-manager",
-        },
-        modules=("volcano.sh/volcano",),
-        variables=("volcano.sh/volcano/pkg/version.Version=v{version}",),
-        replacements={"volcano.sh/apis": "1.14.0"},
-        seconds=210,
-    ),
-    VERSION,
-    {
-        "config/crd/volcano/bases": "crds",
-        # Its controllers start only where these are known too.
-        "config/crd/jobflow/bases": "crds-jobflow",
-        "installer/helm/chart/volcano/config/volcano-scheduler.conf": "scheduler.conf",
-    },
-)
 _GROUP: Final = "volcano"
 _READY_WITHIN: Final = 60.0
 
@@ -99,7 +77,7 @@ def pod_group(name: str, *, members: int, resources: dict[str, str]) -> dict[str
 
 async def provide(*, report: Report) -> Path:
     """The folder with Volcano's programs, built where there is none."""
-    return await rivals.provide(RIVAL, report=report)
+    return await published.provide(VOLCANO, report=report.done)
 
 
 def _definitions(folder: Path) -> list[dict[str, Any]]:

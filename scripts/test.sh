@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs checks and tests: any of `lint`, `unit`, `property`, `e2e`, in the order given; the first that fails ends it.
+# Runs checks and tests: any of `lint`, `unit`, `property`, `e2e`, `operators`, in the order given; the first that fails
+# ends it.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -29,10 +30,15 @@ e2e() {
     step e2e "$BIN/python" -m pytest -v --tb=short --durations=5 -n 2 --dist loadfile tests/e2e
 }
 
+operators() {
+    step programs "$BIN/python" scripts/programs.py
+    step operators "$BIN/python" -m pytest -v --tb=short --durations=0 tests/e2e/test_operators.py
+}
+
 scripts/setup.sh
 for part in "$@"; do
     case $part in
-        lint | unit | property | e2e) "$part" ;;
-        *) echo "test.sh: no part is called $part; there are lint, unit, property and e2e" >&2; exit 2 ;;
+        lint | unit | property | e2e | operators) "$part" ;;
+        *) echo "test.sh: no part is called $part; there are lint, unit, property, e2e and operators" >&2; exit 2 ;;
     esac
 done

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import BENCHMARKS
+from operators.catalogue import KITS
 from vkgateway.arbiter.decisions import HoldCode
 from vkgateway.model.names import ADMISSION_GATE, EVICTION_DEADLINE_ANNOTATION, GANG_ANNOTATIONS
 from vkgateway.sync.admission.verdicts import PREEMPTED
@@ -40,6 +41,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_readme_names_every_page() -> None:
     readme = (ROOT / "README.md").read_text()
+    assert [page.name for page in ROOT.glob("docs/operators/*.md") if page.name not in readme] == []
     assert [page.name for page in ROOT.glob("docs/*.md") if f"docs/{page.name}" not in readme] == []
 
 
@@ -47,7 +49,7 @@ def test_make_targets_that_are_named_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
         named = set(re.findall(r"(?:^|`)make ([a-z-]*[a-z])", page.read_text(), re.MULTILINE))
-        named -= {f"bench-{name}" for name in BENCHMARKS}
+        named -= {f"bench-{name}" for name in BENCHMARKS} | {f"operator-{name}" for name in KITS} | {"operator"}
         assert named <= targets, f"{page.name} names {named - targets}"
 
 

@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, str] = {
     "top": "vkgateway.cli.top:top",
     "usage": "vkgateway.cli.usage:usage",
     "replay": "vkgateway.cli.replay:replay",
+    "image": "vkgateway.cli.image:image",
     "binaries": "vkgateway.cli.binaries:binaries",
     "serve": "vkgateway.cli.serve:serve",
     "version": "vkgateway.cli.version:version",

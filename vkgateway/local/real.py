@@ -149,10 +149,13 @@ def teardown(directory: Path, *, number: int) -> None:
         _bare(directory, number=number).teardown()
 
 
-def _bare(directory: Path, *, number: int) -> RealNode:
-    """Return the node as far as taking it away needs it: neither programs nor keys count."""
-    nowhere = directory / "none"
-    options = RealNodeOptions(
-        directory=directory, number=number, programs=dict.fromkeys(PROGRAMS, nowhere), api_server=""
-    )
+def running(directory: Path, *, number: int, ctr: Path) -> RealNode:
+    """Return the node that runs already, as far as speaking to its containerd needs it."""
+    return _bare(directory, number=number, ctr=ctr)
+
+
+def _bare(directory: Path, *, number: int, ctr: Path | None = None) -> RealNode:
+    """Return the node as far as taking it away needs it: neither keys nor programs but `ctr` count."""
+    programs = dict.fromkeys(PROGRAMS, directory / "none") | ({"ctr": ctr} if ctr else {})
+    options = RealNodeOptions(directory=directory, number=number, programs=programs, api_server="")
     return RealNode(options, authority=Authority.create("none"))

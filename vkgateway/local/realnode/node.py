@@ -31,6 +31,8 @@ log = structlog.get_logger(__name__)
 GROUP = "node"
 """First segment of the names of the node's processes."""
 
+_LOAD_SECONDS = 600.0
+
 # Places where containerd and the kubelet insist on keeping things, whatever their configuration says.
 _PLACES = ("/run/containerd", "/var/lib/cni", "/var/lib/kubelet", "/var/log/containers", "/var/log/pods")
 # Settings of the whole machine that the kubelet wants so. In the node's namespace a file with the wanted value
@@ -134,10 +136,26 @@ class RealNode:
         """Return the merge patch for the Node's `status` that gives it its extended resources."""
         return manifests.node_status_patch(self.options)
 
-    def ctr(self, *arguments: str) -> str:
-        """Run containerd's own command-line client in the namespace Kubernetes uses; its output."""
+    def load(self, archive: Path) -> list[str]:
+        """Hand the images of an archive (docker or OCI, tar) to containerd; the names of those that it had not yet.
+
+        What bears such a name already is replaced. Raises `ToolError` where containerd does not take the archive.
+        """
+        before = self.images()
+        self.ctr("images", "import", str(archive), timeout=_LOAD_SECONDS)
+        after = self.images()
+        return sorted(name for name, digest in after.items() if before.get(name) != digest)
+
+    def images(self) -> dict[str, str]:
+        """The images on the node: name to digest. Raises `ToolError` where containerd does not answer."""
+        rows = (line.split() for line in self.ctr("images", "list").splitlines()[1:])
+        # containerd keeps each image by its digest as well, which is no name that anybody gave.
+        return {row[0]: row[2] for row in rows if len(row) > 2 and not row[0].startswith("sha256:")}
+
+    def ctr(self, *arguments: str, timeout: float = 60.0) -> str:
+        """Run containerd's own client in the namespace Kubernetes uses, for `timeout` seconds at most; its output."""
         command = (str(self.options.programs["ctr"]), "--address", configs.CONTAINERD_SOCKET, "-n", "k8s.io")
-        return run(*self._namespaces.enter(*command, *arguments))
+        return run(*self._namespaces.enter(*command, *arguments), timeout=timeout)
 
     def teardown(self) -> None:
         """Take everything off the machine but the files in the node's own folder; call it with the programs stopped.

@@ -205,3 +205,18 @@ def test_kubelet_configuration_on_disk_is_that_of_this_node(node: RealNode, opti
     node.prepare()
     config = yaml.safe_load((options.folders.config / "kubelet.yaml").read_text())
     assert config["tlsCertFile"] == str(options.folders.pki / "kubelet-server.crt")
+
+
+def test_loaded_images_are_told_by_name(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = ["REF TYPE DIGEST SIZE", "site/old:1 type sha256:1 3 MiB", "sha256:1 type sha256:1 3 MiB"]
+
+    def ctr(*arguments: str, timeout: float = 0) -> str:
+        if arguments[1] == "import":
+            assert timeout > 60
+            rows[1:] = ["site/old:1 type sha256:2 3 MiB", "site/new:1 type sha256:3 3 MiB", "site/kept:1 t sha256:4 1"]
+        return "\n".join(rows)
+
+    monkeypatch.setattr(node, "ctr", ctr)
+    assert node.images() == {"site/old:1": "sha256:1"}
+    rows.append("site/kept:1 t sha256:4 1")
+    assert node.load(Path("/two.tar")) == ["site/new:1", "site/old:1"]

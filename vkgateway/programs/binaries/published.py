@@ -1,16 +1,15 @@
-"""Public programs that we are measured against: built once from the Go module proxy, and kept with their manifests."""
+"""Public programs beside Kubernetes' own: built once from the Go module proxy, and kept with their manifests."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from vkgateway.local.steps import Report
 from vkgateway.programs.binaries import errors
 from vkgateway.programs.binaries.cache import Cache
 from vkgateway.programs.binaries.catalogue import Unit
@@ -20,7 +19,7 @@ from vkgateway.programs.binaries.run import run
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
+class Published:
     """What is built, of which version, and what is kept beside it."""
 
     unit: Unit
@@ -28,36 +27,40 @@ class Rival:
     manifests: Mapping[str, str]
     """Path in the first module's tree (a file or a folder) to the name that it is kept by."""
 
+    @property
+    def name(self) -> str:
+        """`NAME-VERSION`: no two have the same."""
+        return f"{self.unit.name}-{self.version}"
+
 
 class _Download(msgspec.Struct, rename="pascal"):
     dir: str
 
 
-async def provide(rival: Rival, *, report: Report, cache: Cache | None = None) -> Path:
-    """The folder with a rival's programs and manifests, built where there is none: `rivals/NAME-VERSION` in the cache.
+async def provide(wanted: Published, *, report: Callable[[str], None], cache: Cache | None = None) -> Path:
+    """The folder with programs and manifests, made where there is none: `published/NAME-VERSION` in the cache.
 
     Raises: see `vkgateway.programs.binaries.gobuild.build`.
     """
     cache = cache or Cache(Cache.default_root())
-    name = f"{rival.unit.name}-{rival.version}"
-    folder = cache.root / "rivals" / name
-    async with cache.lock(f"rival-{name}", report=report):
-        if not all((folder / part).exists() for part in [*rival.unit.packages, *rival.manifests.values()]):
-            report.done(f"building {name}; on two cores that takes about {elapsed(rival.unit.seconds)}")
-            await _make(rival, folder, cache=cache, report=report)
+    folder = cache.root / "published" / wanted.name
+    async with cache.lock(f"published-{wanted.name}", report=report):
+        if not all((folder / part).exists() for part in [*wanted.unit.packages, *wanted.manifests.values()]):
+            report(f"building {wanted.name}; on two cores that takes about {elapsed(wanted.unit.seconds)}")
+            await _make(wanted, folder, cache=cache, report=report)
     return folder
 
 
-async def _make(rival: Rival, folder: Path, *, cache: Cache, report: Report) -> None:
+async def _make(wanted: Published, folder: Path, *, cache: Cache, report: Callable[[str], None]) -> None:
     """Everything is put together aside and moved in whole, so what is there is complete."""
-    unit, version = rival.unit, rival.version
+    unit, version = wanted.unit, wanted.version
     go = await find_go(cache, report=report)
     work, log = cache.building(unit, version), cache.log(unit, version)
     try:
         built = await build(unit, version, go=go, folder=work, log=log, report=report)
         source = await _source(unit, version, go=go, folder=work, log=log)
         finished = work / "finished"
-        await asyncio.to_thread(_collect, built, source, rival.manifests, finished)
+        await asyncio.to_thread(_collect, built, source, wanted.manifests, finished)
         folder.parent.mkdir(parents=True, exist_ok=True)
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         finished.replace(folder)
@@ -83,8 +86,14 @@ def _collect(built: Mapping[str, Path], source: Path, manifests: Mapping[str, st
         (target / program).chmod(0o755)
     for path, name in manifests.items():
         if (source / path).is_dir():
-            (target / name).mkdir()
-            for file in (source / path).iterdir():
-                shutil.copyfile(file, target / name / file.name)
+            _copy_tree(source / path, target / name)
         else:
             shutil.copyfile(source / path, target / name)
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    for file in source.rglob("*"):
+        if file.is_file():
+            copy = target / file.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)

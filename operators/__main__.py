@@ -1,0 +1,36 @@
+"""`python -m operators NAME...`: builds what pages of docs/operators need, into `.operators/NAME`; quick when done."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from operators.build import lay
+from operators.catalogue import KITS
+from vkgateway.cli.main import complain
+from vkgateway.cli.progress import Progress
+from vkgateway.model.errors import VkgatewayError
+
+FOLDER = Path(__file__).resolve().parents[1] / ".operators"
+
+
+def main(names: Sequence[str]) -> int:
+    """Build; the exit code."""
+    if not names or set(names) - set(KITS):
+        complain(f"choose from: {', '.join(KITS)}", hint="Each belongs to a page of docs/operators.")
+        return 2
+    try:
+        with Progress() as progress:
+            for name in names:
+                asyncio.run(lay(KITS[name], FOLDER / name, report=progress))
+                progress.done(f"operator {name}: in {FOLDER / name}")
+    except VkgatewayError as error:
+        complain(str(error), hint=error.hint)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

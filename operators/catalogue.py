@@ -1,0 +1,94 @@
+"""What each page of docs/operators needs: images and manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from operators.programs import TRAINING_OPERATOR, VOLCANO, mpi_operator
+from operators.recipes import LIBRARIES, File, Kit, Recipe, Root
+from vkgateway.programs.binaries.published import Published
+
+KOPF_VERSION: Final = "1.45.2"
+_CLIENT_VERSION: Final = "35.0.0"
+_USER: Final = (
+    'echo \'app:x:1000:1000::/home/app:/bin/bash\' >>"$1/etc/passwd" && install -d -o 1000 -g 1000 "$1/home/app"'
+)
+"""Somebody who is not root, for tenants whose pods may not be."""
+
+
+# sshd without root: a port above 1024, the job's own key for host and user alike, which the operator mounts.
+_SSHD: Final = """\
+Port 2222
+PidFile none
+HostKey /home/app/.ssh/id_rsa
+StrictModes no
+UsePAM no
+"""
+_SSH: Final = """\
+Host *
+  Port 2222
+  StrictHostKeyChecking no
+  UserKnownHostsFile /dev/null
+  LogLevel ERROR
+"""
+
+OPENMPI: Final = Recipe(
+    name="vkgateway.local/openmpi:1",
+    root=Root(("openmpi-bin", "openssh-server", "openssh-client", "python3-mpi4py"), (_USER,)),
+    files={"etc/ssh/sshd_job_config": File(_SSHD), "etc/ssh/ssh_config.d/job.conf": File(_SSH)},
+    user="1000",
+)
+# PyTorchJob's workers wait until this finds the master's name.
+_NSLOOKUP: Final = '#!/bin/sh\nexec getent hosts "$1"\n'
+PYTHON: Final = Recipe(
+    name="vkgateway.local/python:1",
+    root=Root(("python3",), (_USER,)),
+    files={"usr/local/bin/nslookup": File(_NSLOOKUP, 0o755)},
+    user="1000",
+)
+KOPF: Final = Recipe(
+    name=f"vkgateway.local/kopf:{KOPF_VERSION}",
+    root=PYTHON.root,
+    libraries=(f"kopf=={KOPF_VERSION}", f"kubernetes=={_CLIENT_VERSION}"),
+    environment={"PYTHONPATH": LIBRARIES},
+    entrypoint=("python3", "-m", "kopf"),
+    user="1000",
+)
+
+
+def _operator(published: Published, program: str, path: str, *, name: str = "") -> Recipe:
+    """An image of one program, as the operator's own image has it."""
+    return Recipe(
+        name=f"vkgateway.local/{name or published.unit.name}:{published.version}",
+        programs={path: (published, program)},
+        entrypoint=(f"/{path}",),
+        user="1000",
+    )
+
+
+def _mpi(version: str, *images: Recipe) -> Kit:
+    published = mpi_operator(version)
+    return Kit(
+        images=(_operator(published, "mpi-operator", "opt/mpi-operator"), *images),
+        manifests={"mpi-operator.yaml": (published, "mpi-operator.yaml")},
+    )
+
+
+KITS: Final[Mapping[str, Kit]] = {
+    "mpi": _mpi("0.7.0", OPENMPI),
+    "mpi-old": _mpi("0.6.0"),
+    "kopf": Kit(images=(KOPF,)),
+    "training": Kit(
+        images=(_operator(TRAINING_OPERATOR, "training-operator.v1", "manager"), PYTHON),
+        manifests={"manifests": (TRAINING_OPERATOR, "manifests")},
+    ),
+    "volcano": Kit(
+        images=(
+            _operator(VOLCANO, "vc-controller-manager", "vc-controller-manager", name="vc-controller-manager"),
+            PYTHON,
+        ),
+        manifests={name: (VOLCANO, name) for name in ("crds", "crds-jobflow")},
+    ),
+}
+"""Name of the kit, as in `make operator-NAME`, to what it holds."""

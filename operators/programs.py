@@ -1,0 +1,58 @@
+"""Public operators and schedulers: their releases, how they are built, the manifests that are kept with them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vkgateway.programs.binaries.catalogue import Unit
+from vkgateway.programs.binaries.published import Published
+
+VOLCANO: Final = Published(
+    Unit(
+        name="volcano",
+        project="volcano",
+        packages={
+            "vc-scheduler": "volcano.sh/volcano/cmd/scheduler",
+            "vc-controller-manager": "volcano.sh/volcano/cmd/controller-manager",
+        },
+        modules=("volcano.sh/volcano",),
+        variables=("volcano.sh/volcano/pkg/version.Version=v{version}",),
+        replacements={"volcano.sh/apis": "1.14.0"},
+        seconds=210,
+    ),
+    "1.14.1",
+    {
+        "config/crd/volcano/bases": "crds",
+        # Its controllers start only where these are known too.
+        "config/crd/jobflow/bases": "crds-jobflow",
+        "installer/helm/chart/volcano/config/volcano-scheduler.conf": "scheduler.conf",
+    },
+)
+
+
+def mpi_operator(version: str) -> Published:
+    """Kubeflow's MPI operator."""
+    unit = Unit(
+        name="mpi-operator",
+        project="mpi-operator",
+        packages={"mpi-operator": "github.com/kubeflow/mpi-operator/cmd/mpi-operator"},
+        modules=("github.com/kubeflow/mpi-operator",),
+        variables=("github.com/kubeflow/mpi-operator/pkg/version.Version=v{version}",),
+        replacements={},
+        seconds=120,
+    )
+    return Published(unit, version, {"deploy/v2beta1/mpi-operator.yaml": "mpi-operator.yaml"})
+
+
+TRAINING_OPERATOR: Final = Published(
+    Unit(
+        name="training-operator",
+        project="training-operator",
+        packages={"training-operator.v1": "github.com/kubeflow/training-operator/cmd/training-operator.v1"},
+        modules=("github.com/kubeflow/training-operator",),
+        replacements={},
+        seconds=150,
+    ),
+    "1.8.1",
+    {"manifests": "manifests"},
+)

@@ -1,0 +1,73 @@
+"""Pages that are followed word for word: their shell blocks are run in order, and what they show must be seen.
+
+A block marked `sh` is run; a block marked `text` right after it is what that prints on standard output. In what is
+shown, a line `...` stands for any lines, `...` inside a line for anything, and runs of blanks count as one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_MARK = "--- end of block"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Commands of a page, and what they show there (empty: nothing is said)."""
+
+    line: int
+    commands: str
+    shown: str
+
+
+def blocks(text: str) -> list[Block]:
+    """What a page says to run."""
+    found: list[Block] = []
+    for match in _BLOCK.finditer(text):
+        language, content = match.groups()
+        if language == "sh":
+            found.append(Block(text.count("\n", 0, match.start()) + 1, content, ""))
+        elif language == "text" and found:
+            found[-1] = Block(found[-1].line, found[-1].commands, content)
+    return found
+
+
+def agrees(said: str, shown: str) -> bool:
+    """Whether a command said what the page shows."""
+    lines = [_plain(line) for line in shown.splitlines() if line.strip()]
+    patterns = [
+        r"(?:.*\n)*" if line == "..." else ".*".join(map(re.escape, line.split("..."))) + r"\n" for line in lines
+    ]
+    heard = "".join(f"{_plain(line)}\n" for line in said.splitlines() if line.strip())
+    return re.fullmatch("".join(patterns), heard) is not None
+
+
+def follow(page: Path, *, folder: Path, env: Mapping[str, str], timeout: float) -> None:
+    """Run a page's blocks in one shell, in `folder`; the first that fails or says something else ends the test."""
+    steps = blocks(page.read_text())
+    script = "set -euo pipefail\n" + "".join(f"{step.commands}echo '{_MARK}'\n" for step in steps)
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder,
+        env=os.environ | env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    said = done.stdout.split(f"{_MARK}\n")
+    for number, step in enumerate(steps):
+        where = f"{page.name}, line {step.line}:\n{step.commands}"
+        assert len(said) > number + 1, f"{where}\nfailed:\n{said[number]}\n{done.stderr[-4000:]}"
+        assert not step.shown or agrees(said[number], step.shown), f"{where}\nsaid:\n{said[number]}\nnot:\n{step.shown}"
+
+
+def _plain(line: str) -> str:
+    return re.sub(r"\s+", " ", line.strip())

@@ -1,0 +1,42 @@
+"""The pages about operators, followed word for word on the real node by somebody who has just come."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import Platform
+from tests.e2e.pages import follow
+
+ROOT = Path(__file__).parents[2]
+PAGES = ["mpi", "versions", "kopf"]
+LONG_PAGES = ["training", "volcano"]
+"""Whose programs take long to build: `make test-operators` follows them too."""
+TIMEOUT = 40 * 60
+"""Seconds; the first time on a machine, programs are built and images are made."""
+
+
+@pytest.fixture
+def admin(platform: Platform) -> Iterator[dict[str, str]]:
+    """The shell of somebody who did what stands under "before you begin"; tenants that pages make go at the end."""
+    if not platform.real:
+        pytest.skip(f"no real node here: {platform.status().get('realNode')}")
+    before = set(platform.vkgateway("tenant", "list", "-o", "name").split())
+    tools = (Path(sys.executable).parent, Path(platform.kubectl_path).parent)
+    yield {
+        "VKGATEWAY_DATA_DIR": str(platform.data_dir),
+        "PATH": os.pathsep.join([*map(str, tools), os.environ["PATH"]]),
+    }
+    for tenant in set(platform.vkgateway("tenant", "list", "-o", "name").split()) - before:
+        platform.vkgateway("tenant", "delete", tenant, "--yes", timeout=180)
+
+
+@pytest.mark.skipif(shutil.which("mmdebstrap") is None, reason="no mmdebstrap here, which makes the images")
+@pytest.mark.parametrize("page", PAGES + (LONG_PAGES if os.environ.get("VKGATEWAY_ALL_OPERATORS") else []))
+def test_a_page_says_what_happens(admin: dict[str, str], page: str) -> None:
+    follow(ROOT / "docs" / "operators" / f"{page}.md", folder=ROOT, env=admin, timeout=TIMEOUT)

@@ -1,0 +1,125 @@
+"""What the pages' kits hold: recipes that name what is there, and archives that containerd reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from operators import archives, build, layers
+from operators.__main__ import main
+from operators.catalogue import KITS, OPENMPI
+from operators.recipes import File, Kit, Recipe
+from vkgateway.local.realnode import images
+from vkgateway.programs.binaries import published
+from vkgateway.programs.binaries.cache import Cache
+from vkgateway.programs.binaries.published import Published
+
+ROOT = Path(__file__).parents[3]
+RECIPES = {recipe.name: recipe for kit in KITS.values() for recipe in kit.images}
+
+
+def content(archive: Path, name: str) -> bytes:
+    with tarfile.open(archive) as opened:
+        file = opened.extractfile(name)
+        assert file is not None
+        return file.read()
+
+
+@pytest.mark.parametrize("kit", KITS.values(), ids=KITS)
+def test_recipes_name_programs_and_manifests_that_are_built(kit: Kit) -> None:
+    for recipe in kit.images:
+        assert all(name in program.unit.packages for program, name in recipe.programs.values())
+    assert all(kept in program.manifests.values() for program, kept in kit.manifests.values())
+
+
+def test_no_two_images_share_an_archive() -> None:
+    assert len({recipe.file_name for recipe in RECIPES.values()}) == len(RECIPES)
+
+
+def test_whatever_changes_in_a_recipe_makes_another_image() -> None:
+    changed = [
+        dataclasses.replace(OPENMPI, name="other:1"),
+        dataclasses.replace(OPENMPI, user=""),
+        dataclasses.replace(OPENMPI, libraries=("kopf==1",)),
+        dataclasses.replace(OPENMPI, files={**OPENMPI.files, "etc/motd": File("hello")}),
+        dataclasses.replace(OPENMPI, root=None),
+    ]
+    assert len({recipe.digest for recipe in [OPENMPI, *changed]}) == len(changed) + 1
+
+
+def test_an_archive_describes_its_layers_by_digest(tmp_path: Path) -> None:
+    recipe = Recipe(name="vkgateway.local/tool:1", entrypoint=("/tool",), user="1000", environment={"A": "b"})
+    stack = [tmp_path / "low.tar", tmp_path / "high.tar"]
+    for number, layer in enumerate(stack):
+        layers.bare(layer, {}, {"file": File(f"layer {number}")}, empty=number == 0)
+    archives.write(tmp_path / "image.tar", recipe, stack, architecture="amd64")
+
+    (manifest,) = json.loads(content(tmp_path / "image.tar", "manifest.json"))
+    config = json.loads(content(tmp_path / "image.tar", manifest["Config"]))
+    held = [hashlib.sha256(content(tmp_path / "image.tar", name)).hexdigest() for name in manifest["Layers"]]
+    assert manifest["RepoTags"] == ["vkgateway.local/tool:1"]
+    assert config["rootfs"]["diff_ids"] == [f"sha256:{digest}" for digest in held]
+    assert held == [hashlib.sha256(layer.read_bytes()).hexdigest() for layer in stack]
+    assert config["config"]["Entrypoint"] == ["/tool"]
+    assert config["config"]["User"] == "1000"
+    assert "A=b" in config["config"]["Env"]
+
+
+def test_an_image_without_a_root_has_what_programs_expect(tmp_path: Path) -> None:
+    (tmp_path / "tool").write_text("#!/bin/sh\n")
+    (tmp_path / "tool").chmod(0o755)
+    layers.bare(tmp_path / "layer.tar", {"opt/tool": tmp_path / "tool"}, {}, empty=True)
+    with tarfile.open(tmp_path / "layer.tar") as layer:
+        assert layer.getmember("tmp").mode == 0o1777
+        assert layer.getmember("opt/tool").mode & 0o111
+        assert layer.getmember("opt/tool").uid == 0
+    assert b"app:x:1000" in content(tmp_path / "layer.tar", "etc/passwd")
+
+
+async def test_a_kit_is_made_once_and_laid_as_often_as_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "mpi-operator").write_text("program")
+    (kept / "mpi-operator.yaml").write_text("kind: List")
+    provided: list[str] = []
+
+    async def provide(wanted: Published, **_: object) -> Path:
+        provided.append(wanted.name)
+        return kept
+
+    monkeypatch.setattr(published, "provide", provide)
+    kit = KITS["mpi-old"]
+    for _ in range(2):
+        await build.lay(kit, tmp_path / "laid", report=Silent(), cache=Cache(tmp_path / "cache"))
+        (tmp_path / "laid" / "mpi-operator.yaml").write_text("changed by hand")
+    assert provided == ["mpi-operator-0.6.0"] * 3  # for the image once, for its manifest each time
+    archive = tmp_path / "laid" / "mpi-operator-0.6.0.tar"
+    assert json.loads(content(archive, "manifest.json"))[0]["RepoTags"] == ["vkgateway.local/mpi-operator:0.6.0"]
+    assert [path.name for path in (tmp_path / "cache" / "images").iterdir()] == [archive.resolve().name]
+
+
+class Silent:
+    """Says nothing."""
+
+    def __call__(self, text: str) -> None:
+        """Say nothing."""
+
+    def done(self, text: str) -> None:
+        """Say nothing."""
+
+
+def test_a_kit_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mpi", "nonsense"]) == 2
+    assert "mpi, mpi-old, kopf" in capsys.readouterr().err
+
+
+def test_pages_name_the_images_that_are_made() -> None:
+    for page in ROOT.glob("docs/operators/*.md"):
+        named = {word.rstrip("`.,;") for word in page.read_text().split() if word.startswith("vkgateway.local/")}
+        named = {name.split("`")[0] for name in named if ":" in name}
+        assert named <= {*RECIPES, images.BUSYBOX_IMAGE}, page.name

@@ -1,0 +1,72 @@
+"""How pages are followed: which blocks count, and when what was said is what the page shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.pages import agrees, blocks, follow
+
+PAGE = """\
+Some words.
+
+```sh
+export NAME=alpha
+echo "tenant  $NAME"
+```
+
+```text
+tenant alpha
+```
+
+```dockerfile
+FROM nowhere
+```
+
+```sh
+echo "and $NAME again"
+```
+"""
+
+
+def test_blocks_are_commands_with_what_they_show() -> None:
+    first, second = blocks(PAGE)
+    assert (first.line, first.shown) == (3, "tenant alpha\n")
+    assert first.commands.startswith("export")
+    assert (second.line, second.shown) == (16, "")
+
+
+@pytest.mark.parametrize(
+    ("said", "shown", "same"),
+    [
+        ("a  b\n", "a b", True),
+        ("a\nb\nc\n", "a\n...\nc", True),
+        ("a\nc\n", "a\n...\nc", True),
+        ("pod-x7f created\n", "pod-... created", True),
+        ("a\nb\n", "a", False),
+        ("a.b\n", "a-b", False),
+    ],
+)
+def test_what_is_said_agrees_with_what_is_shown(said: str, shown: str, *, same: bool) -> None:
+    assert agrees(said, shown) is same
+
+
+def test_a_page_is_followed_in_one_shell(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    follow(page, folder=tmp_path, env={}, timeout=10)
+
+
+def test_a_page_that_shows_something_else_fails(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.replace("tenant alpha", "tenant beta"))
+    with pytest.raises(AssertionError, match="line 3"):
+        follow(page, folder=tmp_path, env={}, timeout=10)
+
+
+def test_a_page_whose_command_fails_fails(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.replace('echo "and', 'no-such-command "and'))
+    with pytest.raises(AssertionError, match="line 16"):
+        follow(page, folder=tmp_path, env={}, timeout=10)

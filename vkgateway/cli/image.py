@@ -1,0 +1,58 @@
+"""`vkgateway image`: images for the embedded platform's real node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from vkgateway.cli.options import asynchronous, data_dir_option
+from vkgateway.cli.progress import Progress
+
+
+@click.group(epilog="Example: vkgateway image load web.tar")
+def image() -> None:
+    """Load images into the embedded platform's real node, and list them.
+
+    For images that are in no registry; those of a registry are pulled as anywhere.
+    """
+
+
+@image.command(epilog="Example: docker save web:1 -o web.tar; vkgateway image load web.tar")
+@click.argument(
+    "archives",
+    nargs=-1,
+    required=True,
+    metavar="FILE...",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=True),
+)
+@data_dir_option
+@asynchronous
+async def load(*, archives: tuple[Path, ...], data_dir: Path) -> None:
+    """Load images from archives: what `docker save` writes, or an OCI archive. Their names are printed.
+
+    Pods use them by these names, with an imagePullPolicy other than Always.
+    """
+    from vkgateway.local import images
+
+    with Progress() as progress:
+        for archive in archives:
+            progress(f"loading {archive.name}")
+            loaded = await images.load(data_dir, archive, report=progress)
+            for name in loaded:
+                click.echo(name)
+            if not loaded:
+                progress.done(f"{archive.name}: on the node already")
+
+
+@image.command("list", epilog="Example: vkgateway image list")
+@data_dir_option
+@asynchronous
+async def list_images(*, data_dir: Path) -> None:
+    """List the images on the real node."""
+    from vkgateway.local import images
+
+    with Progress() as progress:
+        found = await images.present(data_dir, report=progress)
+    for name in found:
+        click.echo(name)

@@ -1,0 +1,49 @@
+"""Images on the real node that no registry holds: loaded from archives, and listed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from vkgateway.local import real
+from vkgateway.local import record as records
+from vkgateway.local.paths import Paths
+from vkgateway.local.realnode.node import RealNode
+from vkgateway.local.steps import Report
+from vkgateway.model.errors import NotFoundError, UnavailableError
+from vkgateway.programs.binaries.resolver import Resolver
+
+
+async def load(data_dir: Path, archive: Path, *, report: Report) -> list[str]:
+    """Hand the images of an archive (an absolute path) to the real node; the names of those that it had not yet.
+
+    Raises:
+        NotFoundError: there is no platform in `data_dir`.
+        UnavailableError: it has no real node.
+        ToolError: containerd does not answer, or does not take the archive.
+    """
+    node = await _node(data_dir, report=report)
+    return await asyncio.to_thread(node.load, archive)
+
+
+async def present(data_dir: Path, *, report: Report) -> list[str]:
+    """The names of the images on the real node.
+
+    Raises: as `load` does.
+    """
+    node = await _node(data_dir, report=report)
+    return sorted(await asyncio.to_thread(node.images))
+
+
+async def _node(data_dir: Path, *, report: Report) -> RealNode:
+    paths = Paths(data_dir)
+    record = records.load(paths.record)
+    if record is None:
+        raise NotFoundError(f"there is no platform in {data_dir}", hint="Start one with `vkgateway up`.")
+    if record.real_node_why_not:
+        raise UnavailableError(
+            f"the platform has no real node: {record.real_node_why_not}",
+            hint="Hollow nodes need no images: any name will do there.",
+        )
+    ctr = (await Resolver(report=report.done).resolve("ctr"))["ctr"]
+    return real.running(paths.node, number=record.number, ctr=ctr)
