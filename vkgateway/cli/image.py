@@ -24,7 +24,8 @@ def image() -> None:
     nargs=-1,
     required=True,
     metavar="FILE...",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=True),
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    callback=lambda _ctx, _param, paths: tuple(path.absolute() for path in paths),
 )
 @data_dir_option
 @asynchronous
@@ -38,11 +39,8 @@ async def load(*, archives: tuple[Path, ...], data_dir: Path) -> None:
     with Progress() as progress:
         for archive in archives:
             progress(f"loading {archive.name}")
-            loaded = await images.load(data_dir, archive, report=progress)
-            for name in loaded:
+            for name in await images.load(data_dir, archive, report=progress):
                 click.echo(name)
-            if not loaded:
-                progress.done(f"{archive.name}: on the node already")
 
 
 @image.command("list", epilog="Example: vkgateway image list")

@@ -15,7 +15,9 @@ from vkgateway.programs.binaries.resolver import Resolver
 
 
 async def load(data_dir: Path, archive: Path, *, report: Report) -> list[str]:
-    """Hand the images of an archive (an absolute path) to the real node; the names of those that it had not yet.
+    """Hand the images of an archive (an absolute path) to the real node; their names.
+
+    What bears such a name already is replaced.
 
     Raises:
         NotFoundError: there is no platform in `data_dir`.

@@ -30,7 +30,7 @@ def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
     )
 
 
-@kopf.on.validate("example.org", "v1", "sweeps", operations=["CREATE"])
+@kopf.on.validate("example.org", "v1", "sweeps", operations=["CREATE"], id="few-enough")
 def few_enough(spec: kopf.Spec, **_: Any) -> None:
     """Refuse a Sweep with too many trials."""
     if spec["trials"] > MOST_TRIALS:

@@ -137,20 +137,17 @@ class RealNode:
         return manifests.node_status_patch(self.options)
 
     def load(self, archive: Path) -> list[str]:
-        """Hand the images of an archive (docker or OCI, tar) to containerd; the names of those that it had not yet.
+        """Hand the images of an archive (docker or OCI, tar) to containerd; their names.
 
         What bears such a name already is replaced. Raises `ToolError` where containerd does not take the archive.
         """
-        before = self.images()
-        self.ctr("images", "import", str(archive), timeout=_LOAD_SECONDS)
-        after = self.images()
-        return sorted(name for name, digest in after.items() if before.get(name) != digest)
+        rows = (line.split() for line in self.ctr("images", "import", str(archive), timeout=_LOAD_SECONDS).splitlines())
+        return [row[0] for row in rows if row[1:] == ["saved"]]
 
-    def images(self) -> dict[str, str]:
-        """The images on the node: name to digest. Raises `ToolError` where containerd does not answer."""
-        rows = (line.split() for line in self.ctr("images", "list").splitlines()[1:])
+    def images(self) -> list[str]:
+        """The names of the images on the node. Raises `ToolError` where containerd does not answer."""
         # containerd keeps each image by its digest as well, which is no name that anybody gave.
-        return {row[0]: row[2] for row in rows if len(row) > 2 and not row[0].startswith("sha256:")}
+        return [name for name in self.ctr("images", "list", "--quiet").split() if not name.startswith("sha256:")]
 
     def ctr(self, *arguments: str, timeout: float = 60.0) -> str:
         """Run containerd's own client in the namespace Kubernetes uses, for `timeout` seconds at most; its output."""

@@ -208,15 +208,15 @@ def test_kubelet_configuration_on_disk_is_that_of_this_node(node: RealNode, opti
 
 
 def test_loaded_images_are_told_by_name(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = ["REF TYPE DIGEST SIZE", "site/old:1 type sha256:1 3 MiB", "sha256:1 type sha256:1 3 MiB"]
+    said = {
+        "import": "site/web:1 \tsaved\t\napplication/vnd.x sha256:54\nsite/db:2 saved\nImporting\telapsed: 1.0s",
+        "list": "sha256:54\nsite/db:2\nsite/web:1\n",
+    }
 
     def ctr(*arguments: str, timeout: float = 0) -> str:
-        if arguments[1] == "import":
-            assert timeout > 60
-            rows[1:] = ["site/old:1 type sha256:2 3 MiB", "site/new:1 type sha256:3 3 MiB", "site/kept:1 t sha256:4 1"]
-        return "\n".join(rows)
+        assert arguments[1] != "import" or (arguments[2] == "/two.tar" and timeout > 60)
+        return said[arguments[1]]
 
     monkeypatch.setattr(node, "ctr", ctr)
-    assert node.images() == {"site/old:1": "sha256:1"}
-    rows.append("site/kept:1 t sha256:4 1")
-    assert node.load(Path("/two.tar")) == ["site/new:1", "site/old:1"]
+    assert node.load(Path("/two.tar")) == ["site/web:1", "site/db:2"]
+    assert node.images() == ["site/db:2", "site/web:1"]
