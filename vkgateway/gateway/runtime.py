@@ -201,6 +201,7 @@ class TenantRuntime:
             lease_seconds=self._settings.lease_seconds,
             renew_every=self._settings.renew_seconds,
             on_registered=self._on_change,
+            on_seen=lambda labels, taints: self._sync.set_node(name, (labels, taints)),
         )
         self._nodes[name] = node
         self._spawn(f"node/{name}", node.run())

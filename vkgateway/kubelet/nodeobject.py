@@ -9,9 +9,11 @@ from typing import Any
 
 import msgspec
 
-from vkgateway.model.objects import Condition, Object, set_condition
+from vkgateway.model.objects import Condition, Object, Taint, set_condition
 from vkgateway.model.times import render
+from vkgateway.translate.governed import CORDONED
 
+_BY_CONDITION = "node.kubernetes.io/"
 _TIMES = frozenset(("lastHeartbeatTime", "lastTransitionTime"))
 
 
@@ -43,6 +45,17 @@ def writes(wanted: Mapping[str, Any], current: Mapping[str, Any] | None, *, now:
     status["conditions"] = conditions(status.get("conditions", ()), _conditions(current), now=now)
     main = {**identity, "metadata": metadata, "spec": wanted.get("spec", {})}
     return Writes(main, {**identity, "metadata": {"name": metadata["name"]}, "status": status})
+
+
+def reach(node: Mapping[str, Any]) -> tuple[dict[str, str], tuple[Taint, ...]]:
+    """The labels of a Node, and the taints that people put on it; a cordon is one of them.
+
+    Those that Kubernetes sets by conditions are left out: they say what our own conditions say.
+    """
+    spec = node.get("spec") or {}
+    taints = msgspec.convert(spec.get("taints") or (), tuple[Taint, ...])
+    kept = tuple(taint for taint in taints if not taint.key.startswith(_BY_CONDITION))
+    return dict(node["metadata"].get("labels") or {}), (*kept, CORDONED) if spec.get("unschedulable") else kept
 
 
 def conditions(wanted: Any, current: Any, *, now: datetime) -> list[Object]:

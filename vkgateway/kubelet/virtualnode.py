@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -19,7 +19,7 @@ from vkgateway.kube.leases import NODE_LEASES, renew_node_lease, utc_now
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import LEASES, NODES
 from vkgateway.kubelet import nodeobject
-from vkgateway.model.objects import Meta, Object, ObjectView
+from vkgateway.model.objects import Meta, Object, ObjectView, Taint
 
 REPORT_SECONDS: Final = 300.0
 """How often conditions get a new heartbeat when nothing else changes: a kubelet's nodeStatusReportFrequency."""
@@ -51,7 +51,7 @@ class VirtualNode:
     `report_every` seconds; only differences are written, by server-side apply, so that labels, taints and annotations
     of others stay. The Lease is renewed every `renew_every` seconds and valid for `lease_seconds`, also while the node
     is NotReady: the node then tells the truth about itself, it is not lost. `on_registered` is called each time
-    the object was written as wanted.
+    the object was written as wanted, `on_seen` with its labels and taints (`nodeobject.reach`) each time it is seen.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class VirtualNode:
         report_every: float = REPORT_SECONDS,
         settle: float = SETTLE_SECONDS,
         on_registered: Callable[[], None] | None = None,
+        on_seen: Callable[[Mapping[str, str], tuple[Taint, ...]], None] | None = None,
         backoff: Backoff | None = None,
         now: Callable[[], datetime] = utc_now,
         clock: Callable[[], float] = time.monotonic,
@@ -80,6 +81,7 @@ class VirtualNode:
         self._report_every = report_every
         self._settle = settle
         self._on_registered = on_registered
+        self._on_seen = on_seen
         self._backoff = backoff or Backoff(base=0.2, cap=10.0)
         self._now = now
         self._clock = clock
@@ -121,6 +123,8 @@ class VirtualNode:
             self.registered = False
             self._exists.clear()
             self._seen = {}
+        elif self._on_seen is not None:
+            self._on_seen(*nodeobject.reach(new.body))
         self._wake.set()
 
     async def _keep_node(self) -> None:

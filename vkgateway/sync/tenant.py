@@ -36,6 +36,7 @@ from vkgateway.sync.pods.views import TenantPodView, decode_tenant_pod
 from vkgateway.sync.services import Services
 from vkgateway.sync.tokens import Tokens
 from vkgateway.translate.context import TenantContext
+from vkgateway.translate.governed import VirtualNode
 from vkgateway.translate.policy import refusals
 
 log = structlog.get_logger(__name__)
@@ -216,6 +217,10 @@ class TenantSync:
         """Set what may be used of a virtual node (what it shows as allocatable), and look at what it held back."""
         for key in self._pods.set_limit(node, limit):
             self._look_at_pod(key)
+
+    def set_node(self, name: str, node: VirtualNode) -> None:
+        """Set what the tenant's API server shows of a virtual node: labels and taints, the tenant's own among them."""
+        self._desk.node_changed(name, node)
 
     # What the watches say; each only marks work to be done.
 

@@ -15,6 +15,8 @@ VirtualNode = tuple[Mapping[str, str], Sequence[Taint]]
 _NATIVE: Final = "kubernetes.io"
 _OTHER_PREFIXES: Final = ("requests.", "hugepages-")
 _KEEPING_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
+CORDONED: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+"""The taint of a node that is closed to new pods (`spec.unschedulable`)."""
 
 
 def is_extended(resource: str) -> bool:
@@ -91,6 +93,25 @@ def reachable(pod: Mapping[str, Any], nodes: Mapping[str, VirtualNode]) -> tuple
         if _selects(spec, affinity, name, labels) and not _keeps_away(spec.get("tolerations") or (), taints)
     }
     return tuple(sorted(likings, key=lambda name: -likings[name]))
+
+
+def why_nowhere(pod: Mapping[str, Any], nodes: Mapping[str, VirtualNode]) -> str:
+    """Say why a pod can reach none of the tenant's virtual nodes: what keeps it off those that it selects."""
+    spec = pod.get("spec") or {}
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    selected = [name for name, (labels, _) in nodes.items() if _selects(spec, affinity, name, labels)]
+    if not selected:
+        return f"no virtual node is one that its node selector and affinity ask for: there are {', '.join(nodes)}"
+    tolerations = spec.get("tolerations") or ()
+    return "; ".join(_closed(name, tolerations, nodes[name][1]) for name in selected)
+
+
+def _closed(name: str, tolerations: Sequence[Mapping[str, Any]], taints: Sequence[Taint]) -> str:
+    refused = [taint for taint in taints if _keeps_away(tolerations, (taint,))]
+    if any(taint.key == CORDONED.key for taint in refused):
+        return f"virtual node {name} is cordoned"
+    told = ", ".join(f"{taint.key}={taint.value}:{taint.effect}" for taint in refused)
+    return f"virtual node {name} has a taint that it does not tolerate: {told}"
 
 
 def _selects(spec: Mapping[str, Any], affinity: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> bool:

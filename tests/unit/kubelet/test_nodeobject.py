@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from vkgateway.kubelet.nodeobject import conditions, projection, timeless, writes
+from vkgateway.kubelet.nodeobject import conditions, projection, reach, timeless, writes
+from vkgateway.model.objects import Taint
+from vkgateway.translate.governed import CORDONED
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 EARLIER = "2026-01-01T00:00:00Z"
@@ -79,3 +81,20 @@ def test_projection_shows_what_others_changed() -> None:
         stored = _wanted()
         stored[path[0]][path[1]] = value
         assert projection(stored, _wanted()) != before
+
+
+def test_what_the_tenant_put_on_a_node_is_read_and_what_conditions_put_there_is_not() -> None:
+    node = {
+        "metadata": {"labels": {"team": "vision"}},
+        "spec": {
+            "unschedulable": True,
+            "taints": [
+                {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule", "timeAdded": EARLIER},
+                {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"},
+                {"key": "maintenance", "value": "soon", "effect": "NoSchedule"},
+            ],
+        },
+    }
+    mine = Taint(key="maintenance", value="soon", effect="NoSchedule")
+    assert reach(node) == ({"team": "vision"}, (mine, CORDONED))
+    assert reach({"metadata": {}}) == ({}, ())

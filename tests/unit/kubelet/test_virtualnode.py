@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -14,6 +14,8 @@ from tests.fakes.apiserver import FakeApiServer
 from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.resources import LEASES, NAMESPACES, NODES
 from vkgateway.kubelet.virtualnode import VirtualNode
+from vkgateway.model.objects import Taint
+from vkgateway.translate.governed import CORDONED
 
 NAME = "a100.local"
 
@@ -123,6 +125,16 @@ async def test_what_a_tenant_changes_is_put_right_and_what_it_adds_is_left(world
         world.server.store.update(NODES, spoiled, name=NAME)
         wanted = {"type": "virtual-kubelet", "team": "a"}
         await world.until(lambda: (world.stored() or {})["metadata"]["labels"] == wanted)
+
+
+async def test_what_a_tenant_puts_on_a_node_is_told(world: World) -> None:
+    told: list[tuple[Mapping[str, str], tuple[Taint, ...]]] = []
+    async with running(world, on_seen=lambda labels, taints: told.append((labels, taints))):
+        await world.until(lambda: told)
+        cordoned = dict(world.stored() or {})
+        cordoned["spec"] = {"unschedulable": True}
+        world.server.store.update(NODES, cordoned, name=NAME)
+        await world.until(lambda: told[-1] == ({"type": "virtual-kubelet"}, (CORDONED,)))
 
 
 async def test_a_node_that_a_tenant_deletes_is_made_again(world: World) -> None:

@@ -8,6 +8,7 @@ from tests.fakes.patches import strategic
 from tests.unit.translate.samples import POOL, container, pod
 from vkgateway.model.objects import Taint
 from vkgateway.translate.governed import (
+    CORDONED,
     VirtualNode,
     band_of,
     governed_amounts,
@@ -17,6 +18,7 @@ from vkgateway.translate.governed import (
     other_gates,
     reachable,
     ungate_patch,
+    why_nowhere,
 )
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -193,6 +195,23 @@ def test_taints_of_virtual_nodes(taint: Taint, toleration: dict[str, Any], allow
     tolerations = [toleration] if toleration else None
     found = reachable(free(tolerations=tolerations), {"a100.local": virtual("a100", taint)})
     assert found == (("a100.local",) if allowed else ())
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"nodeSelector": {"unknown": "x"}}, "no virtual node is one that its node selector and affinity ask for: "
+         "there are a100.local, v100.local"),
+        ({}, "virtual node a100.local is cordoned; "
+         "virtual node v100.local has a taint that it does not tolerate: k=v:NoSchedule"),
+        ({"nodeSelector": {"vkgateway.io/pool": "a100"}}, "virtual node a100.local is cordoned"),
+    ],
+)  # fmt: skip
+def test_why_a_pod_can_go_nowhere(spec: dict[str, Any], why: str) -> None:
+    taint = Taint(key="k", value="v", effect="NoSchedule")
+    nodes = {"a100.local": virtual("a100", CORDONED, taint), "v100.local": virtual("v100", taint)}
+    assert reachable(free(**spec), nodes) == ()
+    assert why_nowhere(free(**spec), nodes) == why
 
 
 def test_the_labels_that_the_gateway_gives_its_nodes_are_enough() -> None:

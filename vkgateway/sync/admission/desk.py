@@ -20,6 +20,7 @@ from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.pods.case import Binding, Case, above_of, below_of
 from vkgateway.sync.pods.views import TenantPodView
 from vkgateway.translate.gangs import Reference
+from vkgateway.translate.governed import VirtualNode
 
 RETAKEN: Final = Admission("retaken")
 
@@ -69,6 +70,8 @@ class Desk:
         self._clock = clock
         self._unbound: dict[str, tuple[str, float]] = {}
         """Compute pods that no node has taken, by the uid of whom they stand for, and since when that is seen."""
+        self._nodes: dict[str, VirtualNode] = {}
+        """The tenant's virtual nodes as its API server shows them."""
         self.beside = Beside(name, client, changed=self._beside_changed)
         self.notices = Notices(client, events=events, clock=clock)
         self.admission = TenantAdmission(
@@ -86,6 +89,7 @@ class Desk:
             client,
             pods,
             bindings=bindings,
+            nodes=self._nodes,
             beside=self.beside,
             events=events,
             whole=whole,
@@ -105,6 +109,15 @@ class Desk:
     def rebound(self, quotas: Iterable[Quota]) -> None:
         """The tenant's pools, or what it may use of them, changed: pods may reach others now."""
         self.admission.rebound(quotas)
+        self._reach_changed()
+
+    def node_changed(self, name: str, node: VirtualNode) -> None:
+        """A virtual node's labels or taints are others now, or it was cordoned or uncordoned: pods may reach others."""
+        if self._nodes.get(name) != node:
+            self._nodes[name] = node
+            self._reach_changed()
+
+    def _reach_changed(self) -> None:
         self.gates.pools_changed()
         for member in self.admission.gangs:
             self._look_at_gate(member.key, 0.0)

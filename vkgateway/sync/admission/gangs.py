@@ -177,6 +177,7 @@ class TenantGangs:
         if not governed:
             return None, None
         marks, hold = self._agreed(name, there)
+        hold = hold or self._nowhere(name, governed, seen)
         pods = [
             self._pod(member, seen[member.uid])
             for member in governed
@@ -201,6 +202,14 @@ class TenantGangs:
             else:
                 return marks, self._waits_for(name, marks)
         return alone, Hold(gang=self._id(name), code=HoldCode.INVALID, message=fault)
+
+    def _nowhere(self, name: str, members: list[Member], seen: Mapping[str, Seen]) -> Hold | None:
+        """Why one of those that wait can reach none of the virtual nodes that there are."""
+        for member in members:
+            if member.nowhere and seen[member.uid].state is PodState.WAITING:
+                message = f"pod {'/'.join(member.key)} can go nowhere: {member.nowhere}"
+                return Hold(gang=self._id(name), code=HoldCode.INFEASIBLE, message=message)
+        return None
 
     def _is_ready(self, member: Member) -> bool:
         return not member.waiting_gates and member.uid not in self.unbound
@@ -250,7 +259,7 @@ class TenantGangs:
         plan: Plan | None,
     ) -> Gang:
         """`counted` are, by role, members that need nothing of the arbiter, or have done their part."""
-        pools = _common(governed)
+        pools = _common([member for member in governed if member.pools] or governed)
         running = next((pod.pool for pod in pods if pod.pool is not None), None)
         bounds = self._bounds(running or (pools[0] if pools else None))
         units = sum(amount for member in governed for name, amount in member.shape.requests if is_extended(name)) / 1000

@@ -25,7 +25,7 @@ from vkgateway.sync.pods.case import Binding, decode
 from vkgateway.sync.pods.views import TenantPodView
 from vkgateway.translate.conditions import ADMITTED_CONDITION
 from vkgateway.translate.gangs import Reference
-from vkgateway.translate.governed import ungate_patch
+from vkgateway.translate.governed import VirtualNode, ungate_patch
 
 _PATIENCE: Final = 1.0
 """Seconds that a pod waits before it is told why: most start sooner."""
@@ -59,6 +59,7 @@ class Gates:
         pods: Reflector[TenantPodView],
         *,
         bindings: Mapping[str, Binding],
+        nodes: Mapping[str, VirtualNode],
         beside: Beside,
         events: EventRecorder,
         whole: Callable[[TenantPodView], Awaitable[bytes]],
@@ -70,6 +71,7 @@ class Gates:
         self._client = client
         self._pods = pods
         self._bindings = bindings
+        self._nodes = nodes
         self._beside = beside
         self._events = events
         self._whole = whole
@@ -90,7 +92,7 @@ class Gates:
         return sorted(keys)
 
     def pools_changed(self) -> None:
-        """The tenant's pools changed: pods that are on no node yet must be read again."""
+        """The tenant's pools or virtual nodes changed: pods that are on no node yet must be read again."""
         self._outdated.update(member.uid for member in self._admission.gangs if not member.bound)
 
     def wants(self, view: TenantPodView) -> bool:
@@ -108,7 +110,7 @@ class Gates:
 
     def note(self, pod: Object, mark: str) -> None:
         """Take in a pod whose whole object is at hand."""
-        member = read_member(pod, mark=mark, bindings=self._bindings, look=self._beside.look)
+        member = read_member(pod, mark=mark, bindings=self._bindings, look=self._beside.look, nodes=self._nodes)
         if member is None:
             known = self._admission.gangs.member(pod["metadata"]["uid"])
             if known is not None:

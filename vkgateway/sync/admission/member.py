@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from vkgateway.arbiter.facts import Band, PoolKey, Shape
 from vkgateway.model import times
@@ -14,7 +15,7 @@ from vkgateway.sync.compute import Key
 from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.pods.views import TenantPodView
 from vkgateway.translate.gangs import Found, GangMarks, MarkError, Reference, read_marks, references
-from vkgateway.translate.governed import band_of, governed_amounts, other_gates, reachable
+from vkgateway.translate.governed import VirtualNode, band_of, governed_amounts, other_gates, reachable, why_nowhere
 
 _GANG_HINTS = (
     f"{RESERVED_PREFIX}gang",
@@ -65,6 +66,8 @@ class Member:
     """Gates of others; it is not ready to be scheduled while it has any."""
     beside: tuple[Reference, ...]
     """Objects that say more about its gang."""
+    nowhere: str = ""
+    """Why it may run in none of the pools that there are; empty where it may."""
 
     @property
     def group(self) -> str:
@@ -89,11 +92,18 @@ def may_be_member(view: TenantPodView) -> bool:
 
 
 def read_member(
-    pod: Object, *, mark: str, bindings: Mapping[str, Binding], look: Callable[[Reference], Object | None]
+    pod: Object,
+    *,
+    mark: str,
+    bindings: Mapping[str, Binding],
+    look: Callable[[Reference], Object | None],
+    nodes: Mapping[str, VirtualNode] = MappingProxyType({}),
 ) -> Member | None:
     """Read a tenant's pod; None: it neither asks for anything governed nor belongs to a gang.
 
-    `look` finds objects beside it; None: there is none, or it is not known yet.
+    `nodes` are the virtual nodes as the tenant's API server shows them, with labels and taints of the tenant's own; one
+    that was not seen yet has what we gave it. `look` finds objects beside it; None: there is none, or it is not known
+    yet.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     beside = references(pod)
@@ -104,7 +114,8 @@ def read_member(
         return None
     contexts = {name: binding.pool for name, binding in bindings.items()}
     labels = {name: context.virtual_labels() for name, context in contexts.items()}
-    reach = reachable(pod, {name: (carries, ()) for name, carries in labels.items()})
+    seen = {name: _seen(carries, nodes.get(name)) for name, carries in labels.items()}
+    reach = reachable(pod, seen)
     pools = tuple((contexts[name].compute_cluster, contexts[name].name) for name in reach)
     carried = frozenset().union(*(context.carried for context in contexts.values()))
     grace = spec.get("terminationGracePeriodSeconds")
@@ -118,6 +129,7 @@ def read_member(
         fault=fault,
         shape=shape_of(pod, carried=carried, nodes=labels),
         pools=pools,
+        nowhere="" if pools or not seen else why_nowhere(pod, seen),
         bound=bool(spec.get("nodeName")),
         band=Band(band_of(spec)),
         priority=spec.get("priority") or 0,
@@ -126,6 +138,11 @@ def read_member(
         waiting_gates=other_gates(pod),
         beside=beside,
     )
+
+
+def _seen(ours: Mapping[str, str], node: VirtualNode | None) -> VirtualNode:
+    labels, taints = node or ({}, ())
+    return {**labels, **ours}, taints
 
 
 def _marks(pod: Object, found: Found) -> tuple[GangMarks | None, str]:

@@ -257,6 +257,7 @@ def test_those_who_are_evicted_are_treated_as_the_pool_says_in_which_they_run() 
     assert (made.one().notice, made.one().grace) == (5.0, 6.0)
 
     made = Made(member(pools=()))
+    made.seen["u1"] = replace(PLACED, pool=None)
     made.bounds = bounds.__getitem__
     assert made.one().notice == 1.0
 
@@ -435,3 +436,17 @@ def test_plans_are_kept_and_told_again() -> None:
 
     made.gangs.set_plans({})
     assert made.gangs.gangs()[0][0].plan is None
+
+
+def test_who_can_go_nowhere_is_told_why_and_what_runs_still_counts() -> None:
+    made = Made(member("u0", pools=(), nowhere="virtual node a100.local is cordoned"))
+    assert made.held().code == HoldCode.INFEASIBLE
+    assert made.held().message == "pod default/pod-u0 can go nowhere: virtual node a100.local is cordoned"
+
+    running, waiting = workers(2, minimum=1)
+    made = Made(running, replace(waiting, pools=(), nowhere="virtual node a100.local is cordoned"))
+    made.seen["u0"] = PLACED
+    [gang], [hold] = made.gangs.gangs()
+    assert [pod.uid for pod in gang.pods] == ["u0"]
+    assert gang.pools == (POOL,)
+    assert "cordoned" in hold.message

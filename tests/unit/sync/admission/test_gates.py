@@ -22,6 +22,7 @@ from vkgateway.sync.admission.tenant import TenantAdmission
 from vkgateway.sync.compute import Key
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.pods.views import TenantPodView, decode_tenant_pod
+from vkgateway.translate.governed import CORDONED, VirtualNode
 
 KEY = ("default", "web")
 GATE = {"name": ADMISSION_GATE}
@@ -37,6 +38,7 @@ class Made:
         self.client = client
         self.now = 1000.0
         self.pods = Pods()
+        self.nodes: dict[str, VirtualNode] = {}
         self.later: list[tuple[Key, float]] = []
         self.refused: list[str] = []
         self.admission = TenantAdmission(
@@ -55,6 +57,7 @@ class Made:
             client,
             self.pods.above,
             bindings=self.pods.bindings(),
+            nodes=self.nodes,
             beside=self.beside,
             events=EventRecorder(client, clock=lambda: self.now),
             whole=self._whole,
@@ -450,3 +453,21 @@ async def test_members_that_ask_for_nothing_governed_are_told_nothing(made: Made
     await made.look()
     assert made.writes() == 0
     assert made.events() == []
+
+
+# -- the tenant's own marks on virtual nodes ---------------------------------------------------------------------------
+
+
+async def test_a_pod_is_read_again_when_a_virtual_node_is_cordoned_and_when_it_is_open_again(made: Made) -> None:
+    uid = made.create(nodeSelector={"vkgateway.io/pool": POOL[1]})
+    await made.look()
+    assert made.admission.gangs.under(KEY)[0].pools == (POOL,)
+
+    name = next(name for name, binding in made.pods.bindings().items() if binding.pool.name == POOL[1])
+    for taints, pools in (((CORDONED,), ()), ((), (POOL,))):
+        made.nodes[name] = ({}, taints)
+        made.gates.pools_changed()
+        await made.look()
+        member = made.admission.gangs.member(uid)
+        assert member is not None
+        assert member.pools == pools

@@ -13,6 +13,7 @@ from vkgateway.model.objects import Object
 from vkgateway.sync.admission.member import Member, may_be_member, read_member
 from vkgateway.sync.pods.views import TenantPodView, decode_tenant_pod
 from vkgateway.translate.gangs import Reference
+from vkgateway.translate.governed import CORDONED, VirtualNode
 
 GATE = {"name": "vkgateway.io/admission"}
 
@@ -35,12 +36,16 @@ def view_of(metadata: Object, **spec: Any) -> TenantPodView:
     return decode_tenant_pod(json.dumps(pod(gpus="", metadata=metadata, **spec)).encode())
 
 
-def read(document: Object, found: dict[Reference, Object] | None = None) -> Member | None:
-    return read_member(document, mark="m", bindings=Pods().bindings(), look=(found or {}).get)
+def read(
+    document: Object, found: dict[Reference, Object] | None = None, nodes: dict[str, VirtualNode] | None = None
+) -> Member | None:
+    return read_member(document, mark="m", bindings=Pods().bindings(), look=(found or {}).get, nodes=nodes or {})
 
 
-def known(document: Object, found: dict[Reference, Object] | None = None) -> Member:
-    one = read(document, found)
+def known(
+    document: Object, found: dict[Reference, Object] | None = None, nodes: dict[str, VirtualNode] | None = None
+) -> Member:
+    one = read(document, found, nodes)
     assert one is not None
     return one
 
@@ -172,3 +177,21 @@ def test_so_are_those_whose_spec_names_a_group(spec: dict[str, Any]) -> None:
 def test_pods_that_nothing_marks_are_not_read() -> None:
     marked = {"labels": {"app": "web"}, "annotations": {"example.com/vkgateway.io/gang": "x"}}
     assert not may_be_member(view_of(marked, schedulingGroup=None, workloadRef={}))
+
+
+def test_labels_and_taints_of_the_tenants_own_on_virtual_nodes_decide_too() -> None:
+    first, second = Pods().bindings()
+    nodes: dict[str, VirtualNode] = {first: ({"team": "vision"}, ()), second: ({}, (CORDONED,))}
+
+    assert known(pod(), nodes=nodes).pools == (POOL,)
+    assert known(pod(nodeSelector={"team": "vision"}), nodes=nodes).pools == (POOL,)
+    assert known(pod(tolerations=[{"operator": "Exists"}]), nodes=nodes).pools == (POOL, OTHER_POOL)
+
+
+def test_why_a_pod_can_go_nowhere_is_known() -> None:
+    first, second = Pods().bindings()
+    closed: dict[str, VirtualNode] = {first: ({}, (CORDONED,)), second: ({}, (CORDONED,))}
+
+    assert known(pod()).nowhere == ""
+    one = known(pod(), nodes=closed)
+    assert (one.pools, one.nowhere) == ((), f"virtual node {first} is cordoned; virtual node {second} is cordoned")

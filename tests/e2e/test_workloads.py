@@ -1,0 +1,284 @@
+"""Controllers and an admin's everyday acts in a tenant cluster: as on any other, down to the compute pods."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster import BUSYBOX, REAL, Cluster, Document, Platform, eventually, pod
+
+A100: dict[str, Any] = {"nodeSelector": {"vkgateway.io/pool": "a100"}}
+GPU = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+
+
+def template(app: str, *, command: str = "sleep 3600", **spec: Any) -> Document:
+    container = {"name": "main", "image": BUSYBOX, "command": ["sh", "-c", command]}
+    return {
+        "metadata": {"labels": {"app": app}},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 1} | spec,
+    }
+
+
+def workload(kind: str, name: str, *, version: str = "apps/v1", **spec: Any) -> Document:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+def below(platform: Platform, name: str) -> Document | None:
+    """The compute pod of alpha's pod of a name."""
+    return platform.compute.find("pod", name, "-n", "alpha--default")
+
+
+def names(cluster: Cluster, app: str) -> list[str]:
+    return sorted(item["metadata"]["name"] for item in cluster.get("pods", "-l", f"app={app}")["items"])
+
+
+@pytest.fixture
+def cordoned(alpha: Cluster) -> Iterator[str]:
+    """A virtual node that is closed to new pods, and open again afterwards."""
+    alpha.kubectl("cordon", "a100.local")
+    yield "a100.local"
+    alpha.kubectl("uncordon", "a100.local")
+
+
+# -- controllers -------------------------------------------------------------------------------------------------------
+
+
+def test_a_stateful_set_makes_its_pods_in_order_and_keeps_their_names(platform: Platform, alpha: Cluster) -> None:
+    labels = {"matchLabels": {"app": "ledger"}}
+    alpha.apply(
+        workload(
+            "StatefulSet",
+            "ledger",
+            replicas=2,
+            serviceName="ledger",
+            selector=labels,
+            template=template("ledger", **A100),
+        )
+    )
+    alpha.kubectl("rollout", "status", "statefulset/ledger", "--timeout=60s", timeout=70)
+    assert names(alpha, "ledger") == ["ledger-0", "ledger-1"]
+    first = alpha.get("pod", "ledger-0")["metadata"]["uid"]
+
+    alpha.kubectl("delete", "pod", "ledger-0", "--wait")
+    eventually(
+        lambda: (alpha.find("pod", "ledger-0") or {"metadata": {"uid": first}})["metadata"]["uid"] != first,
+        what="the pod made again under its name",
+    )
+    alpha.wait_pod("ledger-0")
+    alpha.kubectl("scale", "statefulset/ledger", "--replicas=1")
+    eventually(lambda: below(platform, "ledger-1") is None, what="the last one gone below")
+    assert below(platform, "ledger-0") is not None
+    alpha.kubectl("delete", "statefulset", "ledger", "--cascade=foreground", "--wait")
+
+
+def test_a_daemon_set_has_a_pod_on_each_virtual_node(alpha: Cluster) -> None:
+    nodes = {node["metadata"]["name"] for node in alpha.get("nodes")["items"]}
+    alpha.apply(workload("DaemonSet", "agent", selector={"matchLabels": {"app": "agent"}}, template=template("agent")))
+    alpha.kubectl("rollout", "status", "daemonset/agent", "--timeout=90s", timeout=100)
+    assert {item["spec"]["nodeName"] for item in alpha.get("pods", "-l", "app=agent")["items"]} == nodes
+    alpha.kubectl("delete", "daemonset", "agent", "--cascade=foreground", "--wait")
+
+
+@pytest.mark.usefixtures("real")
+def test_a_cron_job_starts_jobs(alpha: Cluster) -> None:
+    job = {"spec": {"template": template("tick", command="echo tick", restartPolicy="Never", **REAL)}}
+    alpha.apply(workload("CronJob", "tick", version="batch/v1", schedule="* * * * *", jobTemplate=job))
+    eventually(lambda: alpha.get("jobs")["items"], seconds=90, what="the job of the next minute")
+    [started, *_] = [item["metadata"]["name"] for item in alpha.get("jobs")["items"]]
+    alpha.kubectl("wait", f"job/{started}", "--for=condition=Complete", "--timeout=60s", timeout=70)
+    assert alpha.kubectl("logs", f"job/{started}").strip() == "tick"
+    alpha.kubectl("delete", "cronjob", "tick", "--cascade=foreground", "--wait")
+
+
+# -- disruptions -------------------------------------------------------------------------------------------------------
+
+
+def evict(cluster: Cluster, name: str) -> tuple[int, str]:
+    """Ask the API for an eviction, as drains do."""
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": "default"},
+    }
+    path = f"/api/v1/namespaces/default/pods/{name}/eviction"
+    answer = cluster.try_kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+    return answer.code, answer.err
+
+
+def test_an_eviction_honours_the_budget_and_reaches_the_compute_pod(platform: Platform, alpha: Cluster) -> None:
+    labels = {"matchLabels": {"app": "quorum"}}
+    alpha.apply(
+        workload("Deployment", "quorum", replicas=2, selector=labels, template=template("quorum", **A100)),
+        workload("PodDisruptionBudget", "quorum", version="policy/v1", minAvailable=2, selector=labels),
+    )
+    alpha.kubectl("rollout", "status", "deployment/quorum", "--timeout=60s", timeout=70)
+    first, _ = names(alpha, "quorum")
+    eventually(
+        lambda: alpha.get("pdb", "quorum")["status"].get("currentHealthy") == 2, what="the budget to know its pods"
+    )
+    code, said = evict(alpha, first)
+    assert code != 0
+    assert "disruption budget" in said
+    assert below(platform, first) is not None
+
+    alpha.kubectl("patch", "pdb", "quorum", "--type=merge", "-p", '{"spec":{"minAvailable":1}}')
+    eventually(lambda: alpha.get("pdb", "quorum")["status"].get("disruptionsAllowed") == 1, what="room in the budget")
+    assert evict(alpha, first)[0] == 0
+    eventually(lambda: below(platform, first) is None, what="the evicted one gone below")
+    alpha.kubectl("rollout", "status", "deployment/quorum", "--timeout=60s", timeout=70)
+    alpha.kubectl("delete", "deployment,pdb", "quorum", "--cascade=foreground", "--wait")
+
+
+def test_a_cordoned_virtual_node_takes_no_more_pods(alpha: Cluster, cordoned: str) -> None:
+    alpha.apply(pod("late", **A100), pod("late-gpu", container=GPU, **A100))
+    eventually(
+        lambda: "cordoned" in str(alpha.get("pod", "late-gpu")["status"].get("conditions")),
+        what="the reason of the pod that waits for a GPU",
+    )
+    assert alpha.phase("late") == "Pending"
+    assert alpha.get("node", cordoned)["spec"]["unschedulable"] is True
+    alpha.kubectl("uncordon", cordoned)
+    alpha.wait_pod("late")
+    alpha.wait_pod("late-gpu")
+    alpha.kubectl("delete", "pod", "late", "late-gpu", "--wait")
+
+
+def test_a_drain_moves_pods_to_another_virtual_node(platform: Platform, alpha: Cluster, cordoned: str) -> None:
+    labels = {"matchLabels": {"app": "wanderer"}}
+    either = [{"matchExpressions": [{"key": "vkgateway.io/pool", "operator": "In", "values": ["a100", "v100"]}]}]
+    like = {
+        "weight": 1,
+        "preference": {"matchExpressions": [{"key": "vkgateway.io/pool", "operator": "In", "values": ["a100"]}]},
+    }
+    affinity = {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": either},
+            "preferredDuringSchedulingIgnoredDuringExecution": [like],
+        }
+    }
+    alpha.kubectl("uncordon", cordoned)
+    alpha.apply(
+        workload(
+            "Deployment", "wanderer", replicas=2, selector=labels, template=template("wanderer", affinity=affinity)
+        )
+    )
+    alpha.kubectl("rollout", "status", "deployment/wanderer", "--timeout=60s", timeout=70)
+    moved = {
+        item["metadata"]["name"]
+        for item in alpha.get("pods", "-l", "app=wanderer")["items"]
+        if item["spec"]["nodeName"] == cordoned
+    }
+    assert moved
+
+    alpha.kubectl("drain", cordoned, "--pod-selector=app=wanderer", "--ignore-daemonsets", "--timeout=60s", timeout=70)
+    eventually(
+        lambda: (
+            {item["spec"].get("nodeName") for item in alpha.get("pods", "-l", "app=wanderer")["items"]}
+            == {"v100.local"}
+        ),
+        what="all pods on the other node",
+    )
+    for name in moved:
+        assert below(platform, name) is None
+    alpha.kubectl("rollout", "status", "deployment/wanderer", "--timeout=60s", timeout=70)
+    alpha.kubectl("delete", "deployment", "wanderer", "--cascade=foreground", "--wait")
+
+
+def test_pods_outlive_the_deletion_of_their_virtual_node(platform: Platform, alpha: Cluster) -> None:
+    alpha.apply(pod("stays", **A100))
+    alpha.wait_pod("stays")
+    before = alpha.get("node", "a100.local")["metadata"]["uid"]
+    alpha.kubectl("delete", "node", "a100.local")
+    eventually(
+        lambda: (alpha.find("node", "a100.local") or {}).get("metadata", {}).get("uid") not in (None, before),
+        what="the node back",
+    )
+    alpha.kubectl("wait", "node/a100.local", "--for=condition=Ready", "--timeout=30s")
+    assert below(platform, "stays") is not None
+    assert alpha.phase("stays") == "Running"
+    alpha.kubectl("delete", "pod", "stays", "--wait")
+
+
+# -- what an admin may do to us ----------------------------------------------------------------------------------------
+
+
+def test_a_lease_that_the_admin_deletes_comes_back(alpha: Cluster) -> None:
+    alpha.kubectl("delete", "lease", "v100.local", "-n", "kube-node-lease")
+    eventually(lambda: alpha.find("lease", "v100.local", "-n", "kube-node-lease"), what="the node's lease renewed")
+    assert alpha.find("node", "v100.local") is not None
+
+
+def test_a_webhook_that_refuses_our_status_harms_its_own_tenant_only_and_not_for_longer_than_it_stands(
+    alpha: Cluster, beta: Cluster
+) -> None:
+    """Nobody answers at its address, which with `failurePolicy: Fail` refuses everything that it is asked about."""
+    alpha.apply(
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": "stubborn"},
+            "webhooks": [
+                {
+                    "name": "stubborn.example.org",
+                    "admissionReviewVersions": ["v1"],
+                    "sideEffects": "None",
+                    "timeoutSeconds": 1,
+                    "clientConfig": {"url": "https://127.0.0.1:9/"},
+                    "rules": [
+                        {
+                            "apiGroups": [""],
+                            "apiVersions": ["v1"],
+                            "operations": ["UPDATE"],
+                            "resources": ["pods/status"],
+                        }
+                    ],
+                }
+            ],
+        }
+    )
+    try:
+        alpha.apply(pod("unheard", **A100))
+        beta.apply(pod("unharmed", **A100))
+        beta.wait_pod("unharmed")
+        assert alpha.phase("unheard") == "Pending"
+    finally:
+        alpha.kubectl("delete", "validatingwebhookconfiguration", "stubborn")
+    alpha.wait_pod("unheard")
+    alpha.kubectl("delete", "pod", "unheard", "--wait")
+    beta.kubectl("delete", "pod", "unharmed", "--wait")
+
+
+def test_names_texts_and_sizes_at_their_limits(platform: Platform, alpha: Cluster) -> None:
+    long = "l" + "o" * 251 + "ng"[:1]
+    odd = "ünïcode ✓ \u202e 数据 \\ \" '"
+    large = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "large"}, "data": {"x": "x" * 1_000_000}}
+    alpha.kubectl("create", "-f", "-", stdin=json.dumps(large))
+    document = pod(long, **A100)
+    document["metadata"]["annotations"] = {"example.org/odd": odd, "example.org/large": "y" * 200_000}
+    document["spec"]["volumes"] = [{"name": "large", "configMap": {"name": "large"}}]
+    alpha.kubectl("create", "-f", "-", stdin=json.dumps(document))
+    alpha.wait_pod(long)
+
+    made = below(platform, long)
+    assert made is not None
+    assert made["metadata"]["annotations"]["example.org/odd"] == odd
+    copy = platform.compute.get("configmap", "large", "-n", "alpha--default")
+    assert len(copy["data"]["x"]) == 1_000_000
+    alpha.kubectl("delete", "pod", long, "--wait")
+    alpha.kubectl("delete", "configmap", "large")
+
+
+def test_a_namespace_that_is_deleted_goes_whole_and_can_be_made_again(platform: Platform, alpha: Cluster) -> None:
+    for _ in range(2):
+        alpha.kubectl("create", "namespace", "short-lived")
+        document = pod("inside", **A100)
+        document["metadata"]["namespace"] = "short-lived"
+        alpha.apply(document)
+        alpha.kubectl("wait", "pod/inside", "-n", "short-lived", "--for=condition=Ready", "--timeout=60s", timeout=70)
+        alpha.kubectl("delete", "namespace", "short-lived", "--timeout=90s", timeout=100)
+        eventually(
+            lambda: platform.compute.find("namespace", "alpha--short-lived") is None, what="the compute namespace gone"
+        )
