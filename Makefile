@@ -47,6 +47,10 @@ test-e2e: ## End-to-end tests alone
 test-operators: ## Every page of docs/operators followed word for word; minutes of building the first time
 	@VKGATEWAY_ALL_OPERATORS=1 scripts/test.sh operators
 
+.PHONY: test-matrix
+test-matrix: setup ## End-to-end tests with older tenants, and with an older compute cluster: an hour
+	@$(BIN)/python scripts/matrix.py $(PAIRS)
+
 .PHONY: lint
 lint: ## ruff, mypy --strict, import-linter
 	@scripts/test.sh lint

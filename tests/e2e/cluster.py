@@ -15,6 +15,10 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 Document = dict[str, Any]
 
+COMPUTE_VERSION = os.environ.get("VKGATEWAY_TEST_COMPUTE_VERSION", "")
+TENANT_VERSION = os.environ.get("VKGATEWAY_TEST_TENANT_VERSION", "")
+"""Kubernetes of the compute cluster and of tenants, where tests are to run with another than the usual."""
+
 VKGATEWAY = (sys.executable, "-m", "vkgateway")
 BUSYBOX = "vkgateway.local/busybox:1"
 
@@ -43,6 +47,13 @@ def run(*argv: str, stdin: str | None = None, timeout: float = 120, env: dict[st
         env=os.environ | (env or {}),
     )
     return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def version_for(args: tuple[str, ...]) -> tuple[str, ...]:
+    """The option that gives a command the Kubernetes that is tested, where it takes one and was given none."""
+    version = {("up",): COMPUTE_VERSION, ("tenant", "create"): TENANT_VERSION}
+    wanted = next((found for words, found in version.items() if args[: len(words)] == words), "")
+    return ("--kubernetes-version", wanted) if wanted and "--kubernetes-version" not in args else ()
 
 
 def eventually(look: Callable[[], T], *, seconds: float = 120, what: str = "") -> T:
@@ -124,7 +135,7 @@ class Platform:
     def try_vkgateway(self, *args: str, stdin: str | None = None, timeout: float = 120) -> Answer:
         """Run the command line, whatever comes of it."""
         env = {"VKGATEWAY_DATA_DIR": str(self.data_dir)}
-        return run(*VKGATEWAY, *args, stdin=stdin, timeout=timeout, env=env)
+        return run(*VKGATEWAY, *args, *version_for(args), stdin=stdin, timeout=timeout, env=env)
 
     def vkgateway(self, *args: str, timeout: float = 120) -> str:
         """Run the command line, which must succeed; returns what it printed."""
