@@ -25,6 +25,7 @@ EPILOG = """\b
 Examples:
   vkgateway tenant create alpha --pool a100:guarantee=nvidia.com/gpu=8,limit=nvidia.com/gpu=16
   vkgateway tenant create beta --pool a100 --pool v100.local --no-wait
+  vkgateway tenant create gamma --pool real --storage-class local
   vkgateway tenant create -f beta.yaml
   vkgateway tenant create alpha --pool a100 --dry-run > alpha.yaml; kubectl apply -f alpha.yaml
 """
@@ -47,6 +48,13 @@ Examples:
     type=click.Choice(["privileged", "baseline", "restricted"]),
     help="What its pods may do. [default: baseline]",
 )
+@click.option(
+    "--storage-class",
+    "storage_classes",
+    multiple=True,
+    metavar="NAME",
+    help="A storage class that its claims may name, '*' for all; again for more.",
+)
 @click.option("--port", type=click.IntRange(0, 65535), help="Port of its API server. [default: a free one]")
 @click.option("--subject-alt-name", "names", multiple=True, help="Another name its API server is reached by.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is ready.")
@@ -63,6 +71,7 @@ async def create(
     template: str | None,
     kubernetes_version: str | None,
     pod_security: str | None,
+    storage_classes: tuple[str, ...],
     port: int | None,
     names: tuple[str, ...],
     wait: bool,
@@ -85,6 +94,7 @@ async def create(
         kubernetes_version=kubernetes_version,
         pools=pools,
         pod_security=pod_security,
+        storage_classes=storage_classes,
         port=port,
         subject_alt_names=names,
     )

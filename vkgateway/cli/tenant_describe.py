@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,13 +51,8 @@ def lines(tenant: Tenant, events: list[Event]) -> Iterator[str]:
         "Kubernetes": spec.kubernetes_version,
         "API server": status.api_server.url if status.api_server else "",
         "Pod security": policy.pod_security,
-        "Runtime classes": ", ".join(
-            (
-                *policy.runtime_classes,
-                *(f"{name} ({below} below)" for name, below in policy.runtime_class_names.items()),
-            )
-        ),
-        "Storage classes": ", ".join(policy.storage_classes),
+        "Runtime classes": _classes(policy.runtime_classes, policy.runtime_class_names),
+        "Storage classes": _classes(policy.storage_classes, policy.storage_class_names),
         "Image pull secrets": ", ".join(policy.image_pull_secrets),
     }
     for title, value in facts.items():
@@ -65,6 +60,10 @@ def lines(tenant: Tenant, events: list[Event]) -> Iterator[str]:
     yield from section("Pools", table(_POOL_TITLES, (_pool_row(pool, tenant) for pool in spec.pools)))
     yield from section("Conditions", condition_lines(status.conditions))
     yield from section("Events", event_lines(events))
+
+
+def _classes(names: Sequence[str], renamed: Mapping[str, str]) -> str:
+    return ", ".join((*names, *(f"{name} ({below} below)" for name, below in renamed.items())))
 
 
 _POOL_TITLES = ("pool", "virtual node", "ready", "guarantee", "cells", "limit", "weight", "capacity")

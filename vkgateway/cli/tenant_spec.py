@@ -149,6 +149,7 @@ def overlay(
     kubernetes_version: str | None = None,
     pools: Sequence[str] = (),
     pod_security: str | None = None,
+    storage_classes: Sequence[str] = (),
     port: int | None = None,
     subject_alt_names: Sequence[str] = (),
 ) -> Tenant:
@@ -159,8 +160,11 @@ def overlay(
         "kubernetes_version": (kubernetes_version or spec.kubernetes_version).removeprefix("v"),
         "pools": tuple(parse_pool(pool) for pool in pools) or spec.pools,
     }
-    if pod_security:
-        changes["policy"] = msgspec.structs.replace(spec.policy, pod_security=pod_security)
+    changes["policy"] = msgspec.structs.replace(
+        spec.policy,
+        pod_security=pod_security or spec.policy.pod_security,
+        storage_classes=tuple(storage_classes) or spec.policy.storage_classes,
+    )
     if port is not None or subject_alt_names:
         changes["api_server"] = msgspec.structs.replace(
             spec.api_server,

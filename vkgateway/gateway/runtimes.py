@@ -178,6 +178,8 @@ class TenantRuntimes:
             runtime_classes=policy.runtime_classes,
             runtime_class_names=policy.runtime_class_names,
             storage_classes=policy.storage_classes,
+            storage_class_names=policy.storage_class_names,
+            default_storage_class=policy.default_storage_class,
             image_pull_secrets=policy.image_pull_secrets,
         )
         sources: dict[str, NodeSource] = {}

@@ -54,6 +54,8 @@ NETWORK_POLICIES = Resource("apis/networking.k8s.io/v1", "networkpolicies", "Net
 PRIORITY_CLASSES = Resource("apis/scheduling.k8s.io/v1", "priorityclasses", "PriorityClass", namespaced=False)
 RUNTIME_CLASSES = Resource("apis/node.k8s.io/v1", "runtimeclasses", "RuntimeClass", namespaced=False)
 STORAGE_CLASSES = Resource("apis/storage.k8s.io/v1", "storageclasses", "StorageClass", namespaced=False)
+PERSISTENT_VOLUMES = Resource("api/v1", "persistentvolumes", "PersistentVolume", namespaced=False)
+PERSISTENT_VOLUME_CLAIMS = Resource("api/v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 DEPLOYMENTS = Resource("apis/apps/v1", "deployments", "Deployment")
 DAEMON_SETS = Resource("apis/apps/v1", "daemonsets", "DaemonSet")
 JOBS = Resource("apis/batch/v1", "jobs", "Job")
@@ -88,6 +90,8 @@ KNOWN: dict[tuple[str, str], Resource] = {
         PRIORITY_CLASSES,
         RUNTIME_CLASSES,
         STORAGE_CLASSES,
+        PERSISTENT_VOLUMES,
+        PERSISTENT_VOLUME_CLAIMS,
         DEPLOYMENTS,
         DAEMON_SETS,
         JOBS,

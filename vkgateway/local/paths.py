@@ -65,6 +65,16 @@ class Paths:
         return self.data_dir / "gateway.kubeconfig"
 
     @property
+    def provisioner_kubeconfig(self) -> Path:
+        """The provisioner's own."""
+        return self.data_dir / "provisioner.kubeconfig"
+
+    @property
+    def volumes(self) -> Path:
+        """What pods keep: a folder for each volume."""
+        return self.data_dir / "volumes"
+
+    @property
     def gateway_config(self) -> Path:
         """Settings of the gateway process."""
         return self.data_dir / "gateway.yaml"
@@ -77,6 +87,7 @@ class Paths:
     def all(self) -> list[Path]:
         """List all that a platform keeps; its record near the end, so that a removal cut short can be repeated."""
         supervisor = SupervisorPaths(self.data_dir)
-        folders = (self.pki, self.compute, self.etcd, self.hollow, self.node, self.arbiter, self.data_dir / "tenants")
-        files = (self.kubeconfig, self.gateway_kubeconfig, self.gateway_config, self.record, self.lock)
-        return [*folders, supervisor.run_dir, supervisor.log_dir, *files]
+        folders = (self.pki, self.compute, self.etcd, self.hollow, self.node, self.arbiter, self.volumes)
+        kubeconfigs = (self.kubeconfig, self.gateway_kubeconfig, self.provisioner_kubeconfig)
+        files = (*kubeconfigs, self.gateway_config, self.record, self.lock)
+        return [*folders, self.data_dir / "tenants", supervisor.run_dir, supervisor.log_dir, *files]

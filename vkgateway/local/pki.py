@@ -23,6 +23,9 @@ HOLLOW_SERVER = "kwok"
 GATEWAY = "gateway"
 GATEWAY_USER = "vkgateway"
 """As whom the gateway speaks to the compute cluster; `gateway/rights.yaml` says what it may do there."""
+PROVISIONER = "provisioner"
+PROVISIONER_USER = "vkgateway-provisioner"
+"""As whom the provisioner does; `provisioner/manifests.yaml` says what it may do."""
 _COMPUTE = "compute"
 _LOOPBACK = ("127.0.0.1",)
 _LOCALHOST = ("localhost",)
@@ -56,6 +59,7 @@ def ensure_pki(paths: Paths, *, now: datetime.datetime) -> PlatformPki:
         paths.hollow, HOLLOW_SERVER, authority=compute.ca, cn="kwok", ips=_LOOPBACK, server=True, now=now
     )
     ensure_certificate(paths.pki, GATEWAY, authority=compute.ca, cn=GATEWAY_USER, now=now)
+    ensure_certificate(paths.pki, PROVISIONER, authority=compute.ca, cn=PROVISIONER_USER, now=now)
     return PlatformPki(etcd=etcd, compute=compute)
 
 

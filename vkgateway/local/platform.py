@@ -25,6 +25,7 @@ from vkgateway.local.lock import platform_lock
 from vkgateway.local.options import UpOptions
 from vkgateway.local.paths import Paths
 from vkgateway.local.pki import HOLLOW_SERVER, PlatformPki, ensure_pki
+from vkgateway.local.provisioner import process as provisioner
 from vkgateway.local.real import RealNodeSteps
 from vkgateway.local.record import PlatformRecord
 from vkgateway.local.steps import Report, Step, run_steps
@@ -154,6 +155,7 @@ class Startup:
             component("scheduler", "compute scheduler"),
             Step(name="definitions", title="API types", needs=("apiserver",), run=self._definitions),
             Step(name="hollow", title="hollow nodes", needs=("apiserver",), run=self._hollow),
+            Step(name="storage", title="storage", needs=("apiserver",), run=self._storage),
         ]
         if self._real:
             steps += self._real.steps(programs=self._programs, api=self._api, authority=self._pki.compute.ca)
@@ -233,6 +235,12 @@ class Startup:
         )
         config = kwok.write_config(hollow, kubelet=kubelet)
         return kwok.spec(program=self._programs["kwok"], config=config, kubeconfig=self._paths.kubeconfig)
+
+    async def _storage(self) -> str:
+        await apply_objects(self._api, provisioner.objects(), field_manager=FIELD_MANAGER)
+        shape = compute.plane(self._record)
+        await self._supervisor.ensure(provisioner.spec(self._paths, plane=shape, pki=self._pki))
+        return "class local"
 
     async def _no_real_node(self) -> str:
         await real.remove(self._paths.node, record=self._record, supervisor=self._supervisor, api=self._api)

@@ -14,6 +14,7 @@ from vkgateway.local import compute, gateway_process, processes
 from vkgateway.local import record as records
 from vkgateway.local.hollow import kwok
 from vkgateway.local.paths import Paths
+from vkgateway.local.provisioner import process as provisioner
 from vkgateway.local.realnode.node import GROUP as NODE_GROUP
 from vkgateway.local.record import PlatformRecord
 from vkgateway.model.api import Tenant
@@ -28,6 +29,7 @@ _NEEDED = (
     "etcd",
     *(f"{compute.GROUP}/{name}" for name in ("apiserver", "controller-manager", "scheduler")),
     kwok.NAME,
+    provisioner.NAME,
     gateway_process.NAME,
 )
 

@@ -40,13 +40,16 @@ class TenantPool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Tru
 class TenantPolicy(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
     """What a tenant's pods may do below. Lists name what is allowed, `*` all; an empty one allows none.
 
-    `runtime_class_names` gives classes that are allowed, too, the names that they have in compute clusters.
+    `runtime_class_names` and `storage_class_names` give classes that are allowed, too, the names that they have in
+    compute clusters. `default_storage_class` is what claims get that name none; empty: the compute cluster's default.
     """
 
     pod_security: PodSecurity = "baseline"
     runtime_classes: tuple[str, ...] = ()
     runtime_class_names: dict[str, str] = {}
     storage_classes: tuple[str, ...] = ()
+    storage_class_names: dict[str, str] = {}
+    default_storage_class: str = ""
     image_pull_secrets: tuple[str, ...] = ("*",)
 
 

@@ -19,6 +19,7 @@ from vkgateway.model.names import (
     NAMESPACE_ANNOTATION,
     SYSTEM_NAMESPACE,
     TENANT_LABEL,
+    UID_ANNOTATION,
     compute_namespace,
 )
 from vkgateway.model.objects import Meta, NamespaceView, NodeStatusView, NodeView, ObjectView
@@ -30,6 +31,7 @@ from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod
 from vkgateway.sync.strangers import FIELD_SELECTOR, LABEL_SELECTOR, StrangerView, decode_stranger
 from vkgateway.translate.poolnodes import PoolNodes, in_pool
 from vkgateway.translate.services import MANAGED_BY_LABEL, OUR_SLICES, ServiceView, SliceView
+from vkgateway.translate.storage.views import ClaimView, ClassView, decode_claim, decode_class
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +50,8 @@ AnyReflector = (
     | Reflector[StrangerView]
     | Reflector[ServiceView]
     | Reflector[SliceView]
+    | Reflector[ClaimView]
+    | Reflector[ClassView]
 )
 
 decode_object = msgspec.json.Decoder(ObjectView).decode
@@ -76,6 +80,12 @@ class Listener(Protocol):
 
     def compute_names_changed(self) -> None:
         """What of ours stands in the gateway's own namespace for the tenant appeared, changed or went."""
+
+    def compute_claim_changed(self, uid: str) -> None:
+        """The compute claim that stands for a tenant's of this UID appeared, changed or went."""
+
+    def compute_storage_known(self) -> None:
+        """Storage classes changed, or all claims and classes became known: look at them again."""
 
     def compute_event_changed(self, link: str, key: Key) -> None:
         """An event in one of the tenant's compute namespaces appeared or changed; `key` is its own."""
@@ -167,6 +177,22 @@ class ComputeLink:
             label_selector=f"{ours},{MANAGED_BY_LABEL}={OUR_SLICES}",
             on_complete=self._services_completed,
         )
+        self.claims: Reflector[ClaimView] = Reflector(
+            client,
+            resources.PERSISTENT_VOLUME_CLAIMS,
+            decode=decode_claim,
+            on_change=self._claim_changed,
+            label_selector=ours,
+            on_complete=self._storage_known,
+        )
+        self.classes: Reflector[ClassView] = Reflector(
+            client,
+            resources.STORAGE_CLASSES,
+            decode=decode_class,
+            on_change=lambda _old, _new: self._storage_known(),
+            on_complete=self._storage_known,
+        )
+        self._claims: dict[str, dict[str, Key]] = defaultdict(dict)
         self.events: Reflector[EventView] = Reflector(
             client, resources.EVENTS, decode=decode_event, on_change=self._event_changed, field_selector=SELECTOR
         )
@@ -187,6 +213,11 @@ class ComputeLink:
     def services_trusted(self) -> bool:
         """Whether what is known of Services may be acted upon; pods do not wait for that."""
         return self.trusted and self.services.complete and self.slices.complete
+
+    @property
+    def claims_trusted(self) -> bool:
+        """Whether what is known of claims and storage classes may be acted upon; only pods that use claims wait."""
+        return self.trusted and self.claims.complete and self.classes.complete
 
     def listen(self, tenant: str, listener: Listener) -> None:
         """Send a tenant's changes to its reconcilers from now on."""
@@ -216,6 +247,19 @@ class ComputeLink:
             found = PoolNodes(node for node in self.nodes.items.values() if in_pool(node, selector))
             self._pool_nodes[chosen] = found
         return found
+
+    def claim(self, tenant: str, uid: str) -> ClaimView | None:
+        """The compute claim that stands for a tenant's claim of this UID."""
+        key = self._claims[tenant].get(uid)
+        return self.claims.items.get(key) if key is not None else None
+
+    def claim_uids(self, tenant: str) -> list[str]:
+        """UIDs of all the tenant's claims that something stands for here."""
+        return list(self._claims[tenant])
+
+    def class_names(self) -> list[str]:
+        """The storage classes that there are."""
+        return [name for _, name in self.classes.items]
 
     def copies_of(self, tenant: str, kind: CopyKind) -> Iterator[Key]:
         """Namespace and name, in the tenant, of everything that a copy is here of."""
@@ -256,6 +300,8 @@ class ComputeLink:
         yield from self.copies.items()
         yield "services", self.services
         yield "endpointslices", self.slices
+        yield "claims", self.claims
+        yield "classes", self.classes
         yield "events", self.events
 
     def _completed(self) -> None:
@@ -266,6 +312,11 @@ class ComputeLink:
         if self.services_trusted:
             for listener in list(self._listeners.values()):
                 listener.compute_services_known()
+
+    def _storage_known(self) -> None:
+        if self.claims_trusted:
+            for listener in list(self._listeners.values()):
+                listener.compute_storage_known()
 
     def _watches(self, reachable: bool, why: str) -> None:
         self._watching = reachable, why
@@ -364,6 +415,21 @@ class ComputeLink:
             listener.compute_names_changed()
         elif owned_by(tenant, metadata):
             listener.compute_service_changed((metadata.annotations[NAMESPACE_ANNOTATION], name))
+
+    def _claim_changed(self, old: ClaimView | None, new: ClaimView | None) -> None:
+        view = new or old
+        assert view is not None
+        metadata = view.metadata
+        tenant, uid = metadata.labels.get(TENANT_LABEL, ""), metadata.annotations.get(UID_ANNOTATION, "")
+        if not owned_by(tenant, metadata):
+            return
+        if new is not None:
+            self._claims[tenant][uid] = metadata.key
+        elif self._claims[tenant].get(uid) == metadata.key:
+            del self._claims[tenant][uid]
+        listener = self._listeners.get(tenant)
+        if listener is not None:
+            listener.compute_claim_changed(uid)
 
     def _copy_listener(self, kind: CopyKind) -> Callable[[ObjectView | None, ObjectView | None], None]:
         def changed(old: ObjectView | None, new: ObjectView | None) -> None:

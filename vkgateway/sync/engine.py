@@ -15,11 +15,11 @@ from vkgateway.sync.metrics import RETRIES, WORK_SECONDS
 
 log = structlog.get_logger(__name__)
 
-Sort = Literal["pod", "gate", "copy", "namespace", "event", "sweep", "service", "names"]
+Sort = Literal["pod", "gate", "copy", "namespace", "event", "sweep", "service", "names", "volume", "classes"]
 Item = tuple[Sort, str, str, str]
 """What to look at: its sort, the kind (of copies), the tenant namespace and the name.
 
-An event's kind is its compute cluster, and its namespace that below.
+An event's kind is its compute cluster, and its namespace that below. A volume's name is the UID of its claim.
 """
 
 Queue = FairQueue[Item]

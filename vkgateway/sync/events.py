@@ -18,7 +18,7 @@ from vkgateway.model.objects import Meta, ObjectView
 
 log = structlog.get_logger(__name__)
 
-About = Literal["Pod", "Service"]
+About = Literal["Pod", "Service", "PersistentVolumeClaim"]
 """The kind of what an event is about."""
 Severity = Literal["Normal", "Warning"]
 
@@ -40,7 +40,7 @@ class _Series:
 
 
 class EventRecorder:
-    """Writes Events about pods and Services; losing one is logged, and never stops the work that it tells of."""
+    """Writes Events about pods, Services and claims; losing one is logged, and never stops the work it tells of."""
 
     def __init__(self, client: Client, *, clock: Callable[[], float]) -> None:
         self._client = client
@@ -56,7 +56,7 @@ class EventRecorder:
         kind: Severity = "Warning",
         about: About = "Pod",
     ) -> None:
-        """Tell something of a pod or Service, at most once in half a minute for the same words.
+        """Tell something of one of these, at most once in half a minute for the same words.
 
         `reason` is a CamelCase word, `message` a sentence for the tenant's admin; it is cut at 1,024 characters.
         """

@@ -34,6 +34,7 @@ from vkgateway.sync.pods.reconciler import PodReconciler
 from vkgateway.sync.pods.upward import Upward
 from vkgateway.sync.pods.views import TenantPodView, decode_tenant_pod
 from vkgateway.sync.services import Services
+from vkgateway.sync.storage.storage import Storage
 from vkgateway.sync.tokens import Tokens
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.governed import VirtualNode
@@ -112,6 +113,18 @@ class TenantSync:
             on_complete=self.compute_services_known,
         )
         self._names = Names(tenant, name_servers, self.services, wake=self._look_at_names)
+        self.storage = Storage(
+            tenant,
+            client,
+            links=self.links,
+            bindings=self.bindings,
+            events=self.events,
+            namespaces=self._namespaces,
+            namespace_uid=self._namespace_uid,
+            queue=engine.queue,
+            later=self._look_later,
+            clock=clock,
+        )
         self._tokens = Tokens(tenant.name, client, clock=clock)
         meter = pod_meter(tenant.name)
         upward = self._upward = Upward(client, events=self.events, meter=meter, clock=clock)
@@ -156,6 +169,7 @@ class TenantSync:
             ),
             copies=self.copies,
             tokens=self._tokens,
+            claims=self.storage.users,
             limits=self.limits,
             arbiter=self._desk,
             wake=self._look_at_pod,
@@ -187,6 +201,7 @@ class TenantSync:
                     group.create_task(reflector.run(), name=f"tenant/{name}/watch")
                 group.create_task(self._desk.run(), name=f"tenant/{name}/admission")
                 group.create_task(self.services.run(), name=f"tenant/{name}/services")
+                group.create_task(self.storage.run(), name=f"tenant/{name}/storage")
         finally:
             for link in self.links.values():
                 link.unlisten(name)
@@ -204,7 +219,15 @@ class TenantSync:
         self.bindings.clear()
         self.bindings.update(bindings)
         self.tenant = tenant
-        for part in (self._namespaces, self.copies, self.services, self._names, self._downward, self._pods):
+        for part in (
+            self._namespaces,
+            self.copies,
+            self.services,
+            self._names,
+            self._downward,
+            self._pods,
+            self.storage,
+        ):
             part.tenant = tenant
         self._pods.forget_plans()
         self.look_at_everything()
@@ -243,8 +266,10 @@ class TenantSync:
         self._engine.queue.add(self.tenant.name, ("sweep", "", "", ""))
         if any(link.namespaces_of(self.tenant.name) for link in self.links.values()):
             self.services.need()
+            self.storage.need()
         self.services.wake_all(self.links.values())
         self._look_at_names()
+        self.storage.look_at_everything()
 
     def compute_pod_changed(self, key: Key) -> None:
         """See `Listener`."""
@@ -260,6 +285,7 @@ class TenantSync:
         """See `Listener`."""
         self._engine.queue.add(self.tenant.name, ("namespace", "", namespace, ""))
         self.services.need()
+        self.storage.need()
         self.services.wake_namespace(namespace)
 
     def compute_service_changed(self, key: Key) -> None:
@@ -275,6 +301,14 @@ class TenantSync:
         """See `Listener`."""
         self.services.wake_all(self.links.values())
         self._look_at_names()
+
+    def compute_claim_changed(self, uid: str) -> None:
+        """See `Listener`."""
+        self.storage.below_changed(uid)
+
+    def compute_storage_known(self) -> None:
+        """See `Listener`."""
+        self.storage.look_at_everything()
 
     def compute_event_changed(self, link: str, key: Key) -> None:
         """See `Listener`."""
@@ -360,6 +394,10 @@ class TenantSync:
             await self._reconcile_service((namespace, name))
         elif sort == "names":
             await self._names.refresh(self.links)
+        elif sort == "volume":
+            await self.storage.volumes.reconcile(name)
+        elif sort == "classes":
+            await self.storage.classes.refresh()
         else:
             await self._sweep(repair=kind == _PERIODIC)
 
@@ -406,6 +444,7 @@ class TenantSync:
             # Taken anew for each link: pods may have come while the last one was swept.
             alive = {view.metadata.uid for view in self.pods.items.values()}
             await self._tokens.sweep(link, alive.__contains__)
+        self.storage.look_at_classes(always=repair)
         self._engine.queue.add(self.tenant.name, ("sweep", _PERIODIC, "", ""), delay=_SWEEP_EVERY)
 
     def _below(self, link: ComputeLink, namespace: str) -> NamespaceView | None:

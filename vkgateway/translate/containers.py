@@ -4,12 +4,16 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from vkgateway.model.names import COMPUTE_ROOT_CA, TENANT_ROOT_CA, token_key
 from vkgateway.model.objects import Object
 from vkgateway.translate import downward
 from vkgateway.translate.context import TenantContext
+from vkgateway.translate.references import claim_of
+
+NO_CLAIMS: Final[Mapping[str, str]] = {}
+"""All claims are called below as they are above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +28,10 @@ class PodValues:
     token_secret: str
     staying: tuple[str, ...] = ()
     """Prefixes of labels and annotations that stay above."""
+    pod: str = ""
+    """The pod's name."""
+    claims: Mapping[str, str] = field(default_factory=dict)
+    """The tenant's claims that are called otherwise below."""
     derived: dict[str, str] = field(default_factory=dict)
     """Annotations that rewritten downward API volumes read, with the fields they hold; filled while those go down."""
 
@@ -82,7 +90,10 @@ def _renamed(holder: Object, key: str) -> Object:
 
 
 def forward_volume(volume: Object, values: PodValues) -> Object:
-    """A volume whose projected tokens, root certificates and downward API fields are the tenant's."""
+    """A volume whose projected tokens, root certificates and downward API fields are the tenant's.
+
+    A generic ephemeral one is from the claim that the tenant's own controller made for it: below, none makes another.
+    """
     if volume.get("projected"):
         projected = volume["projected"]
         sources = [
@@ -94,6 +105,11 @@ def forward_volume(volume: Object, values: PodValues) -> Object:
         return {**volume, "downwardAPI": _downward(volume["downwardAPI"], values)}
     if "configMap" in volume:
         return _renamed(volume, "configMap")
+    claim = claim_of(volume, values.pod)
+    if claim:
+        source = volume.get("persistentVolumeClaim") or {}
+        made = {**source, "claimName": values.claims.get(claim, claim)}
+        return {key: kept for key, kept in volume.items() if key != "ephemeral"} | {"persistentVolumeClaim": made}
     return volume
 
 
@@ -159,7 +175,14 @@ def api_host_aliases(host: str, cluster_domain: str, *, in_default: bool) -> lis
     return [{"ip": host, "hostnames": ["kubernetes", *names] if in_default else names}]
 
 
-def pod_values(pod: Object, *, tenant: TenantContext, node_name: str, token_secret: str) -> PodValues:
+def pod_values(
+    pod: Object,
+    *,
+    tenant: TenantContext,
+    node_name: str,
+    token_secret: str,
+    claims: Mapping[str, str] = NO_CLAIMS,
+) -> PodValues:
     """Gather what a pod's containers must see."""
     metadata, spec = pod["metadata"], pod["spec"]
     variables, names = api_variables(tenant.api_host, tenant.api_port)
@@ -176,4 +199,6 @@ def pod_values(pod: Object, *, tenant: TenantContext, node_name: str, token_secr
         annotations=metadata.get("annotations") or {},
         token_secret=token_secret,
         staying=tenant.staying_prefixes,
+        pod=metadata["name"],
+        claims=claims,
     )

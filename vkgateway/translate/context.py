@@ -54,6 +54,10 @@ class TenantContext:
     runtime_class_names: Mapping[str, str] = field(default_factory=dict)
     """The names below of classes that are called otherwise there; all of them are allowed."""
     storage_classes: tuple[str, ...] = ()
+    storage_class_names: Mapping[str, str] = field(default_factory=dict)
+    """The same of storage classes."""
+    default_storage_class: str = ""
+    """What claims get that name none; empty: what they get in the compute clusters."""
     image_pull_secrets: tuple[str, ...] = (ANY,)
     cluster_domain: str = "cluster.local"
     dns_servers: tuple[str, ...] = ()

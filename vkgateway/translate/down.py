@@ -13,6 +13,7 @@ from vkgateway.model.names import (
 )
 from vkgateway.model.objects import Object
 from vkgateway.translate.containers import (
+    NO_CLAIMS,
     PodValues,
     api_host_aliases,
     forward_container,
@@ -58,12 +59,14 @@ def forward_pod(
     compute_node: str = "",
     borrowed: bool | None = None,
     namespaces: NamespaceLabels = _no_namespaces,
+    claims: Mapping[str, str] = NO_CLAIMS,
 ) -> Object:
     """The compute pod that stands for a tenant's pod in the compute namespace `namespace`.
 
     With `compute_node` it requires that node. Work that is `borrowed` is low, whatever class the tenant gave it; None:
     the arbiter did not place it. Both are written down on the compute pod. `namespaces` tells the labels of the
-    tenant's namespaces, for pod affinity that chooses namespaces by them.
+    tenant's namespaces, for pod affinity that chooses namespaces by them; `claims` what its claims are called below,
+    where that differs.
 
     The pod must be one that `policy.refusals` finds nothing against, with name, namespace and uid. It is not changed,
     and what need not differ is shared with it: callers change neither. Fields that are not known here go down as
@@ -74,7 +77,7 @@ def forward_pod(
     """
     metadata, spec = pod["metadata"], pod["spec"]
     secret = token_secret_name(metadata["name"], metadata["uid"])
-    values = pod_values(pod, tenant=tenant, node_name=pool.node_name, token_secret=secret)
+    values = pod_values(pod, tenant=tenant, node_name=pool.node_name, token_secret=secret, claims=claims)
     made = {key: value for key, value in spec.items() if key not in _DROPPED}
     _forward_contents(made, values)
     _forward_placement(made, pod, tenant=tenant, pool=pool, namespaces=namespaces)

@@ -87,9 +87,7 @@ def _first_name(value: Any) -> str:
 
 
 _UNSUPPORTED_VOLUMES: Final[Mapping[str, str]] = {
-    "persistentVolumeClaim": "persistent volume claims are not supported yet; use emptyDir, or object storage",
-    "ephemeral": "generic ephemeral volumes are not supported yet; use emptyDir",
-    "csi": "inline CSI volumes are not supported yet; use emptyDir, configMap or secret",
+    "csi": "inline CSI volumes are not supported yet; use emptyDir, or a claim",
 }
 _UNSUPPORTED_SOURCES: Final[Mapping[str, str]] = {
     "clusterTrustBundle": "projected trust bundles are not supported yet; project a ConfigMap with the certificates",
@@ -112,7 +110,17 @@ def _volume(volume: Mapping[str, Any], path: str) -> Iterator[Refusal]:
 
 
 _PODS_OWN_VOLUMES: Final = frozenset(
-    {"configMap", "downwardAPI", "emptyDir", "image", "projected", "secret", *_UNSUPPORTED_VOLUMES}
+    {
+        "configMap",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "image",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+        *_UNSUPPORTED_VOLUMES,
+    }
 )
 """Volumes that bring nothing but what is the tenant's; those not supported yet are told of elsewhere."""
 

@@ -33,6 +33,7 @@ class References:
     config_maps: Mapping[str, bool]
     secrets: Mapping[str, bool]
     tokens: tuple[TokenSource, ...]
+    claims: tuple[str, ...] = ()
 
 
 def references(pod: Object) -> References:
@@ -44,14 +45,27 @@ def references(pod: Object) -> References:
     secrets: dict[str, bool] = {}
     tokens: list[TokenSource] = []
     spec = pod.get("spec") or {}
+    volumes = spec.get("volumes") or ()
     for container in containers(spec):
         _note_environment(container, config_maps, secrets)
-    for volume in spec.get("volumes") or ():
+    for volume in volumes:
         _note_volume(volume, config_maps, secrets, tokens)
     for pull_secret in spec.get("imagePullSecrets") or ():
         if pull_secret.get("name"):
             secrets.setdefault(pull_secret["name"], True)
-    return References(config_maps=config_maps, secrets=secrets, tokens=tuple(tokens))
+    claims = tuple(dict.fromkeys(name for volume in volumes if (name := claim_of(volume, pod["metadata"]["name"]))))
+    return References(config_maps=config_maps, secrets=secrets, tokens=tuple(tokens), claims=claims)
+
+
+def claim_of(volume: Mapping[str, Any], pod: str) -> str:
+    """Name of the claim that a volume of the pod is made from, or "".
+
+    For a generic ephemeral volume that is the one which the tenant's own controller makes for it
+    (https://kubernetes.io/docs/concepts/storage/ephemeral-volumes/#persistentvolumeclaim-naming).
+    """
+    if "ephemeral" in volume:
+        return f"{pod}-{volume['name']}"
+    return str((volume.get("persistentVolumeClaim") or {}).get("claimName") or "")
 
 
 def containers(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

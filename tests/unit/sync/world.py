@@ -58,6 +58,7 @@ class World:
     notice: float = 0.0
     bind: float = 60.0
     name_servers: NameServers | None = None
+    policy: dict[str, Any] = field(default_factory=dict)
 
     # -- what a tenant and its API server do ---------------------------------------------------------------------
 
@@ -157,7 +158,7 @@ class World:
             clock=self.clock,
         )
         sync = TenantSync(
-            TenantContext(name=TENANT, api_host="10.213.0.1", api_port=6443),
+            TenantContext(name=TENANT, api_host="10.213.0.1", api_port=6443, **self.policy),
             tenant_client,
             links={"local": link},
             bindings={NODE: self.binding(link)},

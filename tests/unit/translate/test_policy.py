@@ -58,7 +58,19 @@ def test_volumes_that_nodes_mount_by_their_own_credentials(kind: str) -> None:
     assert refusals(wanted, tenant=replace(TENANT, pod_security="privileged"), pool=POOL) == ()
 
 
-@pytest.mark.parametrize("kind", ["configMap", "secret", "emptyDir", "downwardAPI", "projected", "image"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "configMap",
+        "secret",
+        "emptyDir",
+        "downwardAPI",
+        "projected",
+        "image",
+        "persistentVolumeClaim",
+        "ephemeral",
+    ],
+)
 def test_volumes_of_the_pods_own(kind: str) -> None:
     assert refusals(pod(volumes=[{"name": "data", kind: {}}]), tenant=TENANT, pool=POOL) == ()
 
@@ -66,8 +78,6 @@ def test_volumes_of_the_pods_own(kind: str) -> None:
 @pytest.mark.parametrize(
     ("volume", "field"),
     [
-        ({"persistentVolumeClaim": {"claimName": "c"}}, "persistentVolumeClaim"),
-        ({"ephemeral": {"volumeClaimTemplate": {}}}, "ephemeral"),
         ({"csi": {"driver": "d"}}, "csi"),
         (
             {"projected": {"sources": [{"clusterTrustBundle": {"path": "p"}}]}},

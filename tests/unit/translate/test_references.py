@@ -63,6 +63,16 @@ def test_config_maps_of_volumes(volume: dict[str, Any]) -> None:
     assert references(pod(volumes=[{"name": "v", **volume}])).config_maps == {"c": False}
 
 
+def test_claims_of_volumes_and_those_made_for_the_pod() -> None:
+    volumes = [
+        {"name": "a", "persistentVolumeClaim": {"claimName": "data"}},
+        {"name": "b", "persistentVolumeClaim": {"claimName": "data", "readOnly": True}},
+        {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {}}},
+        {"name": "c", "emptyDir": {}},
+    ]
+    assert references(pod(volumes=volumes)).claims == ("data", "web-1-scratch")
+
+
 @pytest.mark.parametrize(
     ("first", "second", "optional"), [(True, True, True), (True, False, False), (False, True, False)]
 )

@@ -14,6 +14,7 @@ from vkgateway.sync.copies import Reference
 from vkgateway.sync.marks import RETAKEN
 from vkgateway.sync.pods import record
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
+from vkgateway.sync.storage.users import Claims
 from vkgateway.translate.context import PoolContext, TenantContext
 from vkgateway.translate.governed import is_extended, is_governed
 from vkgateway.translate.policy import Refusal, refusals
@@ -39,6 +40,8 @@ class Plan:
     references: tuple[Reference, ...]
     mandatory: tuple[Reference, ...]
     tokens: tuple[TokenSource, ...]
+    claims: tuple[str, ...]
+    """Names of the claims that its volumes are from."""
     service_account: str
     requests: Milli
     governed: bool
@@ -57,6 +60,7 @@ class Case:
     binding: Binding | None
     plan: Plan | None = None
     missing: list[Reference] = field(default_factory=list)
+    claims: Claims = field(default_factory=Claims)
     admission: Admission | None = None
     resize: Admission | None = None
     """What limits say of the amounts that a running pod asks for now."""
@@ -81,6 +85,7 @@ def make_plan(pod: Object, *, tenant: TenantContext, pool: PoolContext | None, s
         references=tuple(everything),
         mandatory=tuple(mandatory),
         tokens=refers.tokens,
+        claims=refers.claims,
         service_account=pod["spec"].get("serviceAccountName") or "default",
         requests=requests,
         # Most pods ask for nothing of the kind: those are not summed up a second time.
@@ -130,7 +135,7 @@ def dependency_state(case: Case) -> record.Dependencies:
     """The table's word for what the pod refers to."""
     if case.plan is not None and case.plan.refusals:
         return record.Dependencies.REFUSED
-    return record.Dependencies.MISSING if case.missing else record.Dependencies.READY
+    return record.Dependencies.MISSING if case.missing or case.claims.lacking else record.Dependencies.READY
 
 
 def admission_state(case: Case) -> record.Admission:

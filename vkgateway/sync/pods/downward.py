@@ -113,6 +113,7 @@ class Downward:
             compute_node=said.node if said is not None else "",
             borrowed=said.borrowed if said is not None else None,
             namespaces=self._namespace_labels,
+            claims=case.claims.names,
         )
         below["metadata"]["annotations"] |= {FORWARDED: above.fingerprint, REQUESTS: encode(plan.requests).decode()}
         try:

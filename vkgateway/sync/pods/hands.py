@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import structlog
@@ -77,7 +77,7 @@ class Hands:
         self.downward.forget(uid)
 
     async def _report_missing(self, case: Case) -> None:
-        await self.upward.report(case, "MissingDependency", missing_sentence(case.missing))
+        await self.upward.report(case, "MissingDependency", missing_sentence(case.missing, case.claims.lacking))
 
     async def _report_held(self, case: Case) -> None:
         assert case.admission is not None
@@ -95,7 +95,7 @@ async def _nothing(_case: Case) -> None:
     return
 
 
-def missing_sentence(missing: list[Reference]) -> str:
-    """What a pod waits for, in the words that a kubelet uses."""
+def missing_sentence(missing: list[Reference], lacking: Sequence[str] = ()) -> str:
+    """What a pod waits for, in the words that a kubelet uses; `lacking` says it of claims."""
     words = {"configmaps": "configmap", "secrets": "secret"}
-    return ", ".join(f'{words[kind]} "{name}" not found' for kind, _, name in missing)
+    return ", ".join([*(f'{words[kind]} "{name}" not found' for kind, _, name in missing), *lacking])

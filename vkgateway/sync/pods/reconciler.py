@@ -38,6 +38,7 @@ from vkgateway.sync.pods.record import ComputePod, Instruction, Record, TenantPo
 from vkgateway.sync.pods.room import Room
 from vkgateway.sync.pods.upward import cleaned
 from vkgateway.sync.pods.views import TenantPodView
+from vkgateway.sync.storage.users import Users
 from vkgateway.sync.tokens import Tokens
 from vkgateway.translate.context import TenantContext
 
@@ -86,6 +87,7 @@ class PodReconciler:
         hands: Hands,
         copies: Copies,
         tokens: Tokens,
+        claims: Users,
         limits: Limits,
         arbiter: Arbiter,
         wake: Callable[[Key], None],
@@ -101,6 +103,7 @@ class PodReconciler:
         self.hands = hands
         self.copies = copies
         self.tokens = tokens
+        self._claims = claims
         self._arbiter = arbiter
         self._room = Room(tenant.name, limits, wake=wake)
         self._later = later
@@ -183,6 +186,8 @@ class PodReconciler:
         above, below = tenant_state(case.tenant), self._compute_state(case)
         if above is TenantPod.BOUND and below in (ComputePod.ABSENT, ComputePod.LIVE):
             await self._prepare(case, absent=below is ComputePod.ABSENT)
+            if case.claims.early:
+                below = ComputePod.UNKNOWN
         return Record(
             tenant=above,
             compute=below,
@@ -240,6 +245,9 @@ class PodReconciler:
             self.waiting.setdefault(reference, set()).add(case.key)
         if plan.refusals or case.missing:
             return
+        case.claims = self._claims.find(case.key, plan.claims, case.link)
+        if case.claims.lacking:
+            return
         if plan.governed:
             case.admission = self._arbiter.ask(case)
             if case.admission.verdict == "admitted":
@@ -267,6 +275,7 @@ class PodReconciler:
     async def _forget(self, key: Key, plan: Plan) -> None:
         """The pod is gone above: drop what was made for it alone."""
         self._plans.pop(key, None)
+        self._claims.forget(key)
         self._outdated.discard(key)
         for reference in plan.mandatory:
             waiting = self.waiting.get(reference, set())

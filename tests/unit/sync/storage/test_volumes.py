@@ -1,0 +1,354 @@
+"""Volumes: for each claim one below, shown above without a word of where, and gone with it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.unit.sync.storage.players import (
+    above,
+    below,
+    bind_above,
+    bind_below,
+    change,
+    change_below,
+    claim,
+    mounted,
+    offer,
+    reasons,
+    release,
+    unprotect,
+    volume,
+    volumes,
+)
+from tests.unit.sync.world import BELOW, World, names, until, world
+from vkgateway.kube.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
+from vkgateway.model.names import TENANT_LABEL
+from vkgateway.translate.storage.views import PROVISIONER
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[World]:
+    async with world() as made:
+        made.policy = {"storage_classes": ("local", "fast")}
+        offer(made)
+        yield made
+
+
+async def test_a_claim_is_made_below_and_shown_at_once_where_the_compute_cluster_waits_for_the_pod(here: World) -> None:
+    source = claim(here)
+    uid = source["metadata"]["uid"]
+    async with here.gateway():
+        found = await volume(here)
+        made = below(here)
+
+    assert made is not None
+    assert made["spec"] == {
+        "accessModes": ["ReadWriteOnce"],
+        "volumeMode": "Filesystem",
+        "storageClassName": "local",
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    assert made["metadata"]["labels"] == {TENANT_LABEL: "alpha"}
+    assert made["metadata"]["annotations"] == {
+        "vkgateway.io/namespace": "default",
+        "vkgateway.io/name": "data",
+        "vkgateway.io/uid": uid,
+    }
+    assert found["metadata"]["name"] == f"pvc-{uid}"
+    assert found["metadata"]["annotations"]["vkgateway.io/provisional"] == "true"
+    assert found["spec"]["csi"] == {"driver": PROVISIONER, "volumeHandle": uid}
+    assert found["spec"]["claimRef"]["uid"] == uid
+    assert (found["spec"]["capacity"], found["spec"]["storageClassName"]) == ({"storage": "1Gi"}, "local")
+
+
+async def test_what_is_true_of_it_is_told_once_it_is_known_and_nothing_of_where_it_is(here: World) -> None:
+    claim(here)
+    async with here.gateway():
+        await volume(here)
+        bind_above(here)
+        bind_below(here, size="2Gi")
+        await until(lambda: volumes(here)[0]["spec"]["capacity"] == {"storage": "2Gi"})
+        await until(lambda: (above(here) or {})["status"]["capacity"] == {"storage": "2Gi"})
+        assert "vkgateway.io/provisional" not in volumes(here)[0]["metadata"]["annotations"]
+
+    told = json.dumps([volumes(here), above(here), here.events()])
+    assert not [word for word in ("secret", "disk-", BELOW, "disks.example.org") if word in told]
+
+
+async def test_where_volumes_are_made_at_once_the_claim_is_shown_the_true_one(here: World) -> None:
+    offer(here, "fast", waits=False)
+    claim(here, storage_class="fast")
+    async with here.gateway():
+        await until(lambda: below(here))
+        await here.settled()
+        assert volumes(here) == []
+        bind_below(here, size="5Gi")
+        found = await volume(here)
+
+    assert found["spec"]["capacity"] == {"storage": "5Gi"}
+    assert "vkgateway.io/provisional" not in found["metadata"]["annotations"]
+
+
+async def test_nothing_is_made_before_the_tenants_own_controllers_ask(here: World) -> None:
+    claim(here)
+    change(here, annotations={"volume.kubernetes.io/storage-provisioner": ""})
+    async with here.gateway() as sync:
+        await until(lambda: sync.storage.above.complete)
+        await here.settled()
+        assert (below(here), volumes(here)) == (None, [])
+        change(here, annotations={"volume.kubernetes.io/storage-provisioner": PROVISIONER})
+        await until(lambda: below(here))
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "said"),
+    [
+        ({"storageClassName": "gold"}, "StorageClassRefused", "gold is not allowed to this tenant; allowed: fast, loc"),
+        ({"storageClassName": "fast"}, "StorageClassMissing", "fast is not there in the compute cluster of node a100"),
+        ({"dataSource": {"kind": "VolumeSnapshot", "name": "s"}}, "NotSupported", "a snapshot"),
+        ({"dataSource": {"kind": "PersistentVolumeClaim", "name": "s"}}, "NotSupported", "another claim"),
+        ({"selector": {"matchLabels": {"a": "b"}}}, "NotSupported", "selector"),
+    ],
+)
+async def test_what_cannot_be_had_is_told_with_the_way_out(
+    here: World, spec: dict[str, Any], reason: str, said: str
+) -> None:
+    claim(here, **spec)
+    async with here.gateway():
+        (words,) = await until(lambda: reasons(here, reason))
+        await here.settled()
+
+    assert said in words
+    assert (below(here), volumes(here)) == (None, [])
+
+
+async def test_classes_may_have_another_name_above(here: World) -> None:
+    here.policy = {"storage_class_names": {"standard": "local"}}
+    claim(here, storage_class="standard")
+    async with here.gateway():
+        found = await volume(here)
+
+    assert (below(here) or {})["spec"]["storageClassName"] == "local"
+    assert found["spec"]["storageClassName"] == "standard"
+
+
+async def test_deleting_the_claim_deletes_the_data_and_only_then_the_volume(here: World) -> None:
+    claim(here)
+    async with here.gateway():
+        await mounted(here)
+        kept = copy.deepcopy(below(here) or {})
+        kept["metadata"]["finalizers"] = ["kubernetes.io/pvc-protection"]
+        here.below.store.update(PERSISTENT_VOLUME_CLAIMS, kept, name="data", namespace=BELOW)
+        release(here)
+        await until(lambda: (below(here) or {"metadata": {}})["metadata"].get("deletionTimestamp"))
+        await here.settled()
+        assert len(volumes(here)) == 1
+        kept["metadata"]["finalizers"] = []
+        del kept["metadata"]["resourceVersion"]
+        here.below.store.update(PERSISTENT_VOLUME_CLAIMS, kept, name="data", namespace=BELOW)
+        await until(lambda: volumes(here) == [])
+    assert below(here) is None
+
+
+async def test_a_claim_that_goes_before_anything_stands_behind_it_leaves_nothing(here: World) -> None:
+    offer(here, "fast", waits=False)
+    claim(here, storage_class="fast")
+    async with here.gateway():
+        await until(lambda: below(here))
+        here.above.store.delete(PERSISTENT_VOLUME_CLAIMS, "data", "default")
+        await until(lambda: below(here) is None)
+    assert volumes(here) == []
+
+
+async def test_a_volume_that_is_to_be_kept_is_kept_and_its_name_is_free_for_another(here: World) -> None:
+    claim(here)
+    async with here.gateway():
+        await mounted(here)
+        kept = copy.deepcopy(volumes(here)[0])
+        kept["spec"]["persistentVolumeReclaimPolicy"] = "Retain"
+        here.above.store.update(PERSISTENT_VOLUMES, kept, name=kept["metadata"]["name"])
+        release(here)
+        await here.settled()
+        assert below(here) is not None
+        claim(here)
+        await until(lambda: len(volumes(here)) == 2)
+        first, second = sorted(names(here.below, PERSISTENT_VOLUME_CLAIMS))
+        assert first == "data"
+        assert second.startswith("data-")
+        # Deleted by hand it goes, and takes its data along.
+        here.above.store.delete(PERSISTENT_VOLUMES, kept["metadata"]["name"])
+        await until(lambda: names(here.below, PERSISTENT_VOLUME_CLAIMS) == [second])
+        await until(lambda: len(volumes(here)) == 1)
+
+
+async def test_deleting_the_volume_of_a_claim_waits_for_the_claim(here: World) -> None:
+    claim(here)
+    async with here.gateway():
+        await mounted(here)
+        name = volumes(here)[0]["metadata"]["name"]
+        here.above.store.delete(PERSISTENT_VOLUMES, name)
+        await here.settled()
+        assert below(here) is not None
+        release(here)
+        await until(lambda: below(here) is None and volumes(here) == [])
+
+
+async def test_what_grows_above_grows_below_and_how_that_goes_is_told(here: World) -> None:
+    claim(here)
+    async with here.gateway():
+        await mounted(here)
+        change(here, resources={"requests": {"storage": "3Gi"}})
+        await until(lambda: (below(here) or {})["spec"]["resources"]["requests"]["storage"] == "3Gi")
+        growing = {"type": "Resizing", "status": "True", "message": f"disk of {BELOW}/data"}
+        change_below(here, conditions=[growing], allocatedResources={"storage": "3Gi"})
+        await until(lambda: (above(here) or {})["status"].get("conditions"))
+        told = (above(here) or {})["status"]
+        assert told["conditions"] == [growing | {"message": "disk of default/data"}]
+        assert told["allocatedResources"] == {"storage": "3Gi"}
+        change_below(here, conditions=[], capacity={"storage": "3Gi"})
+        await until(lambda: (above(here) or {})["status"]["capacity"] == {"storage": "3Gi"})
+        await until(lambda: volumes(here)[0]["spec"]["capacity"] == {"storage": "3Gi"})
+        assert "conditions" not in (above(here) or {})["status"]
+
+
+async def test_a_refused_growth_is_told(here: World) -> None:
+    claim(here)
+    async with here.gateway():
+        await mounted(here)
+        here.below.fail("PATCH", "/persistentvolumeclaims/data", status=403, reason="Forbidden", times=9)
+        change(here, resources={"requests": {"storage": "3Gi"}})
+        (words,) = await until(lambda: reasons(here, "VolumeResizeFailed"))
+    assert words.startswith("the compute cluster refused it")
+
+
+async def test_a_compute_claim_that_somebody_deleted_is_lost_above_after_a_while(here: World) -> None:
+    now = [1_800_000_000.0]
+    here.clock = lambda: now[0]
+    claim(here)
+    async with here.gateway() as sync:
+        await mounted(here)
+        here.below.store.delete(PERSISTENT_VOLUME_CLAIMS, "data", BELOW)
+        uid = (above(here) or {})["metadata"]["uid"]
+        await here.settled()
+        assert len(volumes(here)) == 1
+        now[0] += 31
+        sync.storage.below_changed(uid)
+        await until(lambda: volumes(here) == [])
+        await here.settled()
+    assert below(here) is None
+
+
+async def test_a_compute_claim_that_held_nothing_yet_is_made_again(here: World) -> None:
+    claim(here)
+    async with here.gateway():
+        await volume(here)
+        bind_above(here)
+        here.below.store.delete(PERSISTENT_VOLUME_CLAIMS, "data", BELOW)
+        await until(lambda: below(here))
+    assert len(volumes(here)) == 1
+
+
+async def test_a_lost_compute_claim_is_lost_above(here: World) -> None:
+    claim(here)
+    async with here.gateway():
+        await mounted(here)
+        change_below(here, phase="Lost")
+        await until(lambda: volumes(here) == [])
+        await here.settled()
+    assert volumes(here) == []
+
+
+async def test_a_volume_that_went_by_force_comes_back_while_its_data_is_there(here: World) -> None:
+    claim(here)
+    async with here.gateway():
+        await mounted(here)
+        found = volumes(here)[0]
+        unprotect(here, found["metadata"]["name"])
+        freed = copy.deepcopy(here.above.store.get(PERSISTENT_VOLUMES, found["metadata"]["name"]))
+        freed["metadata"]["finalizers"] = []
+        here.above.store.update(PERSISTENT_VOLUMES, freed, name=found["metadata"]["name"])
+        here.above.store.delete(PERSISTENT_VOLUMES, found["metadata"]["name"])
+        await until(lambda: volumes(here) and volumes(here)[0]["metadata"]["uid"] != found["metadata"]["uid"])
+    assert below(here) is not None
+
+
+async def test_what_happened_while_the_gateway_was_away_is_made_good(here: World) -> None:
+    for name in ("data", "gone", "grown"):
+        claim(here, name)
+    async with here.gateway():
+        await until(lambda: len(volumes(here)) == 3)
+        for name in ("data", "gone", "grown"):
+            bind_above(here, name)
+            bind_below(here, name)
+        await until(lambda: all(len(one["metadata"]["annotations"]) == 1 for one in volumes(here)))
+    release(here, "gone")
+    change(here, "grown", resources={"requests": {"storage": "3Gi"}})
+    claim(here, "new")
+    async with here.gateway():
+        await until(lambda: below(here, "gone") is None and below(here, "new") is not None and len(volumes(here)) == 3)
+        await until(lambda: (below(here, "grown") or {})["spec"]["resources"]["requests"]["storage"] == "3Gi")
+        await here.settled()
+        before = len([one for one in here.below.requests + here.above.requests if not one.startswith("GET")])
+    async with here.gateway() as sync:
+        await until(lambda: sync.storage.above.complete)
+        await here.settled()
+    after = len([one for one in here.below.requests + here.above.requests if not one.startswith("GET")])
+    assert after == before
+
+
+async def test_a_volume_left_over_half_way_is_removed_though_there_is_no_claim_at_all(here: World) -> None:
+    claim(here)
+    async with here.gateway():
+        await mounted(here)
+    release(here)
+    here.below.store.delete(PERSISTENT_VOLUME_CLAIMS, "data", BELOW)
+    async with here.gateway():
+        await until(lambda: volumes(here) == [])
+
+
+async def test_data_without_claim_and_volume_is_kept(here: World) -> None:
+    """A tenant whose store was set back, or lost, has its data still."""
+    claim(here)
+    async with here.gateway():
+        await mounted(here)
+    for resource in (PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES):
+        here.above.store.objects[resource].clear()
+    here.above.store.compact()
+    async with here.gateway() as sync:
+        await until(lambda: sync.storage.above.complete)
+        await here.settled()
+    assert below(here) is not None
+
+
+async def test_a_name_that_is_taken_below_is_left_alone(here: World) -> None:
+    here.below.store.create(NAMESPACES, {"metadata": {"name": "elsewhere"}})
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        here.below.store.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "data"}, "spec": {}}, BELOW)
+        claim(here)
+        await here.settled()
+    assert "labels" not in (below(here) or {})["metadata"]
+    assert volumes(here) == []
+
+
+async def test_a_tenant_that_may_have_no_volumes_and_runs_nothing_is_not_even_watched(here: World) -> None:
+    here.policy = {}
+    claim(here)
+    async with here.gateway() as sync:
+        await until(lambda: sync.complete)
+        await here.settled()
+    assert not [request for request in here.above.requests if "persistentvolume" in request]
+
+
+async def test_without_a_claim_one_watch_more_is_all_it_costs(here: World) -> None:
+    async with here.gateway() as sync:
+        await until(lambda: sync.storage.above.claims.complete)
+        await here.settled()
+    asked = [request for request in here.above.requests if "/persistentvolumes" in request]
+    assert asked == ["GET /api/v1/persistentvolumes?limit=1"]

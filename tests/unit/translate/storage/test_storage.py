@@ -1,0 +1,163 @@
+"""Storage, translated: names of classes, where volumes may be, and what is told of claims."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vkgateway.model.objects import Meta, NodeView
+from vkgateway.translate.context import TenantContext
+from vkgateway.translate.poolnodes import PoolNodes
+from vkgateway.translate.storage.claims import same, status_patch, unsupported
+from vkgateway.translate.storage.classes import Offer, allowed_names, class_above, class_below, names_above
+from vkgateway.translate.storage.views import (
+    ClaimSpec,
+    ClaimStatus,
+    ClaimView,
+    ClassView,
+    VolumeSpec,
+    VolumeView,
+    decode_claim,
+)
+from vkgateway.translate.storage.volumes import node_affinity, volume_patch
+
+
+def tenant(**policy: Any) -> TenantContext:
+    return TenantContext(name="alpha", api_host="10.0.0.1", api_port=6443, **policy)
+
+
+def storage_class(name: str = "local", **fields: Any) -> ClassView:
+    return ClassView(metadata=Meta(name=name), **fields)
+
+
+@pytest.mark.parametrize(
+    ("policy", "name", "below"),
+    [
+        ({}, "local", None),
+        ({"storage_classes": ("local",)}, "local", "local"),
+        ({"storage_classes": ("local",)}, "gold", None),
+        ({"storage_classes": ("*",)}, "gold", "gold"),
+        ({"storage_class_names": {"local": "gold"}}, "local", "gold"),
+        ({"storage_class_names": {"local": "gold"}}, "gold", None),
+        ({"storage_classes": ("*",), "storage_class_names": {"local": "gold"}}, "local", "gold"),
+    ],
+)
+def test_which_class_below_a_name_means(policy: dict[str, Any], name: str, below: str | None) -> None:
+    assert class_below(tenant(**policy), name) == below
+
+
+def test_a_class_may_have_several_names_and_a_name_only_one_class() -> None:
+    both = tenant(storage_classes=("*",), storage_class_names={"local": "gold", "best": "gold"})
+    assert names_above(both, "gold") == ["local", "best", "gold"]
+    assert names_above(both, "local") == []
+    assert allowed_names(both, ["gold", "local", "slow"]) == ["best", "gold", "local", "slow"]
+
+
+def nodes(**labels: str) -> list[dict[str, str]]:
+    return [labels]
+
+
+def topologies(*offers: Offer, clusters: int) -> list[list[list[str]]] | None:
+    terms = class_above("local", offers, clusters=clusters, default=False).get("allowedTopologies")
+    if terms is None:
+        return None
+    return [[entry["values"] for entry in term["matchLabelExpressions"]] for term in terms]
+
+
+def test_where_its_volumes_may_be_is_told_in_terms_of_virtual_nodes() -> None:
+    zone_a = ({"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]},)
+    pools = {"cpu": nodes(zone="a"), "gpu": nodes(zone="b")}
+    anywhere = Offer(cluster="east", storage_class=storage_class(), pools=pools)
+    there = Offer(cluster="west", storage_class=storage_class(allowed_topologies=zone_a), pools=pools)
+
+    assert topologies(anywhere, clusters=1) is None
+    assert topologies(there, clusters=1) == [[["west"], ["cpu"]]]
+    assert topologies(anywhere, clusters=2) == [[["east"]]]
+    assert topologies(anywhere, there, clusters=2) == [[["east"]], [["west"], ["cpu"]]]
+
+
+def test_with_several_compute_clusters_volumes_wait_for_the_pod() -> None:
+    offer = Offer(cluster="east", storage_class=storage_class(), pools={})
+    for clusters, mode in ((1, "Immediate"), (2, "WaitForFirstConsumer")):
+        assert class_above("local", [offer], clusters=clusters, default=False)["volumeBindingMode"] == mode
+
+
+def pool(*hosts: str) -> PoolNodes:
+    return PoolNodes(NodeView(metadata=Meta(name=host, labels={"host": host})) for host in hosts)
+
+
+def reached(below: dict[str, Any] | None, *, clusters: int = 1) -> list[list[str]]:
+    pools = {"cpu": pool("c1", "c2"), "gpu": pool("g1")}
+    found = node_affinity("east", clusters=clusters, pools=pools, below=below)
+    if found is None:
+        return []
+    (term,) = found["required"]["nodeSelectorTerms"]
+    return [entry["values"] for entry in term["matchExpressions"]]
+
+
+def on(*hosts: str) -> dict[str, Any]:
+    place = {"key": "host", "operator": "In", "values": list(hosts)}
+    return {"required": {"nodeSelectorTerms": [{"matchExpressions": [place]}]}}
+
+
+@pytest.mark.parametrize(
+    ("below", "expected"),
+    [(None, []), (on("c2"), [["cpu"]]), (on("g1"), [["gpu"]]), (on("c1", "g1"), []), (on("unknown"), [])],
+)
+def test_a_volume_can_be_used_where_a_node_can_reach_it(
+    below: dict[str, Any] | None, expected: list[list[str]]
+) -> None:
+    assert reached(below) == expected
+    assert reached(below, clusters=2) == [["east"], *expected]
+
+
+def test_where_a_volume_can_be_used_is_told_once() -> None:
+    known = VolumeView(metadata=Meta(), spec=VolumeSpec(capacity={"storage": "1Gi"}, node_affinity=on("c1")))
+    assert volume_patch(known, capacity="1024Mi", node_affinity=on("c2")) is None
+    new = VolumeView(metadata=Meta(), spec=VolumeSpec(capacity={"storage": "1Gi"}))
+    assert volume_patch(new, capacity="2Gi", node_affinity=on("c2")) == {
+        "spec": {"capacity": {"storage": "2Gi"}, "nodeAffinity": on("c2")}
+    }
+
+
+def claim(**status: Any) -> ClaimView:
+    return ClaimView(metadata=Meta(name="data", namespace="default"), status=ClaimStatus(phase="Bound", **status))
+
+
+def test_equal_amounts_are_no_news_however_they_are_written() -> None:
+    assert same("1Gi", "1024Mi")
+    assert not same("1Gi", None)
+    assert status_patch(claim(capacity={"storage": "1Gi"}), claim(capacity={"storage": "1024Mi"})) is None
+
+
+def test_what_is_over_is_taken_off_again() -> None:
+    growing = claim(
+        conditions=({"type": "Resizing", "status": "True"},),
+        allocated_resources={"storage": "2Gi"},
+        allocated_resource_statuses={"storage": "NodeResizePending"},
+    )
+    assert status_patch(growing, claim()) == {
+        "conditions": None,
+        "allocatedResources": {"storage": None},
+        "allocatedResourceStatuses": {"storage": None},
+    }
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"data_source": {"kind": "PersistentVolumeClaim", "name": "other"}},
+        {"data_source_ref": {"kind": "VolumeSnapshot", "name": "snap"}},
+        {"selector": {"matchLabels": {"a": "b"}}},
+        {"volume_attributes_class_name": "fast"},
+    ],
+)
+def test_what_is_not_supported_is_said(field: dict[str, Any]) -> None:
+    assert "not" in unsupported(ClaimView(metadata=Meta(), spec=ClaimSpec(**field)))
+    assert unsupported(ClaimView(metadata=Meta())) == ""
+
+
+def test_classes_are_named_in_the_old_way_too() -> None:
+    old = b'{"metadata": {"annotations": {"volume.beta.kubernetes.io/storage-class": "old"}}, "spec": {}}'
+    assert decode_claim(old).class_name == "old"

@@ -1,0 +1,130 @@
+"""What claims and volumes ask of the provisioner, and the volumes it makes. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from vkgateway.model.objects import Meta, Object
+from vkgateway.model.quantity import parse
+from vkgateway.translate.storage.views import STORAGE, ClaimReference, ClaimView
+
+PROVISIONER: Final = "folders.vkgateway.io"
+"""Who makes the volumes, as storage class and volumes name it."""
+POOL_LABEL: Final = "platform.vkgateway.io/pool"
+HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
+_PROVISIONED_BY: Final = "pv.kubernetes.io/provisioned-by"
+_NAME: Final = re.compile(r"pvc-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class _Folder(msgspec.Struct):
+    path: str = ""
+
+
+class _Spec(msgspec.Struct, kw_only=True, rename="camel"):
+    claim_ref: ClaimReference | None = None
+    host_path: _Folder | None = None
+    persistent_volume_reclaim_policy: str = "Retain"
+
+
+class _Status(msgspec.Struct):
+    phase: str = "Pending"
+
+
+class FolderView(msgspec.Struct, kw_only=True):
+    """A PersistentVolume, as the provisioner looks at it."""
+
+    metadata: Meta
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether we made it."""
+        return self.metadata.annotations.get(_PROVISIONED_BY) == PROVISIONER
+
+    @property
+    def given_up(self) -> bool:
+        """Whether its claim is gone, and its data is to go."""
+        return self.status.phase == "Released" and self.spec.persistent_volume_reclaim_policy == "Delete"
+
+
+decode_folder: Final = msgspec.json.Decoder(FolderView).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be done."""
+
+    make: list[ClaimView] = field(default_factory=list)
+    grow: list[tuple[ClaimView, FolderView]] = field(default_factory=list)
+    remove: list[FolderView] = field(default_factory=list)
+
+
+def work(claims: Iterable[ClaimView], volumes: Mapping[str, FolderView]) -> Work:
+    """Compare claims with volumes (by name)."""
+    found = Work(remove=[volume for volume in volumes.values() if volume.is_ours and volume.given_up])
+    for claim in claims:
+        if claim.deleting:
+            continue
+        volume = volumes.get(claim.spec.volume_name)
+        if volume is not None and volume.is_ours and claim.bound:
+            if claim.capacity is not None and parse(claim.asked) > parse(claim.capacity):
+                found.grow.append((claim, volume))
+        elif _wants_folder(claim) and volume_name(claim) not in volumes:
+            found.make.append(claim)
+    return found
+
+
+def _wants_folder(claim: ClaimView) -> bool:
+    return not claim.spec.volume_name and claim.provisioner == PROVISIONER and bool(claim.selected_node)
+
+
+def volume_name(claim: ClaimView) -> str:
+    """What the volume of a claim is called, and its folder."""
+    return f"pvc-{claim.metadata.uid}"
+
+
+def folder_of(volume: FolderView, directory: Path) -> Path | None:
+    """The folder of a volume of ours; None where it is not one that we would have made: such a one is left alone."""
+    name = volume.metadata.name
+    made = directory / name
+    source = volume.spec.host_path
+    is_ours = _NAME.fullmatch(name) is not None and source is not None and source.path == str(made)
+    return made if is_ours else None
+
+
+def volume_for(claim: ClaimView, *, directory: Path, labels: Mapping[str, str]) -> Object:
+    """The volume for a claim whose pod runs on a node with these labels.
+
+    It can be used in that node's whole pool: that of the real node is the one node, and on hollow ones nothing is used.
+    """
+    metadata, name = claim.metadata, volume_name(claim)
+    key = POOL_LABEL if POOL_LABEL in labels else HOSTNAME_LABEL
+    place = {"key": key, "operator": "In", "values": [labels.get(key, "")]}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name, "annotations": {_PROVISIONED_BY: PROVISIONER}},
+        "spec": {
+            "capacity": {STORAGE: claim.asked},
+            "accessModes": list(claim.spec.access_modes),
+            "volumeMode": claim.spec.volume_mode,
+            "storageClassName": claim.class_name,
+            "persistentVolumeReclaimPolicy": "Delete",
+            "claimRef": {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "namespace": metadata.namespace,
+                "name": metadata.name,
+                "uid": metadata.uid,
+            },
+            "hostPath": {"path": str(directory / name), "type": "Directory"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [place]}]}},
+        },
+    }

@@ -1,0 +1,114 @@
+"""The storage classes that a tenant may use, kept in its cluster as its policy and the compute clusters say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from vkgateway.kube import errors, resources
+from vkgateway.kube.client import Client
+from vkgateway.model.objects import Object
+from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.pods.case import Binding
+from vkgateway.translate.context import TenantContext
+from vkgateway.translate.storage.classes import MIRRORED_LABEL, Offer, Pools, class_above, names_above
+
+log = structlog.get_logger(__name__)
+
+_FIELDS: Final = (
+    "provisioner",
+    "parameters",
+    "reclaimPolicy",
+    "mountOptions",
+    "volumeBindingMode",
+    "allowVolumeExpansion",
+    "allowedTopologies",
+)
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Classes:
+    """One tenant's storage classes. `bindings` are its virtual nodes."""
+
+    def __init__(self, tenant: TenantContext, client: Client, *, bindings: Mapping[str, Binding]) -> None:
+        self.tenant = tenant
+        self._client = client
+        self._bindings = bindings
+
+    async def refresh(self) -> None:
+        """Make the classes above what they should be. What the tenant made itself is left alone.
+
+        Classes of a compute cluster that cannot be seen now stay as they are. Raises ApiError.
+        """
+        links = self._links()
+        known = {name: link for name, link in links.items() if link.classes.complete and link.nodes.complete}
+        wanted = self._wanted(known.values(), clusters=len(links))
+        page = await self._client.list_all(resources.STORAGE_CLASSES, label_selector=MIRRORED_LABEL)
+        there = {document["metadata"]["name"]: document for document in map(_decode, map(bytes, page.items))}
+        for name, document in wanted.items():
+            await self._write(document, there.get(name))
+        if len(known) == len(links):
+            for name in there.keys() - wanted.keys():
+                await self._remove(name)
+
+    def _links(self) -> dict[str, ComputeLink]:
+        return {binding.link.name: binding.link for binding in self._bindings.values()}
+
+    def _wanted(self, links: Iterable[ComputeLink], *, clusters: int) -> dict[str, Object]:
+        offers: dict[str, list[Offer]] = {}
+        for link in sorted(links, key=lambda link: link.name):
+            pools = self._pools(link)
+            for view in link.classes.items.values():
+                offer = Offer(cluster=link.name, storage_class=view, pools=pools)
+                for name in names_above(self.tenant, view.metadata.name):
+                    offers.setdefault(name, []).append(offer)
+        default = self.tenant.default_storage_class
+        return {
+            name: class_above(name, found, clusters=clusters, default=name == default if default else _default(found))
+            for name, found in sorted(offers.items())
+        }
+
+    def _pools(self, link: ComputeLink) -> Pools:
+        pools = (binding.pool for binding in self._bindings.values() if binding.link is link)
+        return {
+            pool.name: [node.metadata.labels for node in link.pool_nodes(pool.node_selector).nodes] for pool in pools
+        }
+
+    async def _write(self, wanted: Object, there: Object | None) -> None:
+        name = wanted["metadata"]["name"]
+        if there is not None and _same(wanted, there):
+            return
+        if there is None:
+            try:
+                await self._client.create(resources.STORAGE_CLASSES, wanted)
+            except errors.AlreadyExists:
+                log.info("the tenant has a storage class of that name itself", tenant=self.tenant.name, name=name)
+            return
+        try:
+            await self._client.replace(resources.STORAGE_CLASSES, name, wanted)
+        except errors.Invalid:  # much of a class cannot be changed, but claims only look at it when they are made
+            await self._remove(name)
+            await self._client.create(resources.STORAGE_CLASSES, wanted)
+
+    async def _remove(self, name: str) -> None:
+        try:
+            await self._client.delete(resources.STORAGE_CLASSES, name)
+        except errors.NotFound:
+            return
+
+
+def _default(offers: list[Offer]) -> bool:
+    return any(offer.storage_class.is_default for offer in offers)
+
+
+def _same(wanted: Object, there: Object) -> bool:
+    metadata = wanted["metadata"]
+    found = there["metadata"]
+    return (
+        all(wanted.get(field) == there.get(field) for field in _FIELDS)
+        and all((found.get("labels") or {}).get(key) == value for key, value in metadata["labels"].items())
+        and all((found.get("annotations") or {}).get(key) == value for key, value in metadata["annotations"].items())
+    )

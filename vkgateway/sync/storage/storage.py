@@ -1,0 +1,124 @@
+"""All that is done about one tenant's storage: its parts, and what wakes each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from vkgateway.kube.client import Client
+from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.engine import Queue
+from vkgateway.sync.events import EventRecorder
+from vkgateway.sync.namespaces import Namespaces
+from vkgateway.sync.pods.case import Binding
+from vkgateway.sync.storage.above import Above
+from vkgateway.sync.storage.classes import Classes
+from vkgateway.sync.storage.users import Users
+from vkgateway.sync.storage.volumes import Volumes
+from vkgateway.translate.context import TenantContext
+from vkgateway.translate.storage.classes import allows_any
+
+_GATHER: Final = 0.02
+"""Seconds in which changes of one volume are gathered."""
+_CLASSES_GATHER: Final = 0.5
+"""The same of classes: nodes and classes come one by one at the start."""
+
+
+class Storage:
+    """One tenant's claims, volumes and storage classes.
+
+    A tenant that may have no volumes and has nothing below costs nothing; one that may, a watch of claims, and with the
+    first claim another of volumes. What is to be looked at goes into `queue`; `later(key, seconds)` asks for a look at
+    a pod.
+    """
+
+    def __init__(
+        self,
+        tenant: TenantContext,
+        client: Client,
+        *,
+        links: Mapping[str, ComputeLink],
+        bindings: Mapping[str, Binding],
+        events: EventRecorder,
+        namespaces: Namespaces,
+        namespace_uid: Callable[[str], str],
+        queue: Queue,
+        later: Callable[[Key, float], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._tenant = tenant
+        self._links = links
+        self._queue = queue
+        self.above = Above(
+            tenant.name,
+            client,
+            wake=self._look_at_volume,
+            on_claim=self._claim_changed,
+            on_complete=self.look_at_everything,
+        )
+        self.users = Users(tenant.name, self.above, later=later, clock=clock)
+        self.classes = Classes(tenant, client, bindings=bindings)
+        self.volumes = Volumes(
+            tenant,
+            client,
+            self.above,
+            links=links,
+            bindings=bindings,
+            events=events,
+            namespaces=namespaces,
+            namespace_uid=namespace_uid,
+            later=lambda uid, seconds: self._look_at_volume(uid, delay=seconds),
+            clock=clock,
+        )
+
+    @property
+    def tenant(self) -> TenantContext:
+        """The tenant with its policy."""
+        return self._tenant
+
+    @tenant.setter
+    def tenant(self, tenant: TenantContext) -> None:
+        had_any, self._tenant = allows_any(self._tenant), tenant
+        self.classes.tenant = self.volumes.tenant = tenant
+        self.look_at_classes(always=had_any)
+
+    async def run(self) -> None:
+        """Watch, once that is needed, until cancelled."""
+        if allows_any(self._tenant):
+            self.above.need()
+        await self.above.run()
+
+    def need(self) -> None:
+        """Something of the tenant runs below, or may soon."""
+        self.above.need()
+
+    def look_at_everything(self) -> None:
+        """Look at every volume and class again, above and below."""
+        if allows_any(self._tenant):
+            self.above.need()
+            self.look_at_classes()
+        if any(link.claim_uids(self._tenant.name) for link in self._links.values()):
+            self.above.need_volumes()
+        if not self.above.complete:
+            return
+        for uid in self.volumes.known():
+            self._look_at_volume(uid)
+        self.users.all_changed()
+
+    def look_at_classes(self, *, always: bool = False) -> None:
+        """Look at the classes, if the tenant may have any, or `always`: what it had before is taken away."""
+        if always or allows_any(self._tenant):
+            self._queue.add(self._tenant.name, ("classes", "", "", ""), delay=_CLASSES_GATHER)
+
+    def below_changed(self, uid: str) -> None:
+        """A compute claim came, changed or went."""
+        self.above.need_volumes()
+        self.volumes.shown_below(uid)
+        self._look_at_volume(uid)
+        self.users.volume_changed(uid)
+
+    def _claim_changed(self, key: Key) -> None:
+        self.users.changed(key)
+
+    def _look_at_volume(self, uid: str, *, delay: float = _GATHER) -> None:
+        self._queue.add(self._tenant.name, ("volume", "", "", uid), delay=delay)

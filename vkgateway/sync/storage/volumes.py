@@ -1,0 +1,305 @@
+"""A tenant's volumes: for each claim one below, shown above as a volume of its own, and gone with it.
+
+The gateway is to a tenant what external provisioners are to any cluster: the tenant's own controllers ask it for a
+volume, bind what it shows, protect what is in use, and release what is not. It alone looks below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import structlog
+
+from vkgateway.kube import errors, resources
+from vkgateway.kube.client import Client
+from vkgateway.model import times
+from vkgateway.model.objects import Meta, Object
+from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.events import EventRecorder, Severity
+from vkgateway.sync.namespaces import Namespaces
+from vkgateway.sync.pods.case import Binding
+from vkgateway.sync.storage.above import Above
+from vkgateway.sync.storage.below import Below
+from vkgateway.translate.context import TenantContext
+from vkgateway.translate.storage.claims import status_patch, unsupported
+from vkgateway.translate.storage.classes import allowed_names, class_below
+from vkgateway.translate.storage.views import PROVISIONER, ClaimView, VolumeView, decode_claim
+from vkgateway.translate.storage.volumes import (
+    PROTECTION,
+    VOLUME_FINALIZER,
+    node_affinity,
+    volume_above,
+    volume_name,
+    volume_patch,
+)
+
+log = structlog.get_logger(__name__)
+
+_LOST_AFTER: Final = 30.0
+"""Seconds for which a compute claim must be missing until its volume counts as lost: a watch may lag."""
+_SLOW: Final = 60.0
+"""Seconds after which a volume that is still being made is told of."""
+
+
+class Volumes:
+    """One tenant's volumes in all its compute clusters; each is known by the UID of the claim that it was made for.
+
+    `bindings` are its virtual nodes; `later(uid, seconds)` asks for another look at a volume.
+    """
+
+    def __init__(
+        self,
+        tenant: TenantContext,
+        client: Client,
+        above: Above,
+        *,
+        links: Mapping[str, ComputeLink],
+        bindings: Mapping[str, Binding],
+        events: EventRecorder,
+        namespaces: Namespaces,
+        namespace_uid: Callable[[str], str],
+        later: Callable[[str, float], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.tenant = tenant
+        self._client = client
+        self._above = above
+        self._links = links
+        self._bindings = bindings
+        self._events = events
+        self._later = later
+        self._clock = clock
+        self._below = Below(tenant.name, namespaces=namespaces, namespace_uid=namespace_uid, clock=clock)
+        self._missing: dict[str, float] = {}
+        """Volumes that nothing stands for below, though something did, with the time since."""
+
+    def known(self) -> set[str]:
+        """All volumes that there is anything of, above or below."""
+        below = (link.claim_uids(self.tenant.name) for link in self._links.values())
+        return self._above.uids().union(*below)
+
+    def shown_below(self, uid: str) -> None:
+        """What stands for a volume below came, changed or went."""
+        self._below.shown(uid)
+
+    async def reconcile(self, uid: str) -> None:
+        """Look at one volume and do what follows. Raises ApiError, UnavailableError: to be tried again."""
+        if not self._above.complete:
+            return
+        volume, claim = self._above.volume(uid), self._above.holder(uid)
+        if claim is not None and claim.spec.volume_name in ("", _name(uid, volume)):
+            await self._hold(uid, claim, volume)
+        else:
+            await self._end(uid, volume, elsewhere=claim is not None)
+
+    # A claim that has, or wants, the volume
+
+    async def _hold(self, uid: str, claim: ClaimView, volume: VolumeView | None) -> None:
+        found = self._below.find(uid, self._links.values())
+        if found is not None:
+            self._missing.pop(uid, None)
+            link, below = found
+            if below.status.phase == "Lost":
+                await self._lose(volume)
+            elif volume is None:
+                await self._show(claim, link, below)
+            else:
+                await self._follow(claim, volume, link, below)
+        elif not self._all_trusted or claim.deleting:
+            return
+        elif volume is not None and not volume.provisional:
+            await self._miss(uid, volume)
+        elif volume is not None or not claim.spec.volume_name:
+            await self._begin(claim)
+
+    async def _begin(self, claim: ClaimView) -> None:
+        """Ask the compute cluster for the volume, once the tenant's own controllers have asked us."""
+        name = claim.class_name
+        if not name:
+            return
+        target = class_below(self.tenant, name)
+        if target is None:
+            classes = (known for link in self._links.values() for known in link.class_names())
+            allowed = ", ".join(allowed_names(self.tenant, classes)) or "none"
+            message = f"storage class {name} is not allowed to this tenant; allowed: {allowed}"
+            await self._tell(claim.metadata, "StorageClassRefused", message)
+            return
+        if why := unsupported(claim):
+            await self._tell(claim.metadata, "NotSupported", why)
+            return
+        link = self._place(claim)
+        if claim.provisioner != PROVISIONER or link is None or not link.claims_trusted:
+            return
+        if target not in link.class_names():
+            message = f"storage class {name} is not there in the compute cluster of node {claim.selected_node or 'any'}"
+            await self._tell(claim.metadata, "StorageClassMissing", message)
+            return
+        try:
+            below = await self._below.create(link, claim, class_name=target, tenant=self.tenant)
+        except (errors.Invalid, errors.BadRequest, errors.Forbidden) as error:
+            await self._tell(claim.metadata, "ForwardingRefused", self._below.words(claim, error))
+            raise errors.TooManyRequests(error.message, status=429, reason="TooManyRequests") from error
+        await self._show(claim, link, below)
+
+    def _place(self, claim: ClaimView) -> ComputeLink | None:
+        """The compute cluster for a claim: that of the node that the scheduler chose, or else the only one."""
+        links = {binding.link.name: binding.link for binding in self._bindings.values()}
+        if claim.selected_node:
+            binding = self._bindings.get(claim.selected_node)
+            return binding.link if binding is not None else None
+        return next(iter(links.values())) if len(links) == 1 else None
+
+    async def _show(self, claim: ClaimView, link: ComputeLink, below: ClaimView) -> None:
+        """Show the claim its volume, or a provisional one where the compute cluster waits for the pod itself.
+
+        The tenant's scheduler lets no pod go to a node before its claims are bound, and the compute cluster makes no
+        volume before a pod is there: one of the two must not wait.
+        """
+        if claim.deleting:
+            return
+        waits = self._below.waits(link, below)
+        if not below.bound and not waits:
+            await self._tell_slow(claim, below)
+            return
+        affinity = await self._affinity(link, below)
+        document = volume_above(
+            claim,
+            below,
+            reclaim_policy=self._below.reclaim_policy(link, below),
+            node_affinity=affinity,
+            provisional=not below.bound,
+        )
+        try:
+            await self._client.create(resources.PERSISTENT_VOLUMES, document)
+        except errors.AlreadyExists:
+            return
+
+    async def _follow(self, claim: ClaimView, volume: VolumeView, link: ComputeLink, below: ClaimView) -> None:
+        """Make what is told of a volume true, and let it grow with its claim."""
+        if not below.bound:
+            await self._tell_slow(claim, below)
+            return
+        affinity = await self._affinity(link, below) if volume.provisional else None
+        patch = volume_patch(volume, capacity=below.capacity, node_affinity=affinity)
+        if patch is not None:
+            await self._patch_volume(volume.metadata, patch)
+        if not claim.bound or claim.spec.volume_name != volume.metadata.name:
+            return
+        status = status_patch(claim, below)
+        if status is not None:
+            await self._client.patch(
+                resources.PERSISTENT_VOLUME_CLAIMS,
+                claim.metadata.name,
+                {"metadata": {"uid": claim.metadata.uid}, "status": status},
+                namespace=claim.metadata.namespace,
+                subresource="status",
+                metadata_only=True,
+            )
+        refused = await self._below.resize(link, below, claim)
+        if refused:
+            await self._tell(claim.metadata, "VolumeResizeFailed", refused)
+
+    async def _affinity(self, link: ComputeLink, below: ClaimView) -> Object | None:
+        bindings = self._bindings.values()
+        clusters = len({binding.link.name for binding in bindings})
+        pools = {b.pool.name: link.pool_nodes(b.pool.node_selector) for b in bindings if b.link is link}
+        nodes = await self._below.nodes_of(link, below) if below.bound and len(pools) > 1 else None
+        return node_affinity(link.name, clusters=clusters, pools=pools, below=nodes)
+
+    async def _tell_slow(self, claim: ClaimView, below: ClaimView) -> None:
+        """Tell that a volume takes long, unless it is the pod that it waits for."""
+        if not below.provisioner:
+            return
+        age = self._clock() - _born(below.metadata)
+        if age < _SLOW:
+            self._later(claim.metadata.uid, _SLOW - age)
+            return
+        await self._tell(claim.metadata, "VolumeDelayed", "the compute cluster has not made the volume yet")
+
+    # A volume that no claim has
+
+    async def _end(self, uid: str, volume: VolumeView | None, *, elsewhere: bool) -> None:
+        """Remove a volume that was given up, and what stands for it below, data and all; that first.
+
+        `elsewhere` says that its claim has found another volume.
+        """
+        self._missing.pop(uid, None)
+        found = self._below.find(uid, self._links.values())
+        if volume is None:
+            # Whatever was shown has a volume above until it is given up. One whose volume is not there, nor its claim,
+            # is kept: a tenant whose store was set back has its data still.
+            if found is not None and (elsewhere or not found[1].bound):
+                await self._below.delete(*found)
+            return
+        if not volume.given_up or not self._all_trusted or await self._is_claimed(volume):
+            return
+        if found is not None:
+            await self._below.delete(*found)
+        else:
+            await self._remove_volume(volume)
+
+    async def _is_claimed(self, volume: VolumeView) -> bool:
+        """Whether a claim has the volume, as the tenant's server itself tells it now: this is about data."""
+        reference = volume.spec.claim_ref
+        if reference is None:
+            return False
+        try:
+            answer = await self._client.get(
+                resources.PERSISTENT_VOLUME_CLAIMS, reference.name, namespace=reference.namespace
+            )
+        except errors.NotFound:
+            return False
+        claim = decode_claim(answer)
+        return claim.metadata.uid == reference.uid and claim.spec.volume_name in ("", volume.metadata.name)
+
+    async def _miss(self, uid: str, volume: VolumeView) -> None:
+        """Nothing stands below for a volume that there was: somebody there removed it."""
+        now = self._clock()
+        since = self._missing.setdefault(uid, now)
+        if now - since < _LOST_AFTER:
+            self._later(uid, _LOST_AFTER - (now - since))
+            return
+        log.warning("volume is gone below", tenant=self.tenant.name, volume=volume.metadata.name)
+        await self._lose(volume)
+
+    async def _lose(self, volume: VolumeView | None) -> None:
+        """Take a volume away that its claim has still: the claim is then lost, as the tenant's controller tells it."""
+        if volume is not None:
+            await self._remove_volume(volume, protected=True)
+
+    async def _remove_volume(self, volume: VolumeView, *, protected: bool = False) -> None:
+        """Remove a volume above. With `protected` also where the tenant's own controller protects it for its claim."""
+        metadata = volume.metadata
+        ours = {VOLUME_FINALIZER, PROTECTION} if protected else {VOLUME_FINALIZER}
+        if metadata.deletion_timestamp is None:
+            try:
+                await self._client.delete(resources.PERSISTENT_VOLUMES, metadata.name, uid=metadata.uid)
+            except (errors.NotFound, errors.Conflict):
+                return
+        others = [name for name in metadata.finalizers if name not in ours]
+        if len(others) < len(metadata.finalizers):
+            await self._patch_volume(metadata, {"metadata": {"finalizers": others or None}})
+
+    async def _patch_volume(self, metadata: Meta, patch: Object) -> None:
+        marked = {**patch, "metadata": {**(patch.get("metadata") or {}), "uid": metadata.uid}}
+        try:
+            await self._client.patch(resources.PERSISTENT_VOLUMES, metadata.name, marked, metadata_only=True)
+        except errors.NotFound:
+            return
+
+    @property
+    def _all_trusted(self) -> bool:
+        """Whether what is not seen below is not there."""
+        return all(link.claims_trusted for link in self._links.values())
+
+    async def _tell(self, metadata: Meta, reason: str, message: str, *, kind: Severity = "Warning") -> None:
+        await self._events.emit(metadata, reason=reason, message=message, kind=kind, about="PersistentVolumeClaim")
+
+
+def _name(uid: str, volume: VolumeView | None) -> str:
+    return volume.metadata.name if volume is not None else volume_name(uid)
+
+
+def _born(metadata: Meta) -> float:
+    return times.parse(metadata.creation_timestamp).timestamp() if metadata.creation_timestamp else 0.0

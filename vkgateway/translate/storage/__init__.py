@@ -1,0 +1,1 @@
+"""Claims, volumes and storage classes between a tenant and its compute clusters."""

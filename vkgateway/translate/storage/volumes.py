@@ -1,0 +1,109 @@
+"""Volumes as a tenant sees them: a name of its own, an honest source that leads nowhere, and where they can be used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, GROUP, POOL_LABEL
+from vkgateway.model.objects import NodeView, Object
+from vkgateway.model.quantity import Quantity
+from vkgateway.translate.poolnodes import PoolNodes
+from vkgateway.translate.selectors import term_holds
+from vkgateway.translate.storage.claims import same
+from vkgateway.translate.storage.views import PROVISIONAL_ANNOTATION, PROVISIONER, STORAGE, ClaimView, VolumeView
+
+VOLUME_FINALIZER: Final = f"{GROUP}/volume"
+"""On a tenant's volume: it stays until what stands for it below is gone."""
+PROTECTION: Final = "kubernetes.io/pv-protection"
+"""By which a cluster keeps volumes that claims have."""
+PROVISIONED_BY: Final = "pv.kubernetes.io/provisioned-by"
+
+
+def volume_name(uid: str) -> str:
+    """What the volume of a claim is called above, after the claim's UID, as provisioners do."""
+    return f"pvc-{uid}"
+
+
+def volume_above(
+    claim: ClaimView, below: ClaimView, *, reclaim_policy: str, node_affinity: Object | None, provisional: bool
+) -> Object:
+    """The tenant's volume for its claim, reserved for it, so that the tenant's own controller binds the two.
+
+    It says who keeps the data (`csi.driver`) and by what name (the claim's UID), neither host nor path. What is
+    `provisional` has the size that was asked for until there is a true one.
+    """
+    metadata, capacity = claim.metadata, below.capacity if not provisional else None
+    annotations = {PROVISIONED_BY: PROVISIONER} | ({PROVISIONAL_ANNOTATION: "true"} if provisional else {})
+    spec: Object = {
+        "capacity": {STORAGE: capacity or claim.asked},
+        "accessModes": list(claim.spec.access_modes),
+        "volumeMode": claim.spec.volume_mode,
+        "storageClassName": claim.class_name,
+        "persistentVolumeReclaimPolicy": reclaim_policy,
+        "claimRef": {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "namespace": metadata.namespace,
+            "name": metadata.name,
+            "uid": metadata.uid,
+        },
+        "csi": {"driver": PROVISIONER, "volumeHandle": metadata.uid},
+    }
+    if node_affinity is not None:
+        spec["nodeAffinity"] = node_affinity
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {
+            "name": volume_name(metadata.uid),
+            "annotations": annotations,
+            "finalizers": [PROTECTION, VOLUME_FINALIZER],
+        },
+        "spec": spec,
+    }
+
+
+def volume_patch(volume: VolumeView, *, capacity: Quantity | None, node_affinity: Object | None) -> Object | None:
+    """What of a volume must be made true once the one below is known; None where all of it is.
+
+    Where it can be used is told once; Kubernetes lets nobody change that.
+    """
+    spec: Object = {}
+    if capacity is not None and not same(volume.capacity, capacity):
+        spec["capacity"] = {STORAGE: capacity}
+    if node_affinity is not None and volume.spec.node_affinity is None:
+        spec["nodeAffinity"] = node_affinity
+    patch: Object = {"spec": spec} if spec else {}
+    if volume.provisional:
+        patch["metadata"] = {"annotations": {PROVISIONAL_ANNOTATION: None}}
+    return patch or None
+
+
+def node_affinity(
+    cluster: str, *, clusters: int, pools: Mapping[str, PoolNodes], below: Object | None = None
+) -> Object | None:
+    """Where above a volume can be used, on the labels of virtual nodes; None: wherever the tenant has pools.
+
+    `cluster` is the compute cluster that it is in, one of `clusters`; `pools` the tenant's there, by name, and `below`
+    what the compute volume says of nodes, where that is known. Pools without any node that can reach it are left out.
+    """
+    expressions: list[Object] = []
+    if clusters > 1:
+        expressions.append({"key": COMPUTE_CLUSTER_LABEL, "operator": "In", "values": [cluster]})
+    terms = ((below or {}).get("required") or {}).get("nodeSelectorTerms") or ()
+    if terms:
+        reached = [
+            name
+            for name, pool in sorted(pools.items())
+            if any(_holds(term, node) for term in terms for node in pool.nodes)
+        ]
+        if reached and len(reached) < len(pools):
+            expressions.append({"key": POOL_LABEL, "operator": "In", "values": reached})
+    if not expressions:
+        return None
+    return {"required": {"nodeSelectorTerms": [{"matchExpressions": expressions}]}}
+
+
+def _holds(term: Object, node: NodeView) -> bool:
+    return term_holds(term, name=node.metadata.name, labels=node.metadata.labels)
