@@ -160,11 +160,9 @@ def overlay(
         "kubernetes_version": (kubernetes_version or spec.kubernetes_version).removeprefix("v"),
         "pools": tuple(parse_pool(pool) for pool in pools) or spec.pools,
     }
-    changes["policy"] = msgspec.structs.replace(
-        spec.policy,
-        pod_security=pod_security or spec.policy.pod_security,
-        storage_classes=tuple(storage_classes) or spec.policy.storage_classes,
-    )
+    policy = {"pod_security": pod_security, "storage_classes": tuple(storage_classes)}
+    if said := {field: value for field, value in policy.items() if value}:
+        changes["policy"] = msgspec.structs.replace(spec.policy, **said)
     if port is not None or subject_alt_names:
         changes["api_server"] = msgspec.structs.replace(
             spec.api_server,

@@ -21,6 +21,7 @@ from vkgateway.local import record as records
 from vkgateway.local.disk import check_room, disk_errors
 from vkgateway.local.hollow import kwok, nodes
 from vkgateway.local.hollow.ready import nodes_ready
+from vkgateway.local.kernel import ensure_inotify
 from vkgateway.local.lock import platform_lock
 from vkgateway.local.options import UpOptions
 from vkgateway.local.paths import Paths
@@ -57,6 +58,7 @@ async def up(data_dir: Path, options: UpOptions, *, report: Report) -> PlatformR
         programs = await _programs(wanted, options, report=report)
         with neighbours.others(options.cache_dir or Cache.default_root(), data_dir) as others:
             record = _settle(paths, wanted, options, others=others, new=existing is None)
+        ensure_inotify(report)
         supervisor = await start_supervisor(data_dir)
         await Startup(paths, record, options, programs=programs, supervisor=supervisor, report=report).run()
         return record
