@@ -215,16 +215,11 @@ def test_a_forbidden_field_fails_the_pod_with_the_rule(platform: Platform, alpha
     alpha.kubectl("delete", "pod", "host", "--wait")
 
 
-def test_a_claim_is_refused_rather_than_dropped(alpha: Cluster) -> None:
-    alpha.apply(pod("claims", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]))
-    # The tenant's own scheduler holds a pod whose claim is missing; bound by hand it reaches the gateway.
-    alpha.kubectl("delete", "pod", "claims", "--wait")
-    alpha.apply(
-        pod("claims", nodeName="a100.local", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
-    )
-    eventually(lambda: alpha.phase("claims") == "Failed", what="the pod failed")
-    assert "persistent volume claims are not supported" in alpha.get("pod", "claims")["status"]["message"]
-    alpha.kubectl("delete", "pod", "claims", "--wait")
+def test_an_inline_csi_volume_is_refused_rather_than_dropped(alpha: Cluster) -> None:
+    alpha.apply(pod("inline", volumes=[{"name": "data", "csi": {"driver": "disks.example.org"}}]))
+    eventually(lambda: alpha.phase("inline") == "Failed", what="the pod failed")
+    assert "inline CSI volumes are not supported" in alpha.get("pod", "inline")["status"]["message"]
+    alpha.kubectl("delete", "pod", "inline", "--wait")
 
 
 def test_deleted_below_is_failed_above_with_a_reason(platform: Platform, alpha: Cluster) -> None:

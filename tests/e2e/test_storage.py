@@ -1,0 +1,152 @@
+"""Volumes on the real node: written by one pod, read by the next, and gone with their claims and tenants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster import BUSYBOX, REAL, Cluster, Document, Platform, eventually, pod
+
+NAMESPACE = "kept"
+BELOW = f"gamma--{NAMESPACE}"
+DATA: dict[str, Any] = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+
+
+@pytest.fixture(scope="module")
+def gamma(platform: Platform) -> Iterator[Cluster]:
+    """A tenant that may have volumes; it is deleted with all of them."""
+    if not platform.real:
+        pytest.skip("no real node here")
+    platform.vkgateway("tenant", "create", "gamma", "--pool", "real", "--pool", "a100", "--storage-class", "local")
+    cluster = platform.tenant("gamma")
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    cluster.kubectl("config", "set-context", "--current", "--namespace", NAMESPACE)
+    eventually(lambda: cluster.find("storageclass", "local"), what="the class")
+    yield cluster
+    if platform.compute.find("namespace", BELOW) is not None:
+        platform.vkgateway("tenant", "delete", "gamma", "--yes", timeout=200)
+
+
+def claim(name: str, *, size: str = "64Mi", **spec: Any) -> Document:
+    wanted = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+    metadata = {"name": name, "namespace": NAMESPACE}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": wanted | spec}
+
+
+def user(name: str, command: str, **volume: Any) -> Document:
+    made = pod(
+        name, command=command, container=DATA, volumes=[{"name": "data", **volume}], restartPolicy="Never", **REAL
+    )
+    made["metadata"]["namespace"] = NAMESPACE
+    return made
+
+
+def stateful_set() -> Document:
+    command = "echo started >> /data/log; exec sleep 3600"
+    container = {"name": "main", "image": BUSYBOX, "command": ["sh", "-c", command], **DATA}
+    labels = {"app": "db"}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 1, **REAL},
+    }
+    claims = {"metadata": {"name": "data"}, "spec": claim("data")["spec"]}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "db", "namespace": NAMESPACE},
+        "spec": {
+            "serviceName": "db",
+            "selector": {"matchLabels": labels},
+            "template": template,
+            "volumeClaimTemplates": [claims],
+        },
+    }
+
+
+def folders(platform: Platform) -> list[str]:
+    return sorted(path.name for path in (platform.data_dir / "volumes").glob("*"))
+
+
+def test_what_one_pod_writes_the_next_one_reads(platform: Platform, gamma: Cluster) -> None:
+    mine = {"persistentVolumeClaim": {"claimName": "mine"}}
+    gamma.apply(claim("mine"), user("writer", "echo kept > /data/file", **mine))
+    gamma.wait_pod("writer", "jsonpath={.status.phase}=Succeeded")
+    gamma.kubectl("delete", "pod", "writer", "--wait")
+    gamma.apply(user("reader", "cat /data/file", **mine))
+    gamma.wait_pod("reader", "jsonpath={.status.phase}=Succeeded")
+    assert gamma.kubectl("logs", "reader").strip() == "kept"
+
+    bound = gamma.get("pvc", "mine")
+    assert (bound["status"]["phase"], bound["status"]["capacity"]) == ("Bound", {"storage": "64Mi"})
+    volume = gamma.get("pv", bound["spec"]["volumeName"])
+    assert volume["spec"]["csi"] == {"driver": "storage.vkgateway.io", "volumeHandle": bound["metadata"]["uid"]}
+    told = gamma.kubectl("get", "pv,pvc,sc,events", "-o", "yaml")
+    assert [word for word in (str(platform.data_dir), "real-0", BELOW, "folders.vkgateway.io") if word in told] == []
+
+    # It is on the real node: the tenant's scheduler sends no pod that uses it to another pool.
+    (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [{"key": "vkgateway.io/pool", "operator": "In", "values": ["real"]}]
+
+
+def test_a_claim_grows(gamma: Cluster) -> None:
+    grown = '{"spec": {"resources": {"requests": {"storage": "128Mi"}}}}'
+    gamma.kubectl("patch", "pvc", "mine", "-p", grown)
+    eventually(lambda: gamma.get("pvc", "mine")["status"]["capacity"] == {"storage": "128Mi"}, what="the new size")
+    name = gamma.get("pvc", "mine")["spec"]["volumeName"]
+    eventually(lambda: gamma.get("pv", name)["spec"]["capacity"] == {"storage": "128Mi"}, what="the volume's size")
+
+
+def test_data_goes_with_its_claim(platform: Platform, gamma: Cluster) -> None:
+    before = folders(platform)
+    gamma.kubectl("delete", "pod", "reader", "--wait")
+    gamma.kubectl("delete", "pvc", "mine", "--wait")
+    eventually(lambda: gamma.get("pv")["items"] == [], what="no volume above")
+    eventually(lambda: len(folders(platform)) == len(before) - 1, what="no folder")
+    assert platform.compute.find("pvc", "mine", "-n", BELOW) is None
+
+
+def test_a_stateful_set_finds_its_data_again(platform: Platform, gamma: Cluster) -> None:
+    gamma.apply(stateful_set())
+    eventually(lambda: gamma.phase("db-0") == "Running", what="the first pod")
+    gamma.wait_pod("db-0")
+    gamma.kubectl("delete", "pod", "db-0", "--wait")
+    eventually(lambda: gamma.phase("db-0") == "Running", what="the second pod")
+    gamma.wait_pod("db-0")
+    eventually(lambda: gamma.kubectl("exec", "db-0", "--", "cat", "/data/log").split() == ["started"] * 2)
+    assert platform.compute.find("pvc", "data-db-0", "-n", BELOW) is not None
+
+
+def test_a_generic_ephemeral_volume_comes_and_goes_with_its_pod(platform: Platform, gamma: Cluster) -> None:
+    before = folders(platform)
+    template = {"volumeClaimTemplate": {"spec": claim("any")["spec"]}}
+    gamma.apply(user("scratch", "echo x > /data/file && sleep 3600", ephemeral=template))
+    gamma.wait_pod("scratch")
+    assert len(folders(platform)) == len(before) + 1
+    gamma.kubectl("delete", "pod", "scratch", "--wait")
+    eventually(lambda: gamma.find("pvc", "scratch-data") is None, what="no claim")
+    eventually(lambda: folders(platform) == before, what="no folder")
+
+
+def test_a_forbidden_class_is_told_with_those_that_are_not(gamma: Cluster) -> None:
+    gamma.apply(claim("gold", storageClassName="gold"))
+    said = eventually(lambda: [words for reason, words in gamma.events("gold") if reason == "StorageClassRefused"])
+    assert said == ["storage class gold is not allowed to this tenant; allowed: local"]
+    gamma.kubectl("delete", "pvc", "gold", "--wait")
+
+
+def test_a_pod_that_names_its_node_itself_waits_for_its_claim_and_says_so(gamma: Cluster) -> None:
+    late = user("early", "sleep 3600", persistentVolumeClaim={"claimName": "late"})
+    late["spec"] |= {"nodeName": "real.local"}
+    gamma.apply(late)
+    eventually(lambda: ("MissingDependency", 'persistentvolumeclaim "late" not found') in gamma.events("early"))
+    gamma.kubectl("delete", "pod", "early", "--wait")
+
+
+def test_a_deleted_tenant_leaves_nothing_below(platform: Platform, gamma: Cluster) -> None:
+    assert folders(platform)
+    platform.vkgateway("tenant", "delete", "gamma", "--yes", timeout=200)
+    assert platform.compute.get("pvc", "-A", "-l", "vkgateway.io/tenant=gamma")["items"] == []
+    eventually(lambda: folders(platform) == [], what="no folder")
+    eventually(lambda: platform.compute.get("pv")["items"] == [], what="no volume")
