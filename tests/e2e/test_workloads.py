@@ -267,7 +267,11 @@ def test_names_texts_and_sizes_at_their_limits(platform: Platform, alpha: Cluste
     assert made["metadata"]["annotations"]["example.org/odd"] == odd
     copy = platform.compute.get("configmap", "large", "-n", "alpha--default")
     assert len(copy["data"]["x"]) == 1_000_000
-    alpha.kubectl("delete", "pod", long, "--wait")
+
+    heavy = pod("heavy", container={"env": [{"name": f"V{i}", "value": "x" * 9_990} for i in range(140)]}, **A100)
+    alpha.kubectl("create", "-f", "-", stdin=json.dumps(heavy))
+    alpha.wait_pod("heavy")
+    alpha.kubectl("delete", "pod", long, "heavy", "--wait")
     alpha.kubectl("delete", "configmap", "large")
 
 
