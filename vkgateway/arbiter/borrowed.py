@@ -8,6 +8,7 @@ import numpy as np
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.facts import Band, Pod
+from vkgateway.arbiter.feasible import hopeless
 from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.forecast import Reservation, earliest
 from vkgateway.arbiter.ledger import Ledger
@@ -19,7 +20,8 @@ from vkgateway.arbiter.victims import choose
 
 def start_borrowed(ledger: Ledger) -> IntArray:
     """Start whoever fits into what is free; returns all, as indices of `Ledger.needy`, in their turn."""
-    turn = Turn(ledger.needy, ledger.waiting(), lambda ask: share(ledger, ask), ledger.policy, ledger.now)
+    left = np.flatnonzero(ledger.waiting())
+    turn = Turn(ledger.needy, left, lambda ask: share(ledger, ask), ledger.policy, ledger.now)
     step, booked = _Step(ledger, turn), ledger.booked
     while (ask := turn.next(booked=ledger.booked != booked)) is not None:
         booked = ledger.booked
@@ -33,7 +35,7 @@ def overtaken(ledger: Ledger, turn: IntArray) -> bool:
     refused = {kind for each in kept for kind in each.refused}
     if not refused:
         return False
-    left = turn[np.isin(turn, ledger.waiting())]
+    left = turn[ledger.waiting()[turn]]
     needy = ledger.needy
     firsts = left[np.unique(needy.tenant[left], return_index=True)[1]]
     first = [needy.asks[index] for index in firsts.tolist()]
@@ -59,7 +61,9 @@ class _Step:
         pools = [
             standing
             for standing in standings
-            if not standing.beyond_limit(ask.tenant, ask.core) and not crowds_out(self._ledger, standing, ask, ask.core)
+            if not standing.beyond_limit(ask.tenant, ask.core)
+            and not crowds_out(self._ledger, standing, ask, ask.core)
+            and not hopeless(standing, ask)
         ]
         if any(self.start(standing, ask) for standing in pools):
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from vkgateway.arbiter.asks import Ask, read
@@ -32,6 +32,10 @@ class Carry:
         """As of now: pods that were to go by now are ending."""
         self._moving: dict[str, None] = {}
         """Gangs of which pods were told to go: time alone changes them."""
+        self.planned: dict[str, None] = {}
+        """Gangs that are told with a plan."""
+        self._ahead: dict[str, Gang] = {}
+        """Of those that were changed since the last snapshot, what it told."""
         self.standings: dict[PoolKey, Standing] = {}
         self.unreadable: dict[str, Hold] = {}
         self.asks: dict[str, Ask] = {}
@@ -53,11 +57,22 @@ class Carry:
         new = self._follow_pools(snapshot)
         changes = self._changed(snapshot.gangs)
         seen = {name for name, _ in changes}
+        changes += [(name, told) for name, told in self._ahead.items() if name not in seen]
+        seen |= self._ahead.keys()
+        self._ahead = {}
         changes += [(name, self._told[name]) for name in self._moving if name not in seen]
         self._take_in(changes, now, new)
-        if self._waits:
-            self.waiting.change(self._waits)
-            self._waits = {}
+
+    def go_on(self, changed: Mapping[str, Gang], now: float) -> None:
+        """Take in what gangs become by decisions, by id. The next snapshot is followed as if that had not been."""
+        for name in changed:
+            self._ahead.setdefault(name, self._told[name])
+        self._take_in(list(changed.items()), now, [])
+
+    @property
+    def told(self) -> Mapping[str, Gang]:
+        """Gangs as they were told."""
+        return self._told
 
     def _follow_pools(self, snapshot: Snapshot) -> list[Standing]:
         """Returns the standings that know nothing yet."""
@@ -94,7 +109,7 @@ class Carry:
         for name, told in changes:
             old = self.gangs.get(name)
             gang = _as_of_now(told, now) if told is not None else None
-            if gang is old or (gang is not None and told is self._told.get(name) and gang == old):
+            if told is self._told.get(name) and (gang is old or gang == old):
                 continue
             for key in _pools_of(old, gang):
                 if key in by_pool:
@@ -105,13 +120,16 @@ class Carry:
             by_pool[key] = [(None, gang) for gang in self.gangs.values() if _in(gang, key)]
         for key, standing in self.standings.items():
             standing.take_in(by_pool[key])
+        if self._waits:
+            self.waiting.change(self._waits)
+            self._waits = {}
 
     def _keep(self, name: str, told: Gang | None, gang: Gang | None) -> None:
         if self.asks.pop(name, None) is not None:
             self._waits[name] = None
         self.unreadable.pop(name, None)
         if told is None or gang is None:
-            for known in (self.gangs, self._told, self._moving):
+            for known in (self.gangs, self._told, self._moving, self.planned):
                 known.pop(name, None)
             return
         self.gangs[name], self._told[name] = gang, told
@@ -119,6 +137,10 @@ class Carry:
             self._moving[name] = None
         else:
             self._moving.pop(name, None)
+        if told.plan is not None:
+            self.planned[name] = None
+        else:
+            self.planned.pop(name, None)
         found = read(gang, self._kind)
         if isinstance(found, Ask):
             self.asks[name] = found
@@ -135,6 +157,8 @@ class Carry:
     def clear_kinds(self) -> None:
         """Number kinds anew."""
         self._kinds = {}
+        for standing in self.standings.values():
+            standing.ever.clear()
         for name, ask in self.asks.items():
             self.asks[name] = replace(ask, kind=self._kinds.setdefault(ask.what, len(self._kinds)))
         self._waits = {name: ask if ask.core else None for name, ask in self.asks.items()} | {

@@ -14,7 +14,7 @@ from vkgateway.arbiter.guaranteed import start_guaranteed
 from vkgateway.arbiter.holds import explain
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.moving import move
-from vkgateway.arbiter.outcome import carried_out, not_started, one_after_the_other, without
+from vkgateway.arbiter.outcome import changed_by, not_started, one_after_the_other, without
 from vkgateway.arbiter.plans import keep_plans, start_elsewhere, start_ready
 from vkgateway.arbiter.sparing import spare
 
@@ -41,9 +41,9 @@ def decide(snapshot: Snapshot, now: float, carry: Carry | None = None) -> Decisi
 def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
     decisions: Decisions | None = None
     told: frozenset[str] = frozenset()
-    admitted: set[str] = set()
+    admitted: dict[str, str] = {}
+    carry.follow(snapshot, now)
     for left in reversed(range(_ROUNDS)):
-        carry.follow(snapshot, now)
         for standing in carry.standings.values():
             standing.begin()
         ledger = Ledger(carry, snapshot.policy, now)
@@ -51,12 +51,13 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
         found = _decided(ledger)
         if decisions is None:
             told = ledger.told_before()
-        withdrawn = admitted & {uid for evict in found.evicts for uid in evict.pods}
+        withdrawn = admitted.keys() & {uid for evict in found.evicts for uid in evict.pods}
         if withdrawn and left and decisions is not None:
             # It was only about to start: for whoever needs its room it does not.
             _rewind(carry)
-            snapshot, decisions = not_started(snapshot, withdrawn), without(decisions, withdrawn)
-            admitted -= withdrawn
+            gangs = [carry.told[name] for name in sorted({admitted.pop(uid) for uid in withdrawn})]
+            carry.go_on(not_started(gangs, withdrawn), now)
+            decisions = without(decisions, withdrawn)
             continue
         if withdrawn and decisions is not None:
             # It does not settle in these rounds: nobody starts to be stopped at once; the next cycle goes on.
@@ -67,11 +68,11 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
         if not unsettled:
             found = replace(found, holds=tuple(explain(ledger, turn)))
         _rewind(carry)
-        admitted |= {uid for admit in found.admits for uid in admit.nodes}
+        admitted |= {uid: admit.gang for admit in found.admits for uid in admit.nodes}
         decisions = found if decisions is None else one_after_the_other(decisions, found, told=told)
         if not unsettled:
             break
-        snapshot = carried_out(snapshot, found, now)
+        carry.go_on(changed_by(found, carry.told, carry.planned, now), now)
     assert decisions is not None
     return decisions
 

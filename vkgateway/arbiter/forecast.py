@@ -11,6 +11,7 @@ from vkgateway.arbiter.ends import End, Ends
 from vkgateway.arbiter.facts import Band, Gang, Pod, Shape
 from vkgateway.arbiter.placement import place
 from vkgateway.arbiter.room import Among, Room
+from vkgateway.arbiter.views import FloatArray
 from vkgateway.model.requests import Milli
 
 
@@ -31,10 +32,10 @@ def earliest(
     More room never hurts, so the time is found by halving. The room is left as it is.
     """
     schedule = ends.schedule(now)
-    times = np.union1d(schedule.times, [end.time for end in also]) if also else schedule.times
+    times = _merged(schedule.times, also)
 
-    def fits(time: float) -> dict[str, str] | None:
-        mark = room.mark()
+    def fits(index: int) -> dict[str, str] | None:
+        time, mark = times.item(index), room.mark()
         for shape, counts in schedule.gone(time):
             room.give_counts(shape, counts)
         for end in also:
@@ -44,27 +45,48 @@ def earliest(
         room.undo(mark)
         return found
 
-    if not len(times) or (nodes := fits(times.item(-1))) is None:
+    if not len(times):
         return None
-    low, high = 0, len(times) - 1
-    if after is not None:
-        low = min(int(times.searchsorted(after)), high)
+    last = len(times) - 1
+    low, high = (min(int(times.searchsorted(after)), last) if after is not None else 0), last
+    # Whether equals fit is a matter of counting: it may be tried at any time, and the next is the likeliest.
+    equal = all(pod.shape == pods[0].shape for pod in pods)
+    nodes = None if equal else fits(last)
+    if nodes is None and not equal:
+        return None
+    if equal or after is not None:
         step = 1
-        while low < high:
+        while low < high or nodes is None:
             probe = min(low + step - 1, high)
-            found = fits(times.item(probe))
+            found = fits(probe)
             if found is not None:
                 high, nodes = probe, found
                 break
+            if probe == last:
+                return None
             low, step = probe + 1, 4 * step
     while low < high:
         middle = (low + high) // 2
-        found = fits(times.item(middle))
+        found = fits(middle)
         if found is None:
             low = middle + 1
         else:
             high, nodes = middle, found
+    assert nodes is not None
     return times.item(high), nodes
+
+
+def _merged(times: FloatArray, also: Sequence[End]) -> FloatArray:
+    """All different times, rising, as `times` are already."""
+    if not also:
+        return times
+    more = np.array(sorted({end.time for end in also}))
+    if not len(times):
+        return more
+    at = times.searchsorted(more)
+    new = times[np.minimum(at, len(times) - 1)] != more
+    merged: FloatArray = np.insert(times, at[new], more[new])
+    return merged
 
 
 @dataclass(slots=True)

@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.facts import Gang
+from vkgateway.arbiter.feasible import hopeless
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import by_priority
 from vkgateway.arbiter.plans import inside_of, make_room
+from vkgateway.arbiter.promotion import promotable, promote
 from vkgateway.arbiter.standing import Standing
 
 
@@ -22,7 +24,7 @@ def start_guaranteed(ledger: Ledger) -> None:
         ask = turn.ask
         if ask is None:
             if turn.standing is not None:
-                turn.standing.promote(turn.gang)
+                promote(turn.standing, turn.gang)
         elif (ask.tenant, ask.kind) not in hopeless:
             _try(ledger, ask, hopeless)
 
@@ -37,12 +39,16 @@ class _Turn(NamedTuple):
 
 def _line(ledger: Ledger) -> list[_Turn]:
     turns = [_Turn(ask.gang, ask) for ask in ledger.guaranteed()]
-    turns += [_Turn(gang, None, standing) for standing in ledger.standings.values() for gang in standing.promotable()]
+    turns += [_Turn(gang, None, standing) for standing in ledger.standings.values() for gang in promotable(standing)]
     return sorted(turns, key=lambda turn: (turn.gang.tenant, by_priority(turn.gang), turn.ask is not None))
 
 
 def _try(ledger: Ledger, ask: Ask, hopeless: set[tuple[str, int]]) -> None:
-    pools = [standing for standing in ledger.pools(ask) if standing.allows_inside(ask.tenant, ask.core)]
+    pools = [
+        standing
+        for standing in ledger.pools(ask)
+        if standing.allows_inside(ask.tenant, ask.core) and not hopeless(standing, ask)
+    ]
     if any(_start(ledger, standing, ask) for standing in pools):
         return
     if any(

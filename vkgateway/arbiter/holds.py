@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from vkgateway.arbiter.accounts import total_of
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.decisions import Hold, HoldCode
-from vkgateway.arbiter.ends import End
 from vkgateway.arbiter.facts import Pod, PoolKey
+from vkgateway.arbiter.feasible import feasible, largest_ever
 from vkgateway.arbiter.fitting import IntArray
-from vkgateway.arbiter.forecast import Reservation, earliest
+from vkgateway.arbiter.forecast import Reservation
 from vkgateway.arbiter.ledger import Ledger
-from vkgateway.arbiter.placement import largest, place
+from vkgateway.arbiter.outlook import Outlook
+from vkgateway.arbiter.placement import largest
 from vkgateway.arbiter.plans import among, place_now
-from vkgateway.arbiter.room import Room
 from vkgateway.arbiter.standing import Standing
 from vkgateway.model.requests import render_milli
 
@@ -42,11 +42,9 @@ def explain(ledger: Ledger, turn: IntArray) -> list[Hold]:
 def _in_line(ledger: Ledger, turn: IntArray, before: Mapping[PoolKey, int]) -> list[Hold]:
     """Equals of a tenant wait for the same reason, so of a hundred thousand gangs only a few are looked at."""
     needy = ledger.needy
-    left = turn[np.isin(turn, ledger.waiting())]
-    alike = needy.kind[left] * len(needy.tenants) + needy.tenant[left]
-    _, firsts, classes = np.unique(alike, return_index=True, return_inverse=True)
+    left = turn[ledger.waiting()[turn]]
+    firsts, classes = _classes(needy.alike[left], needy.numbers_alike)
     reasons = [_why(ledger, needy.asks[left.item(first)]) for first in firsts.tolist()]
-    classes = classes.reshape(-1)
     places = np.zeros(len(left), dtype=np.int64)
     times: dict[int, tuple[float | None, float | None]] = {}
     for key, standing in ledger.standings.items():
@@ -54,7 +52,7 @@ def _in_line(ledger: Ledger, turn: IntArray, before: Mapping[PoolKey, int]) -> l
         line = np.flatnonzero(here[classes])
         places[line] = before.get(key, 0) + 1 + np.arange(len(line))
         seen = np.array([reason.code in _FORESEEN for reason, _ in reasons], dtype=bool)
-        forecast = _Forecast(ledger, standing)
+        forecast = Outlook(ledger, standing)
         for at in line[seen[classes[line]]][:_LOOKS].tolist():
             times[at] = forecast.next(needy.asks[left.item(at)])
     names = needy.names
@@ -63,6 +61,17 @@ def _in_line(ledger: Ledger, turn: IntArray, before: Mapping[PoolKey, int]) -> l
     for at, (early, likely) in times.items():
         holds[at] = replace(holds[at], earliest=early, likely=likely)
     return holds
+
+
+def _classes(numbers: IntArray, most: int) -> tuple[IntArray, IntArray]:
+    """Where each number, below `most`, is first; and for all of them the place of that one in the order of these."""
+    at = np.arange(len(numbers))
+    first = np.full(most, -1, dtype=np.int64)
+    first[numbers[::-1]] = at[::-1]
+    firsts = np.sort(first[first >= 0])
+    place = np.empty(most, dtype=np.int64)
+    place[numbers[firsts]] = at[: len(firsts)]
+    return firsts, place[numbers]
 
 
 def _placed(reason: Hold, gang: str, place: int) -> Hold:
@@ -107,7 +116,7 @@ def _why(ledger: Ledger, ask: Ask) -> tuple[Hold, Standing | None]:
     pools = list(ledger.pools(ask))
     if not pools:
         return _no_pool(ledger, ask), None
-    feasible = [standing for standing in pools if _feasible(standing, ask)]
+    feasible = [standing for standing in pools if feasible(standing, ask)]
     if not feasible:
         return _infeasible(ask, pools), None
     free = [standing for standing in feasible if not standing.beyond_limit(ask.tenant, ask.core)]
@@ -130,18 +139,10 @@ def _no_pool(ledger: Ledger, ask: Ask) -> Hold:
     return Hold(gang=ask.gang.id, code=HoldCode.INFEASIBLE, message=f"there is no pool {_names(ask.pools)}")
 
 
-def _feasible(standing: Standing, ask: Ask) -> bool:
-    room = standing.empty
-    mark = room.mark()
+def _most(ask: Ask, standing: Standing) -> int:
+    """How many of the gang's core would fit into what is free."""
     level = ask.gang.required_level
-    found = place(room, ask.core, required_level=level, among=among(standing, ask))
-    room.undo(mark)
-    return found is not None
-
-
-def _most(ask: Ask, standing: Standing, room: Room) -> int:
-    """How many of the gang's core would fit into the pool with that room."""
-    return largest(room, ask.core, required_level=ask.gang.required_level, among=among(standing, ask))
+    return largest(standing.room, ask.core, required_level=level, among=among(standing, ask))
 
 
 def _together(ask: Ask) -> str:
@@ -150,7 +151,7 @@ def _together(ask: Ask) -> str:
 
 
 def _infeasible(ask: Ask, pools: Iterable[Standing]) -> Hold:
-    most = max(_most(ask, standing, standing.empty) for standing in pools)
+    most = max(largest_ever(standing, ask) for standing in pools)
     return Hold(
         gang=ask.gang.id,
         code=HoldCode.INFEASIBLE,
@@ -196,7 +197,7 @@ def _reserved(ledger: Ledger, ask: Ask, kept: Reservation) -> Hold:
 
 
 def _room(ask: Ask, pools: Iterable[Standing]) -> Hold:
-    fit = max(_most(ask, standing, standing.room) for standing in pools)
+    fit = max(_most(ask, standing) for standing in pools)
     return Hold(
         gang=ask.gang.id,
         code=HoldCode.ROOM,
@@ -223,51 +224,6 @@ def _rests(ledger: Ledger) -> Iterator[Hold]:
         message = f"runs with {total - len(left)} of {total} pods; there is no room for more now"
         numbers = {"running": float(total - len(left)), "waiting": float(len(left))}
         yield Hold(gang=ask.gang.id, code=HoldCode.ROOM, message=message, numbers=numbers)
-
-
-class _Forecast:
-    """When the gangs of one pool start, if they start in their turn and nobody else comes."""
-
-    def __init__(self, ledger: Ledger, standing: Standing) -> None:
-        self._ledger = ledger
-        self._standing = standing
-        self._behind: Room | None = None
-        self._later: list[End] = []
-        self._alone: dict[int, tuple[float | None, Mapping[str, str]]] = {}
-
-    def next(self, ask: Ask) -> tuple[float | None, float | None]:
-        """Earliest (as if it were alone in line) and likely (behind all those that were asked for before)."""
-        alone = self._alone.get(ask.kind)
-        if alone is None:
-            alone = self._alone[ask.kind] = self._earliest(self._standing.room, ask, (), None)
-        if alone[0] is None:
-            return None, None
-        if self._behind is None:
-            self._behind = self._standing.room.copy()
-        behind = self._earliest(self._behind, ask, self._later, alone[0])
-        time, nodes = behind
-        if time is not None:
-            run = self._standing.ends.run(ask.gang)
-            for pod in ask.core:
-                self._behind.take(nodes[pod.uid], pod.shape)
-                if run is not None:
-                    self._later.append(End(time + run, nodes[pod.uid], pod.shape))
-        return alone[0], time
-
-    def _earliest(
-        self, room: Room, ask: Ask, also: Sequence[End], after: float | None
-    ) -> tuple[float | None, Mapping[str, str]]:
-        found = earliest(
-            room,
-            self._standing.ends,
-            ask.core,
-            now=self._ledger.now,
-            required_level=ask.gang.required_level,
-            among=among(self._standing, ask),
-            also=also,
-            after=after,
-        )
-        return found if found is not None else (None, {})
 
 
 def _pods(pods: Sequence[Pod]) -> str:

@@ -9,7 +9,8 @@ from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.carry import Carry
 from vkgateway.arbiter.decisions import Admit, Evict, Promote, Reprieve
 from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState, Policy, PoolKey
-from vkgateway.arbiter.fitting import IntArray
+from vkgateway.arbiter.fitting import BoolArray
+from vkgateway.arbiter.promotion import promoted
 from vkgateway.arbiter.standing import Standing
 
 _MOMENT = 1e-6
@@ -58,8 +59,8 @@ class Ledger:
         """
         return self._left(self._planned)
 
-    def waiting(self) -> IntArray:
-        """The indices of those of `needy` of which nothing has been decided, in the order of their names."""
+    def waiting(self) -> BoolArray:
+        """A mask of those of `needy` of which nothing has been decided."""
         return self.needy.others(self.started.keys() | self.plans.keys())
 
     def next_made(self) -> float:
@@ -196,7 +197,7 @@ class Ledger:
         """Running pods that borrowed and are inside cells now; not those that are to go."""
         going = {uid for evict in self.evicts for uid in evict.pods}
         for standing in self.standings.values():
-            for gang in standing.promoted():
+            for gang in promoted(standing):
                 pods = tuple(
                     pod.uid
                     for pod in gang.pods

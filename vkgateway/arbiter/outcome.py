@@ -15,6 +15,13 @@ _Changes = dict[str, dict[str, Pod]]
 def carried_out(snapshot: Snapshot, decisions: Decisions, now: float) -> Snapshot:
     """The snapshot as the next cycle finds it; what did not change is the same object."""
     gangs = {gang.id: gang for gang in snapshot.gangs}
+    planned = [gang.id for gang in snapshot.gangs if gang.plan is not None]
+    after = changed_by(decisions, gangs, planned, now)
+    return replace(snapshot, gangs=tuple(after.get(gang.id, gang) for gang in snapshot.gangs))
+
+
+def changed_by(decisions: Decisions, gangs: Mapping[str, Gang], planned: Iterable[str], now: float) -> dict[str, Gang]:
+    """The gangs that are others once the decisions are carried out, by id; `planned` are those that have a plan now."""
     changes: _Changes = {}
     for admit in decisions.admits:
         for uid, node in admit.nodes.items():
@@ -37,22 +44,21 @@ def carried_out(snapshot: Snapshot, decisions: Decisions, now: float) -> Snapsho
         _change(changes, gangs[reprieve.gang], reprieve.pods, **stays)
     for promote in decisions.promotes:
         _change(changes, gangs[promote.gang], promote.pods, borrowed=False)
-    return replace(snapshot, gangs=tuple(_changed(gang, changes, decisions.plans) for gang in snapshot.gangs))
+    names = sorted({*changes, *decisions.plans, *planned})
+    after = {name: _changed(gangs[name], changes, decisions.plans) for name in names}
+    return {name: gang for name, gang in after.items() if gang is not gangs[name]}
 
 
-def not_started(snapshot: Snapshot, uids: Set[str]) -> Snapshot:
-    """The snapshot with these pods, that were only about to start, waiting again."""
+def not_started(gangs: Iterable[Gang], uids: Set[str]) -> dict[str, Gang]:
+    """The gangs with these pods, that were only about to start, waiting again; by id."""
     waits = {"state": PodState.WAITING, "pool": None, "node": "", "borrowed": False, "behind": "", "since": 0.0}
-    gangs = tuple(
-        replace(
+    return {
+        gang.id: replace(
             gang,
             pods=tuple(replace(pod, **waits) if pod.uid in uids else pod for pod in gang.pods),  # type: ignore[arg-type]
         )
-        if any(pod.uid in uids for pod in gang.pods)
-        else gang
-        for gang in snapshot.gangs
-    )
-    return replace(snapshot, gangs=gangs)
+        for gang in gangs
+    }
 
 
 def without(decisions: Decisions, uids: Set[str]) -> Decisions:

@@ -6,7 +6,7 @@ It is kept from cycle to cycle: between cycles it says what is, and `take_in` fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
@@ -22,7 +22,6 @@ from vkgateway.arbiter.facts import Band, Gang, Pod, PodState, Policy, Pool, Quo
 from vkgateway.arbiter.forecast import Reservation
 from vkgateway.arbiter.inside import hold_where_placed
 from vkgateway.arbiter.leaving import Leaving
-from vkgateway.arbiter.lots import core_of
 from vkgateway.arbiter.room import Mark as RoomMark
 from vkgateway.arbiter.room import Room
 from vkgateway.arbiter.within import Mark as WithinMark
@@ -57,6 +56,8 @@ class Standing(Accounts):
         """Gangs of which pods here were told to go before this cycle."""
         self.leaving = Leaving()
         self.reservation: Reservation | None = None
+        self.ever: dict[tuple[str, int], int] = {}
+        """What holds for gangs of a kind, of which nothing runs, if the pool were empty; see `feasible`."""
         self.within = Within(pool)
         self.calling = Calling(pool)
         self._waking: set[str] = set()
@@ -104,6 +105,7 @@ class Standing(Accounts):
         room.settle()
         for name in ("total", "empty"):
             self.__dict__.pop(name, None)
+        self.ever.clear()
         return True
 
     def give_quotas(self, quotas: Iterable[Quota]) -> None:
@@ -114,9 +116,10 @@ class Standing(Accounts):
             self.within.recount()
 
     def _pods(self, gang: Gang) -> tuple[Pod, ...]:
-        return tuple(pod for pod in gang.pods if self._has(pod))
+        return tuple(pod for pod in gang.pods if self.has(pod))
 
-    def _has(self, pod: Pod) -> bool:
+    def has(self, pod: Pod) -> bool:
+        """Whether a pod is placed here."""
         return pod.state is not PodState.WAITING and pod.pool == self.pool.key and bool(pod.node)
 
     def _add(self, gang: Gang, pod: Pod, come: list[tuple[str, Shape]]) -> None:
@@ -157,7 +160,8 @@ class Standing(Accounts):
 
     def begin(self) -> None:
         """A cycle begins: everything from now on is undone by `rewind`."""
-        self.within.settle(self.quotas.values(), self.gangs)
+        for name in self.within.settle(self.quotas.values(), self.gangs):
+            self.calling.changed(name)
         self.reservation = None
         self._changed_gangs = {}
         self._shares.clear()
@@ -190,34 +194,10 @@ class Standing(Accounts):
         """Whether a placed pod is inside its tenant's cells."""
         return uid in self.within.pods
 
-    def promotable(self) -> list[Gang]:
-        """Gangs of the guaranteed band of which something runs and borrows, where their tenant's cells have room."""
-        names = self._waking | self.within.demoted()
-        gangs = (self.gangs[name] for name in sorted(names))
-        return [gang for gang in gangs if gang.band is Band.GUARANTEED and self.within.left(gang.tenant)]
-
-    def promote(self, gang: Gang) -> None:
-        """What of it runs is inside from now on, where unused cells hold it as it stands.
-
-        First its core, all of it or none; then its other pods one by one.
-        """
-        if not self.within.left(gang.tenant):
-            return
-        placed = [pod for pod in gang.pods if self._has(pod) and pod.state is PodState.PLACED]
-        core = core_of(gang, placed)
-        chosen = {pod.uid for pod in core}
-        missing = [pod for pod in core if not self.is_inside(pod.uid)]
-        if missing and not self.move_in(gang.tenant, [(pod, pod.node) for pod in missing], gang=gang.id):
-            return
-        for pod in sorted(placed, key=lambda pod: (pod.rank, pod.uid)):
-            if pod.uid not in chosen and not self.is_inside(pod.uid):
-                self.move_in(gang.tenant, [(pod, pod.node)], gang=gang.id)
-
-    def promoted(self) -> Iterator[Gang]:
-        """Gangs of which running pods may have been promoted in this cycle, by their names."""
-        for name in sorted(self.within.moved):
-            if name in self.gangs:
-                yield self.gangs[name]
+    def borrowing(self) -> list[Gang]:
+        """Gangs of the guaranteed band of which something runs and borrows, by their names."""
+        gangs = (self.gangs[name] for name in sorted(self._waking | self.within.demoted()))
+        return [gang for gang in gangs if gang.band is Band.GUARANTEED]
 
     def move_in(self, tenant: str, placed: Sequence[tuple[Pod, str]], *, gang: str) -> bool:
         """Count placed pods as inside, if cells hold all of them where they are."""

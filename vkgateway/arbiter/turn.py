@@ -10,7 +10,7 @@ import numpy as np
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.facts import Policy
-from vkgateway.arbiter.fitting import BoolArray, IntArray
+from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.views import FloatArray
 from vkgateway.arbiter.waiting import Waiting
 
@@ -36,9 +36,10 @@ class Turn:
         order = np.lexsort((waiting.created[among], -rank, waiting.low[among], waiting.tenant[among]))
         self.waiting = waiting
         self._at = among[order]
-        self._kinds = _alike(waiting, self._at, now - waiting.created[self._at] >= policy.age_cap).tolist()
-        self._hopeless = bytearray(max(self._kinds, default=-1) + 1)
         self._times: FloatArray = waiting.created[self._at]
+        # Of one tenant and kind, and both old or both not.
+        self._kinds = (waiting.alike[self._at] * 2 + (now - self._times >= policy.age_cap)).tolist()
+        self._hopeless = bytearray(2 * waiting.numbers_alike)
         self._shares: FloatArray = np.zeros(len(among))
         self._created: FloatArray = np.zeros(len(among))
         self._queues = self._all_queues(share)
@@ -165,13 +166,3 @@ class _Queue:
                 share = self._share(self._waiting.asks[self._turn._at.item(position)])
             self._largest = max(self._largest, (share, time))
             self._turn._shares[position], self._turn._created[position] = self._largest
-
-
-def _alike(waiting: Waiting, at: IntArray, aged: BoolArray) -> IntArray:
-    """Numbers that are equal for gangs of one tenant and kind that are both old, or both not."""
-    if not len(at):
-        return np.zeros(0, dtype=np.int64)
-    tenants = len(waiting.tenants)
-    together = (waiting.kind[at] * tenants + waiting.tenant[at]) * 2 + aged
-    found: IntArray = np.unique(together, return_inverse=True)[1].reshape(-1)
-    return found

@@ -12,6 +12,9 @@ from vkgateway.arbiter.facts import Band, PoolKey
 from vkgateway.arbiter.fitting import BoolArray, IntArray
 from vkgateway.arbiter.views import FloatArray
 
+_SPARE = 1024
+"""Numbers that may be out of use before all are given anew."""
+
 
 class Waiting:
     """Those that ask for a core, in the order of their names; kept from cycle to cycle."""
@@ -22,7 +25,8 @@ class Waiting:
         self.tenants: dict[str, int] = {}
         """Numbers of tenants, given as they come."""
         self._pools: dict[tuple[PoolKey, ...], int] = {}
-        self._columns: tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray, BoolArray, BoolArray]
+        self._alike: dict[tuple[int, int], int] = {}
+        self._columns: tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray, BoolArray, BoolArray, IntArray]
         self._read(sorted(asks, key=_name))
 
     def __len__(self) -> int:
@@ -63,21 +67,33 @@ class Waiting:
         """Whether the last cycle made a plan for it."""
         return self._columns[6]
 
+    @property
+    def alike(self) -> IntArray:
+        """A number below `numbers_alike` for its tenant and kind, equal for those that can stand in for each other."""
+        return self._columns[7]
+
+    @property
+    def numbers_alike(self) -> int:
+        """How many such numbers there may be."""
+        return len(self._alike)
+
     def where(self, mask: BoolArray) -> list[Ask]:
         """Those that a mask chooses."""
         return [self.asks[index] for index in np.flatnonzero(mask).tolist()]
 
-    def others(self, names: Iterable[str]) -> IntArray:
-        """The indices of all but those of these names."""
+    def others(self, names: Iterable[str]) -> BoolArray:
+        """A mask of all but those of these names."""
         mask = np.ones(len(self), dtype=bool)
         for name in names:
             at = bisect_left(self.names, name)
             if at < len(self.names) and self.names[at] == name:
                 mask[at] = False
-        return np.flatnonzero(mask)
+        return mask
 
     def change(self, changed: Mapping[str, Ask | None]) -> None:
         """Follow those that have changed or are new, by name; None: they wait no longer."""
+        if len(self._alike) > _SPARE + 4 * len(self.asks):
+            self._number_anew()
         stay = [name not in changed for name in self.names]
         come = sorted((ask for ask in changed.values() if ask is not None), key=_name)
         if not all(stay):
@@ -98,18 +114,30 @@ class Waiting:
             np.concatenate((kept, new))[at] for kept, new in zip(columns, self._columns, strict=True)
         )
 
+    def _number_anew(self) -> None:
+        """Forget the numbers of kinds that nobody is of any more."""
+        self._alike = {}
+        pairs = zip(self.tenant.tolist(), self.kind.tolist(), strict=True)
+        numbers = [self._alike.setdefault(pair, len(self._alike)) for pair in pairs]
+        self._columns = (*self._columns[:7], np.array(numbers, dtype=np.int64))
+
     def _read(self, asks: Sequence[Ask]) -> None:
         gangs = [ask.gang for ask in asks]
         self.asks, self.names = list(asks), [gang.id for gang in gangs]
-        tenants, pools = self.tenants, self._pools
+        tenants, pools, alike = self.tenants, self._pools, self._alike
+        numbers = [tenants.setdefault(gang.tenant, len(tenants)) for gang in gangs]
         self._columns = (
-            np.array([tenants.setdefault(gang.tenant, len(tenants)) for gang in gangs], dtype=np.int64),
+            np.array(numbers, dtype=np.int64),
             np.array([ask.kind for ask in asks], dtype=np.int64),
             np.array([pools.setdefault(ask.pools, len(pools)) for ask in asks], dtype=np.int64),
             np.array([gang.created for gang in gangs], dtype=np.float64),
             np.array([gang.priority for gang in gangs], dtype=np.float64),
             np.array([gang.band is not Band.GUARANTEED for gang in gangs], dtype=bool),
             np.array([gang.plan is not None for gang in gangs], dtype=bool),
+            np.array(
+                [alike.setdefault((tenant, ask.kind), len(alike)) for tenant, ask in zip(numbers, asks, strict=True)],
+                dtype=np.int64,
+            ),
         )
 
 

@@ -29,6 +29,8 @@ class Within:
         """Gangs of which the plan's cells are held since the cycle began."""
         self._cells: Cells | None = None
         self._demoted: list[tuple[Gang, Pod]] = []
+        self._other: set[str] = set()
+        """Gangs of which, since cells were counted last, pods are inside that were not, or the other way round."""
         self._journal: list[tuple[str, Pod]] = []
         self._left: dict[str, tuple[int, int]] = {}
 
@@ -94,15 +96,19 @@ class Within:
             self._cells = None
             for gang, pod in self._demoted:
                 self._enter(gang.tenant, pod)
+                self._other.add(gang.id)
             self._demoted.clear()
 
-    def settle(self, quotas: Iterable[Quota], gangs: Mapping[str, Gang]) -> None:
-        """Count the cells, where anything has changed."""
+    def settle(self, quotas: Iterable[Quota], gangs: Mapping[str, Gang]) -> set[str]:
+        """Count the cells, where anything has changed; returns the gangs of which other pods are inside by that."""
         self.moved.clear()
-        if self._cells is None:
-            self._cells = self._counted(list(quotas))
-            self._left.clear()
-            self._demote(gangs)
+        if self._cells is not None:
+            return set()
+        self._cells = self._counted(list(quotas))
+        self._left.clear()
+        self._demote(gangs)
+        other, self._other = self._other, set()
+        return other
 
     def _counted(self, quotas: Sequence[Quota]) -> Cells:
         """With what is planned as if it ran, if that fits: what has been found for one is not taken by another then.
@@ -138,6 +144,7 @@ class Within:
                     and any(pod.node == node and pod.uid in self.pods and self._amount(pod) for pod in gang.pods)
                 ]
                 gang = min(there, key=lambda gang: (gang.priority, -gang.created, gang.id))
+                self._other.add(gang.id)
                 for pod in gang.pods:
                     if pod.uid in self.pods:
                         self._leave(tenant, pod)

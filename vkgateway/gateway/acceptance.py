@@ -47,7 +47,7 @@ Offers = Mapping[str, Mapping[str, PoolOffer]]
 """Compute cluster name to pool name to what it offers."""
 
 Facts = Callable[[PoolKey], Pool | None]
-"""A pool's nodes with nothing running on them; None: not known now."""
+"""A pool's nodes, with what pods that are not the gateway's hold there; None: not known now."""
 
 Standing = Callable[[PoolKey], Sequence[Held]]
 """The pods that run inside guarantees in a pool."""
@@ -113,8 +113,8 @@ def objections(
 
     Without `templates` its template is not looked at; where a pool's size is not known, neither is its guarantee.
     `had` was accepted before: what it guarantees is not questioned again, however many nodes are left. With `facts`
-    the resources that the arbiter hands out are judged by nodes, otherwise by sums like all others; of what runs on the
-    nodes only that inside guarantees (`standing`) counts, since all else that we run goes when it is called in.
+    the resources that the arbiter hands out are judged by nodes, otherwise by sums like all others; of what we run on
+    the nodes only that inside guarantees (`standing`) counts, since all else goes when it is called in.
     """
     spec = tenant.spec
     found = [*_name(tenant.metadata.name), *_template(spec.template, templates=templates)]

@@ -128,12 +128,13 @@ class ComputeController:
         ]
 
     def pool_facts(self, key: PoolKey) -> Pool | None:
-        """A pool's nodes with nothing running on them; None while they are not known."""
+        """A pool's nodes, with what pods that are not the gateway's hold there; None while that is not known."""
         found, attached = self.cluster(key[0]), self._attached.get(key[0])
         pool = next((pool for pool in found.spec.pools if pool.name == key[1]), None) if found is not None else None
-        if pool is None or attached is None or not attached.link.nodes.complete:
+        link = attached.link if attached is not None else None
+        if pool is None or link is None or not (link.nodes.complete and link.strangers.complete):
             return None
-        return pool_facts(key, attached.link.pool_nodes(pool.node_selector))
+        return pool_facts(key, link.pool_nodes(pool.node_selector), link.strangers.items.values())
 
     def standing(self, key: PoolKey) -> list[Held]:
         """The pods that run inside guarantees in a pool, as far as they are known."""

@@ -8,10 +8,11 @@ from vkgateway.arbiter.facts import Node, PoolKey, Quota
 from vkgateway.arbiter.facts import Pool as PoolFacts
 from vkgateway.model.api import Pool, PoolStatus, TenantPool
 from vkgateway.model.objects import NodeView
-from vkgateway.model.requests import milli
+from vkgateway.model.requests import Milli, milli
 from vkgateway.sync.admission.sight import is_placed, recovered
 from vkgateway.sync.compute import owned_by
 from vkgateway.sync.pods.views import ComputePodView
+from vkgateway.sync.strangers import StrangerView
 from vkgateway.translate.governed import is_extended
 from vkgateway.translate.poolnodes import PoolNodes
 
@@ -27,12 +28,26 @@ def pool_status(pool: Pool, nodes: PoolNodes, *, guaranteed: Mapping[str, str]) 
     )
 
 
-def pool_facts(key: PoolKey, nodes: PoolNodes) -> PoolFacts:
-    """The pool with nothing running on it: its nodes, and of each the extended resources alone."""
+def pool_facts(key: PoolKey, nodes: PoolNodes, strangers: Iterable[StrangerView] = ()) -> PoolFacts:
+    """The pool with nothing of ours running on it: its nodes, and of each the extended resources alone.
+
+    `strangers` are all pods that are not the gateway's: what they hold is nobody's to promise.
+    """
+    held: dict[str, Milli] = {}
+    for stranger in strangers:
+        here = held.setdefault(stranger.node, {})
+        for name, amount in stranger.requests.items():
+            if is_extended(name):
+                here[name] = here.get(name, 0) + amount
     return PoolFacts(
         key=key,
         nodes=tuple(
-            Node(name=node.metadata.name, allocatable=milli(_extended(node)), usable=node.usable)
+            Node(
+                name=node.metadata.name,
+                allocatable=milli(_extended(node)),
+                used=held.get(node.metadata.name, {}),
+                usable=node.usable,
+            )
             for node in nodes.nodes
         ),
         governed=nodes.governed,

@@ -27,11 +27,13 @@ def unkept(
     mine = quota(tenant, wanted, granted=1.0)
     before = refusals(pool, others)
     found = [sentence for sentence in refusals(pool, [*others, mine]) if sentence not in before]
-    yield from found
+    strangers = sum(node.used.get(pool.unit, 0) for node in pool.nodes if node.usable) // 1000
+    more = f"; {strangers} are held by pods that are not the gateway's" if strangers else ""
+    yield from (f"{sentence}{more}" for sentence in found)
     if before and not found and any(mine.guarantee.get(name, 0) for name in pool.governed):
         yield (
             f"tenant {tenant} asks for a guarantee in pool {'/'.join(pool.key)}, whose usable nodes do not hold "
-            "what is guaranteed to others already; the largest that would fit is 0"
+            f"what is guaranteed to others already; the largest that would fit is 0{more}"
         )
     elif not found and mine.guarantee.get(pool.unit, 0) and displaces(pool, others, mine, held):
         yield (

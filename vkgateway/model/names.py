@@ -23,6 +23,8 @@ NAME_ANNOTATION: Final = "vkgateway.io/name"
 UID_ANNOTATION: Final = "vkgateway.io/uid"
 FENCE_ANNOTATION: Final = "vkgateway.io/fence"
 """On a compute namespace: a digest of what was made in it before any pod."""
+GANGS_DONE_ANNOTATION: Final = "vkgateway.io/gangs-done"
+"""On a compute namespace: which pods ended well of gangs that have others, for a gateway that is started anew."""
 
 MIRROR_FINALIZER: Final = "vkgateway.io/mirror"
 TENANT_FINALIZER: Final = "vkgateway.io/tenant"

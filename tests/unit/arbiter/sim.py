@@ -1,4 +1,7 @@
-"""A tiny cluster in which decisions are carried out, on a clock of its own; it checks what must always hold."""
+"""A tiny cluster in which decisions are carried out, on a clock of its own; it checks what must always hold.
+
+What does not change stays the same object, as with the gateway: so what the arbiter carries over is tried, too.
+"""
 
 from __future__ import annotations
 
@@ -108,11 +111,11 @@ class Cluster:
             if placed and each.id in self.runs and min(placed) + self.runs[each.id] <= self.now:
                 del self.gangs[each.id]
                 continue
-            pods = [after for pod in each.pods if (after := self._later(each, pod)) is not None]
-            if pods:
-                self.gangs[each.id] = replace(each, pods=tuple(pods))
-            else:
+            pods = tuple(after for pod in each.pods if (after := self._later(each, pod)) is not None)
+            if not pods:
                 del self.gangs[each.id]
+            elif pods != each.pods:
+                self.gangs[each.id] = replace(each, pods=pods)
 
     def _later(self, owner: Gang, pod: Pod) -> Pod | None:
         if pod.state is PodState.NOTIFIED and pod.deadline <= self.now:
@@ -172,7 +175,8 @@ class Cluster:
         for promote in decisions.promotes:
             self._change(promote.gang, promote.pods, borrowed=False)
         for name, each in self.gangs.items():
-            self.gangs[name] = replace(each, plan=decisions.plans.get(name))
+            if each.plan != decisions.plans.get(name):
+                self.gangs[name] = replace(each, plan=decisions.plans.get(name))
 
     def _change(self, name: str, uids: Iterable[str], **fields: object) -> None:
         chosen, each = set(uids), self.gangs[name]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.unit.arbiter.sim import KEY, LOW, gang
+from vkgateway.arbiter import waiting as module
 from vkgateway.arbiter.asks import Ask, read
 from vkgateway.arbiter.facts import Band, Policy, PoolKey
 from vkgateway.arbiter.line import in_turn
@@ -122,6 +123,16 @@ def test_those_that_wait_are_kept_in_the_order_of_their_names() -> None:
             _check(waiting, there)
 
 
+def test_numbers_of_kinds_that_have_gone_are_given_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SPARE", 4)
+    waiting = Waiting()
+    for seed in range(60):
+        there = {ask.gang.id: replace(ask, kind=100 * seed + ask.kind) for ask in Line(seed).asks}
+        waiting.change({**dict.fromkeys(waiting.names), **there})
+        _check(waiting, there)
+    assert waiting.numbers_alike < 500
+
+
 def _check(waiting: Waiting, there: dict[str, Ask]) -> None:
     asks = [there[name] for name in sorted(there)]
     assert (waiting.asks, waiting.names) == (asks, sorted(there))
@@ -133,5 +144,8 @@ def _check(waiting: Waiting, there: dict[str, Ask]) -> None:
     assert [names[number] for number in waiting.tenant.tolist()] == [ask.tenant for ask in asks]
     by_pools = {(number, ask.pools) for number, ask in zip(waiting.pools.tolist(), asks, strict=True)}
     assert len(by_pools) == len({number for number, _ in by_pools}) == len({pools for _, pools in by_pools})
+    alike = {(number, ask.tenant, ask.kind) for number, ask in zip(waiting.alike.tolist(), asks, strict=True)}
+    assert len(alike) == len({number for number, _, _ in alike}) == len({(name, kind) for _, name, kind in alike})
+    assert max(waiting.alike.tolist(), default=-1) < waiting.numbers_alike
     left = waiting.others([*sorted(there)[::2], "never there"])
-    assert [waiting.names[index] for index in left.tolist()] == sorted(there)[1::2]
+    assert [waiting.names[index] for index in np.flatnonzero(left).tolist()] == sorted(there)[1::2]

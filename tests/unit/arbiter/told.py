@@ -11,7 +11,7 @@ from tests.unit.arbiter.stories import GRACE, NOTICE, TENANTS, Mix, Step, Story,
 from vkgateway.arbiter.asks import Ask, read
 from vkgateway.arbiter.cells import Cells
 from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions, HoldCode
+from vkgateway.arbiter.decisions import Decisions, Hold, HoldCode
 from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, Policy, Pool, Snapshot
 from vkgateway.arbiter.inside import Inside
 from vkgateway.arbiter.placement import place
@@ -65,18 +65,22 @@ class Told(Cluster):
     def conserves(self, decisions: Decisions) -> None:
         """No gang waits for room that fits into what is free, but for a reservation."""
         holds = held(decisions)
-        room = self.room(plans=dict(decisions.plans))
-        for each in self.gangs.values():
-            hold = holds.get(each.id)
-            runs = any(pod.state is PodState.PLACED for pod in each.pods)
-            if hold is None or runs or hold.code not in (HoldCode.ROOM, HoldCode.INFEASIBLE):
-                continue
-            ask = read(each)
-            if not isinstance(ask, Ask):
-                continue  # it is going: what of it waits, waits for the rest to be made anew
-            if any(pod.shape.amount("cpu") for pod in ask.core):
-                continue  # of two resources, whether they fit is not always found
-            assert place(room, ask.core, required_level=each.required_level) is None, f"{each.id} would fit"
+        asks = [ask for each in self.gangs.values() if (ask := self._wants_room(each, holds.get(each.id))) is not None]
+        room = self.room(plans=dict(decisions.plans)) if asks else None
+        for ask in asks:
+            assert room is not None
+            found = place(room, ask.core, required_level=ask.gang.required_level)
+            assert found is None, f"{ask.gang.id} would fit"
+
+    def _wants_room(self, each: Gang, hold: Hold | None) -> Ask | None:
+        """What a gang asks for that waits for room; None where it does not, or where that is not always found."""
+        runs = any(pod.state is PodState.PLACED for pod in each.pods)
+        if hold is None or runs or hold.code not in (HoldCode.ROOM, HoldCode.INFEASIBLE):
+            return None
+        ask = read(each)
+        # No ask: it is going, and what of it waits, waits for the rest to be made anew. Of two resources, whether
+        # they fit is not always found.
+        return ask if isinstance(ask, Ask) and not any(pod.shape.amount("cpu") for pod in ask.core) else None
 
     def needs_all(self, before: Snapshot, decisions: Decisions) -> None:
         """Whoever is told to go: without that, the gang that it goes for would not fit."""

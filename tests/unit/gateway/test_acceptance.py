@@ -235,3 +235,16 @@ def test_a_guarantee_waits_for_pods_that_stand_where_its_cells_would_be() -> Non
     assert "it is accepted once enough of them have ended" in verdict.message
     standing.pop()
     assert ledger.decide(tenant("c", guarantee(8)), computes=[cluster()], templates=TEMPLATES).good
+
+
+def test_what_pods_that_are_not_ours_hold_is_not_promised() -> None:
+    held = [8000, 1000]
+    nodes = (facts.Node(name=f"n{at}", allocatable={GPU: 8000}, used={GPU: used}) for at, used in enumerate(held))
+    pool = facts.Pool(key=("local", "a100"), nodes=tuple(nodes), governed=(GPU,))
+    ledger = Ledger(lambda _key: pool)
+
+    verdict = ledger.decide(tenant("a", guarantee(8)), computes=[cluster()], templates=TEMPLATES)
+
+    assert verdict.reason == "GuaranteeBeyondPool"
+    assert "the largest that would fit is 7; 9 are held by pods that are not the gateway's" in verdict.message
+    assert ledger.decide(tenant("a", guarantee(7)), computes=[cluster()], templates=TEMPLATES).good

@@ -9,7 +9,8 @@ from vkgateway.arbiter.facts import Quota
 from vkgateway.gateway.pools import held_inside, pool_facts, quota
 from vkgateway.model.api import TenantPool
 from vkgateway.model.names import BORROWED_ANNOTATION
-from vkgateway.model.objects import NodeView
+from vkgateway.model.objects import Meta, NodeView
+from vkgateway.sync.strangers import StrangerView
 from vkgateway.translate.poolnodes import PoolNodes
 
 GPU, NIC = "nvidia.com/gpu", "example.org/nic"
@@ -44,6 +45,17 @@ def test_a_pools_facts_hold_what_is_handed_out_of_every_node() -> None:
         ("a", {GPU: 8000}, True),
         ("b", {GPU: 4000}, False),
     ]
+
+
+def test_what_others_hold_of_a_node_is_nobodys_to_promise() -> None:
+    nodes = PoolNodes([node("a", {GPU: "8"}), node("b", {GPU: "8"})])
+    strangers = [stranger("one", "a", {GPU: 1000, "cpu": 4000}), stranger("two", "a", {GPU: 2000}), stranger("c", "c")]
+    facts = pool_facts(("local", "a100"), nodes, strangers)
+    assert [one.used for one in facts.nodes] == [{GPU: 3000}, {}]
+
+
+def stranger(name: str, on: str, requests: dict[str, int] | None = None) -> StrangerView:
+    return StrangerView(Meta(name=name, uid=name), on, requests or {GPU: 1000})
 
 
 def test_pods_that_run_inside_guarantees_are_those_that_say_so() -> None:

@@ -6,17 +6,18 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import structlog
 
-from vkgateway.arbiter.decisions import Decisions, Hold, HoldCode
-from vkgateway.arbiter.facts import Gang, Plan, PodState, Policy, Pool, PoolKey, Quota, Snapshot
+from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.facts import Plan, Policy, PoolKey, Snapshot
 from vkgateway.model.api import Pool as PoolSpec
+from vkgateway.sync.admission.answers import carry_out
 from vkgateway.sync.admission.cluster import ClusterFacts
+from vkgateway.sync.admission.deciding import Decide, incremental
 from vkgateway.sync.admission.gangs import Bounds
-from vkgateway.sync.admission.images import all_asked
-from vkgateway.sync.admission.member import tenant_of
+from vkgateway.sync.admission.snapshots import snapshot_of
 from vkgateway.sync.admission.startmeter import StartMeter
 from vkgateway.sync.admission.tenant import TenantAdmission
 from vkgateway.sync.admission.verdicts import Ran
@@ -24,9 +25,6 @@ from vkgateway.sync.arbiter_metrics import forget
 from vkgateway.sync.compute import ComputeLink, Key
 from vkgateway.sync.metrics import RETRIES
 from vkgateway.sync.pods.views import ComputePodView
-
-if TYPE_CHECKING:
-    from vkgateway.arbiter.carry import Carry
 
 log = structlog.get_logger(__name__)
 
@@ -68,29 +66,6 @@ class Observer(Protocol):
         """A pod that ran has ended."""
 
 
-Decide = Callable[[Snapshot, float], Decisions]
-
-
-def _incremental() -> Decide:
-    """`decide`, which carries over what did not change since it was called last.
-
-    Loaded when there is first a gang: it brings numpy, for which a starting gateway should not wait.
-    """
-    carry: Carry | None = None
-
-    def decide(snapshot: Snapshot, now: float) -> Decisions:
-        if not snapshot.gangs:
-            return Decisions()
-        from vkgateway.arbiter import cycle
-        from vkgateway.arbiter.carry import Carry
-
-        nonlocal carry
-        carry = carry or Carry()
-        return cycle.decide(snapshot, now, carry)
-
-    return decide
-
-
 class Arbitration:
     """All tenants' governed pods in all compute clusters.
 
@@ -116,7 +91,7 @@ class Arbitration:
         self._expected = expected
         self._observer = observer
         self._clock = clock
-        self._decide = decide or _incremental()
+        self._decide = decide or incremental()
         self.meter = StartMeter()
         self._tenants: dict[str, TenantAdmission] = {}
         self._clusters: dict[str, ClusterFacts] = {}
@@ -244,12 +219,15 @@ class Arbitration:
 
     async def _cycle(self) -> None:
         now = self._clock()
-        snapshot, unjudged = self._snapshot(now)
+        snapshot, unjudged = snapshot_of(
+            self._tenants, self._clusters, self._specs(), plans=self._plans, policy=self.settings.policy, now=now
+        )
         begun = time.perf_counter()
         decisions = await asyncio.to_thread(self._judge, snapshot, now)
         seconds = time.perf_counter() - begun
         told = replace(decisions, holds=(*decisions.holds, *unjudged))
-        self._apply(snapshot, told, now)
+        self._plans = told.plans
+        carry_out(told, snapshot, self._tenants, now=now)
         self.meter.decided({gang.id: gang for gang in snapshot.gangs}, decisions, now=self._clock())
         if self._observer is not None:
             self._observer.decided(snapshot, told, now=now, seconds=seconds)
@@ -262,67 +240,6 @@ class Arbitration:
         if self._observer is not None:
             self._observer.log(snapshot, decisions, now)
         return decisions
-
-    def _snapshot(self, now: float) -> tuple[Snapshot, list[Hold]]:
-        specs = self._specs()
-        pools: list[Pool] = []
-        known = sorted(name for name, cluster in self._clusters.items() if cluster.known)
-        images = all_asked(tenant.gangs.images for tenant in self._tenants.values())
-        for name in known:
-            pools += self._clusters[name].pools(specs.get(name, ()), images=images, now=now)
-        gangs: list[Gang] = []
-        holds: list[Hold] = []
-        quotas: list[Quota] = []
-        for name in sorted(self._tenants):
-            tenant = self._tenants[name]
-            tenant.gangs.set_plans(self._plans)
-            tenant.expire(now)
-            found, held = tenant.gangs.gangs()
-            gangs += [*found, *tenant.left_behind()]
-            holds += held
-            quotas += [self._left(quota) for quota in tenant.quotas]
-        away = [gang for gang in gangs if gang.pools and all(pool[0] not in known for pool in gang.pools)]
-        holds += [_unreachable(gang) for gang in away if any(pod.state is PodState.WAITING for pod in gang.pods)]
-        gangs.sort(key=lambda gang: gang.id)
-        policy = self.settings.policy
-        return Snapshot(pools=tuple(pools), quotas=tuple(quotas), gangs=tuple(gangs), policy=policy), holds
-
-    def _left(self, quota: Quota) -> Quota:
-        """What is left of a tenant's limit beside its pods that the arbiter does not place."""
-        cluster = self._clusters.get(quota.pool[0])
-        taken = cluster.unread(quota.tenant, quota.pool[1]) if cluster is not None else {}
-        if not taken or taken.keys().isdisjoint(quota.limit):
-            return quota
-        return replace(quota, limit={name: amount - taken.get(name, 0) for name, amount in quota.limit.items()})
-
-    def _apply(self, snapshot: Snapshot, decisions: Decisions, now: float) -> None:
-        self._plans = decisions.plans
-        for admit in decisions.admits:
-            if (tenant := self._of(admit.gang)) is not None:
-                tenant.admit(admit, now=now)
-        for evict in decisions.evicts:
-            if (tenant := self._of(evict.gang)) is not None:
-                tenant.evict(evict)
-                log.info("evicting", gang=evict.gang, pods=len(evict.pods), makes_room_for=evict.makes_room_for)
-        for reprieve in decisions.reprieves:
-            if (tenant := self._of(reprieve.gang)) is not None:
-                tenant.reprieve(reprieve)
-        for promote in decisions.promotes:
-            if (tenant := self._of(promote.gang)) is not None:
-                tenant.promote(promote)
-        self._hold(snapshot, decisions)
-
-    def _hold(self, snapshot: Snapshot, decisions: Decisions) -> None:
-        holds: dict[str, list[Hold]] = {name: [] for name in self._tenants}
-        for hold in decisions.holds:
-            holds.setdefault(tenant_of(hold.gang), []).append(hold)
-        pools = {gang.id: gang.pools[0] for gang in snapshot.gangs if gang.pools}
-        for name, tenant in self._tenants.items():
-            tenant.hold(holds[name], pools=pools)
-
-    def _of(self, gang: str) -> TenantAdmission | None:
-        """The tenant of a gang; None: it went while it was being decided."""
-        return self._tenants.get(tenant_of(gang))
 
     def _set_timer(self, decisions: Decisions, now: float) -> None:
         times = [tenant.next_deadline() for tenant in self._tenants.values()]
@@ -349,7 +266,3 @@ class Arbitration:
     def _timed(self) -> None:
         self._timer = None
         self.poke()
-
-
-def _unreachable(gang: Gang) -> Hold:
-    return Hold(gang=gang.id, code=HoldCode.ROOM, message="the compute cluster cannot be reached now")

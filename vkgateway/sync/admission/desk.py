@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, Protocol
 
@@ -12,6 +13,7 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.model.names import COMPUTE_NODE_ANNOTATION
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.beside import Beside
+from vkgateway.sync.admission.done import DoneRecords
 from vkgateway.sync.admission.gates import Gates
 from vkgateway.sync.admission.notices import Notices
 from vkgateway.sync.admission.tenant import Service, TenantAdmission
@@ -74,6 +76,7 @@ class Desk:
         """The tenant's virtual nodes as its API server shows them."""
         self.beside = Beside(name, client, changed=self._beside_changed)
         self.notices = Notices(client, events=events, clock=clock)
+        self.done = DoneRecords(name, links, who=lambda: self.admission, clock=clock)
         self.admission = TenantAdmission(
             name,
             pods,
@@ -83,6 +86,7 @@ class Desk:
             sent=sent,
             look=self._look,
             clock=clock,
+            memory=self.done,
         )
         self.gates = Gates(
             self.admission,
@@ -102,7 +106,9 @@ class Desk:
         """Take part in the arbitration until cancelled."""
         self._service.add(self.admission)
         try:
-            await self.beside.run()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.beside.run(), name=f"tenant/{self._name}/beside")
+                group.create_task(self.done.run(), name=f"tenant/{self._name}/done")
         finally:
             self._service.remove(self._name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from vkgateway.arbiter.decisions import Hold, HoldCode
 from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, PoolKey
@@ -46,6 +46,24 @@ class Bounds:
     """The most that a restart may be said to cost, for each unit that a gang holds: who says more gains nothing."""
 
 
+class Memory(Protocol):
+    """Remembers over a restart which members of gangs ended well."""
+
+    def recall(self, group: str, since: float, /) -> Mapping[str, str]:
+        """Their names and roles; `since` is when the first of the gang's members that are there was made (seconds)."""
+
+    def changed(self, namespace: str, /) -> None:
+        """They are others now in some gang of this namespace."""
+
+
+class _NoMemory:
+    def recall(self, _group: str, _since: float) -> Mapping[str, str]:
+        return {}
+
+    def changed(self, _namespace: str) -> None:
+        pass
+
+
 @dataclass(slots=True)
 class _Group:
     """One gang's members, and what was made of them last."""
@@ -53,6 +71,8 @@ class _Group:
     members: dict[str, Member]
     done: dict[str, str] = field(default_factory=dict)
     """Pods that ended well and were deleted since, as long as any other is left: name and role."""
+    recalled: bool = False
+    """Those of before a restart are among them."""
     plan: Plan | None = None
     gang: Gang | None = None
     hold: Hold | None = None
@@ -69,8 +89,10 @@ class TenantGangs:
         look: Callable[[Member], Seen],
         bounds: Callable[[PoolKey | None], Bounds],
         expect: Callable[[Member], float | None] = lambda _: None,
+        memory: Memory | None = None,
     ) -> None:
         self._tenant = tenant
+        self._memory = memory or _NoMemory()
         self._expect = expect
         self._look = look
         self._bounds = bounds
@@ -108,6 +130,8 @@ class TenantGangs:
         group = self._groups.setdefault(member.group, _Group({}))
         group.members[member.uid] = member
         group.done.pop(member.key[1], None)  # it is made once more
+        if group.done:
+            self._memory.changed(member.key[0])
         group.fresh = False
 
     def drop(self, uid: str, *, done: bool = False) -> None:
@@ -130,8 +154,43 @@ class TenantGangs:
                 del group.done[next(iter(group.done))]
             group.done[member.key[1]] = member.marks.role if member.marks is not None else ""
         group.fresh = False
+        if group.done:
+            self._memory.changed(member.key[0])
         if not group.members:
             del self._groups[member.group]
+
+    def done_in(self, namespace: str) -> dict[str, Mapping[str, str]]:
+        """By gang names and roles of members that ended well, where there are others for whose start that counts."""
+        found: dict[str, Mapping[str, str]] = {}
+        for name, group in self._groups.items():
+            if not name.startswith(f"{namespace}/"):
+                continue
+            self._recall(name, group)
+            done = dict(group.done)
+            left = False
+            for member in group.members.values():
+                if self._look(member).done:
+                    done[member.key[1]] = member.marks.role if member.marks is not None else ""
+                else:
+                    left = left or _counts_done(member)
+            if done and left:
+                found[name] = done
+        return found
+
+    def ended_well(self, uid: str) -> None:
+        """A member has just done its part."""
+        member = self._members.get(uid)
+        if member is not None and _counts_done(member):
+            self._memory.changed(member.key[0])
+
+    def _recall(self, name: str, group: _Group) -> None:
+        if group.recalled or not any(map(_counts_done, group.members.values())):
+            return
+        group.recalled = True
+        there = {member.key[1] for member in group.members.values()}
+        since = min(member.created for member in group.members.values())
+        known = self._memory.recall(name, since)
+        group.done = {pod: role for pod, role in known.items() if pod not in there} | group.done
 
     def touch(self, uid: str) -> None:
         """Something about a member changed, above, below or in what was said of it."""
@@ -170,6 +229,7 @@ class TenantGangs:
 
     def _build(self, name: str, group: _Group) -> tuple[Gang | None, Hold | None]:
         """The gang; where nothing of it may start, the hold says why, and what runs of it still counts."""
+        self._recall(name, group)
         members = sorted(group.members.values(), key=lambda member: member.uid)
         seen = {member.uid: self._look(member) for member in members}
         there = [member for member in members if seen[member.uid].state is not None]
@@ -286,6 +346,11 @@ class TenantGangs:
             grace=min(bounds.grace_max, max(member.grace for member in governed)),
             plan=plan,
         )
+
+
+def _counts_done(member: Member) -> bool:
+    """Whether those who are done count for it: its minimum is not told anew by whoever made it."""
+    return member.marks is not None and member.marks.minimum > 1 and not member.marks.counts_done
 
 
 def _common(members: list[Member]) -> tuple[PoolKey, ...]:

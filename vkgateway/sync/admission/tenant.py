@@ -12,7 +12,7 @@ from vkgateway.arbiter.limits import Admission
 from vkgateway.arbiter.poolsums import node_name
 from vkgateway.kube.reflector import Reflector
 from vkgateway.sync.admission.accounts import Accounts, Audience
-from vkgateway.sync.admission.gangs import Bounds, Seen, TenantGangs
+from vkgateway.sync.admission.gangs import Bounds, Memory, Seen, TenantGangs
 from vkgateway.sync.admission.member import Member, gang_id
 from vkgateway.sync.admission.sight import Sight, ending_gang, is_placed, recovered
 from vkgateway.sync.admission.verdicts import PREEMPTED, Book, Said, Verdict, Waits
@@ -55,13 +55,16 @@ class TenantAdmission:
         sent: Mapping[str, float],
         look: Callable[[Key], None],
         clock: Callable[[], float],
+        memory: Memory | None = None,
     ) -> None:
         self.name = name
         self.quotas: tuple[Quota, ...] = ()
         self.book = Book()
         self._sight = Sight(name, pods, links, book=self.book, sent=sent, clock=clock)
         self._accounts = Accounts(name, service, clock=clock)
-        self.gangs = TenantGangs(name, look=self._sight.seen, bounds=service.bounds, expect=self._accounts.expect)
+        self.gangs = TenantGangs(
+            name, look=self._sight.seen, bounds=service.bounds, expect=self._accounts.expect, memory=memory
+        )
         self.unread: set[Key] = set()
         """Pods that are still to be read."""
         self.complete = False
@@ -136,6 +139,8 @@ class TenantAdmission:
             elif seen != self._known.get(member.uid):
                 self._known[member.uid] = seen
                 self.gangs.touch(member.uid)
+                if seen.done:
+                    self.gangs.ended_well(member.uid)
             else:
                 continue
             self._service.poke()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,22 @@ ENDING = replace(PLACED, state=PodState.ENDING, deadline=70.0)
 SUCCEEDED, GONE = Seen(done=True), Seen()
 
 
+class Memory:
+    """Remembers what the test tells it."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, dict[str, str]] = {}
+        self.asked: list[tuple[str, float]] = []
+        self.news: list[str] = []
+
+    def recall(self, group: str, since: float) -> dict[str, str]:
+        self.asked.append((group, since))
+        return self.known.get(group, {})
+
+    def changed(self, namespace: str) -> None:
+        self.news.append(namespace)
+
+
 class Made:
     """One tenant's gangs; `seen` says where members stand, by uid: they wait unless it says otherwise."""
 
@@ -29,7 +46,8 @@ class Made:
         self.seen: dict[str, Seen] = {}
         self.looked: list[str] = []
         self.bounds: Callable[[PoolKey | None], Bounds] = lambda _pool: Bounds(20.0, 60.0)
-        self.gangs = TenantGangs(TENANT, look=self._look, bounds=self._bounds)
+        self.memory = Memory()
+        self.gangs = TenantGangs(TENANT, look=self._look, bounds=self._bounds, memory=self.memory)
         for one in members:
             self.gangs.put(one)
 
@@ -180,6 +198,52 @@ def test_of_those_that_ended_well_not_all_are_remembered(monkeypatch: pytest.Mon
         made.gangs.drop(f"u{rank}", done=True)
 
     assert made.one().minimum == 4
+
+
+def test_who_was_done_before_a_restart_is_not_waited_for() -> None:
+    made = Made(*workers(3, created=100.0)[1:])
+    made.memory.known = {GROUP: {"pod-u0": "", "pod-u1": ""}}
+
+    assert made.one().minimum == 2, "pod-u1 was made once more"
+    made.gangs.touch_all()
+    assert made.one().minimum == 2
+    assert made.memory.asked == [(GROUP, 100.0)], "once is enough"
+
+
+def test_what_a_restart_must_know_is_who_is_done_where_others_are_not() -> None:
+    said = [marks(minimum=3, role="ps" if rank else "worker") for rank in range(3)]
+    made = Made(*[member(f"u{rank}", marks=each) for rank, each in enumerate(said)])
+    assert made.gangs.done_in("default") == {}
+
+    made.seen["u1"] = SUCCEEDED
+    made.gangs.drop("u0", done=True)
+    assert made.gangs.done_in("default") == {GROUP: {"pod-u0": "worker", "pod-u1": "ps"}}
+    assert made.gangs.done_in("other") == {}
+    made.seen["u2"] = SUCCEEDED
+    assert made.gangs.done_in("default") == {}, "nobody waits for them"
+
+
+def test_the_memory_hears_when_somebody_is_done_or_made_once_more() -> None:
+    made = Made(*workers(3))
+    made.gangs.drop("u1")
+    assert made.memory.news == []
+    made.gangs.ended_well("u0")
+    assert made.memory.news == ["default"]
+    made.gangs.drop("u0", done=True)
+    made.gangs.put(workers(3)[1])
+    made.gangs.drop("u1")
+    made.gangs.drop("u2")
+    assert made.memory.news == ["default"] * 5
+
+
+@pytest.mark.parametrize("said", [{"minimum": 1}, {"minimum": 2, "counts_done": True}])
+def test_where_it_does_not_count_who_is_done_nothing_is_remembered(said: dict[str, Any]) -> None:
+    made = Made(*[member(f"u{rank}", marks=marks(**said)) for rank in range(3)])
+    made.gangs.ended_well("u0")
+    made.seen["u0"] = SUCCEEDED
+
+    assert made.memory.news == []
+    assert made.gangs.done_in("default") == {}
 
 
 @pytest.mark.parametrize("deleted", [False, True])

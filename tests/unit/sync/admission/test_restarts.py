@@ -29,9 +29,10 @@ from tests.unit.sync.admission.platform import (
     stranger,
     told,
 )
-from tests.unit.sync.world import COMPUTE_NODE, World, until, world
+from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, until, world
 from vkgateway.arbiter.facts import PodState
 from vkgateway.kube.resources import NAMESPACES, PODS
+from vkgateway.model.names import GANGS_DONE_ANNOTATION
 from vkgateway.sync.marks import EVICTED, RETAKEN
 from vkgateway.sync.tenant import TenantSync
 
@@ -303,6 +304,41 @@ async def test_a_pod_that_was_being_taken_back_is_placed_anew(here: World) -> No
         await until(lambda: here.phase() == "Running")
     assert creations(here) == 2
     assert condition(here, "DisruptionTarget") is None
+
+
+# -- between the end of one pod and that of its gang -------------------------------------------------------------------
+
+
+def written(here: World) -> str:
+    return annotation(here.below.store.get(NAMESPACES, BELOW), GANGS_DONE_ANNOTATION)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_who_ended_well_is_not_waited_for_by_the_next_gateway(here: World, is_deleted: bool) -> None:
+    names = ("one", "two", "three")
+    for name in names:
+        gated(here, name, gpus=2, gang=("train", 3))
+    async with here.gateway():
+        for name in names:
+            await start(here, name)
+        here.end("one")
+        await until(lambda: here.phase("one") == "Succeeded")
+        if is_deleted:
+            here.delete("one", grace=0)
+            await until(lambda: here.compute_pod("one") is None)
+        await until(lambda: written(here))
+        here.end("two", code=1)
+        await until(lambda: here.phase("two") == "Failed")
+        stranger(here, gpus=5)
+        gated(here, "again", gpus=2, gang=("train", 3))
+        await told(here, "WaitingForRoom", "again")
+    async with here.gateway():
+        here.below.store.delete(PODS, "daemon", "default", grace=0)
+        await start(here, "again")
+        assert "one" in written(here)
+        for name in ("again", "three"):
+            here.end(name)
+        await until(lambda: not written(here))
 
 
 # -- between two pods of one gang --------------------------------------------------------------------------------------

@@ -1,0 +1,120 @@
+"""Who is done, as it is written on compute namespaces and read from there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.unit.sync.world import BELOW, TENANT, World, until, world
+from vkgateway.kube.resources import NAMESPACES
+from vkgateway.model.names import GANGS_DONE_ANNOTATION, NAME_ANNOTATION, TENANT_LABEL
+from vkgateway.sync.admission import done as module
+from vkgateway.sync.admission.done import DoneRecords
+from vkgateway.sync.compute import ComputeLink
+
+GROUP = "default/gang/train"
+
+
+class Made:
+    """Records over one compute cluster that holds the tenant's namespace."""
+
+    def __init__(self, here: World, link: ComputeLink) -> None:
+        self.here = here
+        self.now = 1000.9
+        self.wanted: dict[str, dict[str, str]] = {}
+        self.known = True
+        self.records = DoneRecords(
+            TENANT,
+            {"local": link},
+            who=lambda: self,
+            clock=lambda: self.now,
+        )
+
+    @property
+    def gangs(self) -> Made:
+        return self
+
+    def done_in(self, _namespace: str) -> dict[str, dict[str, str]]:
+        return self.wanted
+
+    def written(self) -> str:
+        found = self.here.below.store.get(NAMESPACES, BELOW)
+        return str(found["metadata"]["annotations"].get(GANGS_DONE_ANNOTATION, ""))
+
+
+@pytest.fixture
+async def made(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Made]:
+    monkeypatch.setattr(module, "_GATHER", 0.01)
+    monkeypatch.setattr(module, "_RETRY", 0.05)
+    async with world() as here:
+        metadata = {"name": BELOW, "labels": {TENANT_LABEL: TENANT}, "annotations": {NAME_ANNOTATION: "default"}}
+        here.below.store.create(NAMESPACES, {"metadata": metadata})
+        client = here.below.client("compute")
+        link = ComputeLink("local", client)
+        one = Made(here, link)
+        tasks = [asyncio.create_task(part.run()) for part in (link, one.records)]
+        await until(lambda: link.namespaces.complete)
+        yield one
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await client.close()
+
+
+async def test_it_is_written_read_and_taken_off(made: Made) -> None:
+    made.wanted = {GROUP: {"b": "worker", "a": "worker", "c": "ps"}}
+    made.records.changed("default")
+    await until(made.written)
+
+    pods = {"ps": ["c"], "worker": ["a", "b"]}
+    assert json.loads(made.written()) == {"gang/train": {"at": 1000, "pods": pods}}
+    await until(lambda: made.records.recall(GROUP, 999.0))
+    assert made.records.recall(GROUP, 999.0) == {"a": "worker", "b": "worker", "c": "ps"}
+    assert made.records.recall("default/gang/other", 999.0) == {}
+    assert made.records.recall("elsewhere/gang/train", 999.0) == {}
+    made.wanted = {}
+    made.records.changed("default")
+    await until(lambda: not made.written())
+
+
+async def test_of_a_gang_that_is_younger_nothing_was_written(made: Made) -> None:
+    made.wanted = {GROUP: {"a": ""}}
+    made.records.changed("default")
+    await until(lambda: made.records.recall(GROUP, 999.0))
+
+    assert made.records.recall(GROUP, 1000.0) == {}
+
+
+async def test_nothing_is_written_before_all_is_known_and_what_fails_is_tried_again(made: Made) -> None:
+    made.wanted, made.known = {GROUP: {"a": ""}}, False
+    refused = made.here.below.fail("PATCH", f"/namespaces/{BELOW}", status=500)
+    made.records.changed("default")
+    await asyncio.sleep(0.1)
+    assert not refused.hits
+
+    made.known = True
+    await until(made.written)
+    assert refused.hits
+
+
+async def test_what_is_too_much_for_one_namespace_is_left_out(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST", 100)
+    made.wanted = {f"default/gang/g{number}": {"pod": "worker"} for number in range(9)}
+    made.records.changed("default")
+    await until(made.written)
+
+    assert len(made.written()) <= 100
+    assert list(json.loads(made.written())) == ["gang/g0", "gang/g1"]
+
+
+async def test_what_cannot_be_read_says_nothing(made: Made) -> None:
+    found = made.here.below.store.get(NAMESPACES, BELOW)
+    found = found | {"metadata": found["metadata"] | {"annotations": {NAME_ANNOTATION: "default"}}}
+    found["metadata"]["annotations"][GANGS_DONE_ANNOTATION] = "{"
+    made.here.below.store.update(NAMESPACES, found, name=BELOW)
+    await asyncio.sleep(0.05)
+
+    assert made.records.recall(GROUP, 0.0) == {}

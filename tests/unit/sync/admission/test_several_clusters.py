@@ -1,0 +1,132 @@
+"""A tenant whose pools lie in two compute clusters: whole gangs go where there is room for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.store import ObjectStore
+from tests.unit.sync.admission.platform import bind, gated, is_let_go, let_go, pinned_to, pod, stranger, told
+from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, TENANT, World, compute_node, until
+from vkgateway.arbiter.facts import Quota
+from vkgateway.kube.resources import NAMESPACES, NODES, PODS
+from vkgateway.model.api import Pool
+from vkgateway.sync.admission.arbiter import Arbitration, Settings
+from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.engine import Engine
+from vkgateway.sync.pods.case import Binding
+from vkgateway.sync.tenant import TenantSync
+from vkgateway.translate.context import TenantContext
+
+CLUSTERS = ("local", "east")
+EAST_NODE = "a100.east"
+SELECTOR = {"gpu": "a100"}
+
+
+@dataclass
+class TwoClusters(World):
+    """Pool a100 of `local`, which is liked best, has one node; that of `east` has two."""
+
+    east: FakeApiServer | None = None
+
+    @asynccontextmanager
+    async def gateway(self) -> AsyncIterator[TenantSync]:
+        assert self.east is not None
+        async with AsyncExitStack() as stack:
+            clients = [self.above.client("tenant"), self.below.client("local"), self.east.client("east")]
+            for client in clients:
+                stack.push_async_callback(client.close)
+            links = {name: ComputeLink(name, client) for name, client in zip(CLUSTERS, clients[1:], strict=True)}
+            engine = Engine(workers=8)
+            arbiter = Arbitration(
+                Settings(gather=0.001),
+                links=lambda: links,
+                specs=lambda: {name: (Pool(name="a100", node_selector=SELECTOR),) for name in links},
+                expected=lambda: [TENANT],
+            )
+            sync = TenantSync(
+                TenantContext(name=TENANT, api_host="10.213.0.1", api_port=6443),
+                clients[0],
+                links=dict(links),
+                bindings={NODE: self.binding(links["local"]), EAST_NODE: east_binding(links["east"])},
+                engine=engine,
+                arbiter=arbiter,
+            )
+            for node in (NODE, EAST_NODE):
+                sync.set_limit(node, self.limit | {"nvidia.com/gpu": 16_000})
+            sync.set_quotas([Quota(tenant=TENANT, pool=(name, "a100")) for name in links])
+            parts = [*(link.run() for link in links.values()), sync.run(), engine.run(), arbiter.run()]
+            tasks = [asyncio.create_task(part) for part in parts]
+            try:
+                yield sync
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def east_binding(link: ComputeLink) -> Binding:
+    binding = World.binding(link)
+    return replace(binding, pool=replace(binding.pool, compute_cluster="east", node_name=EAST_NODE))
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[TwoClusters]:
+    async with AsyncExitStack() as stack:
+        above, local, east = [
+            await stack.enter_async_context(FakeApiServer(store=ObjectStore(namespaces_must_exist=True)))
+            for _ in range(3)
+        ]
+        for server in (above, local, east):
+            server.store.create(NAMESPACES, {"metadata": {"name": "default"}})
+        local.store.create(NODES, compute_node(COMPUTE_NODE))
+        for name in ("east-1", "east-2"):
+            east.store.create(NODES, compute_node(name))
+        yield TwoClusters(above, local, east=east)
+
+
+def chosen(here: World, name: str) -> str:
+    """The virtual node that a pod was narrowed to."""
+    return str(pod(here, name)["spec"]["nodeSelector"]["kubernetes.io/hostname"])
+
+
+async def test_a_gang_that_does_not_fit_into_the_first_cluster_starts_in_the_second(here: TwoClusters) -> None:
+    assert here.east is not None
+    for name in ("one", "two"):
+        gated(here, name, gpus=8, gang=("train", 2))
+    async with here.gateway():
+        for name in ("one", "two"):
+            await let_go(here, name)
+            assert chosen(here, name) == EAST_NODE
+            bind(here, name, EAST_NODE)
+        east = here.east.store
+        below = [await until(lambda name=name: east.find(PODS, name, BELOW)) for name in ("one", "two")]  # type: ignore[misc]
+        assert {pinned_to(each) for each in below} == {"east-1", "east-2"}
+        assert here.below.store.find(PODS, "one", BELOW) is None
+
+
+async def test_the_first_cluster_is_taken_as_long_as_it_has_room(here: TwoClusters) -> None:
+    async with here.gateway():
+        for name, node in (("one", NODE), ("two", EAST_NODE)):
+            gated(here, name, gpus=5)
+            await let_go(here, name)
+            assert chosen(here, name) == node
+            bind(here, name, node)
+
+
+async def test_a_gang_is_not_parted_between_clusters_and_starts_where_room_comes_first(here: TwoClusters) -> None:
+    stranger(TwoClusters(here.above, here.east or here.below), gpus=1, node="east-1")
+    for name in ("one", "two"):
+        gated(here, name, gpus=8, gang=("train", 2))
+    async with here.gateway():
+        await told(here, "WaitingForRoom", "one")
+        assert not is_let_go(here, "two")
+        here.below.store.create(NODES, compute_node("local-2"))
+        for name in ("one", "two"):
+            await let_go(here, name)
+            assert chosen(here, name) == NODE

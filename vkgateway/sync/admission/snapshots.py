@@ -1,0 +1,58 @@
+"""What the arbiter is told: everything at one moment, from all tenants and all compute clusters that answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from vkgateway.arbiter.decisions import Hold, HoldCode
+from vkgateway.arbiter.facts import Gang, Plan, PodState, Policy, Pool, Quota, Snapshot
+from vkgateway.model.api import Pool as PoolSpec
+from vkgateway.sync.admission.cluster import ClusterFacts
+from vkgateway.sync.admission.images import all_asked
+from vkgateway.sync.admission.tenant import TenantAdmission
+
+
+def snapshot_of(
+    tenants: Mapping[str, TenantAdmission],
+    clusters: Mapping[str, ClusterFacts],
+    specs: Mapping[str, Iterable[PoolSpec]],
+    *,
+    plans: Mapping[str, Plan],
+    policy: Policy,
+    now: float,
+) -> tuple[Snapshot, list[Hold]]:
+    """The snapshot, and why those wait whom the arbiter cannot judge. `plans` are those of the last cycle."""
+    pools: list[Pool] = []
+    known = sorted(name for name, cluster in clusters.items() if cluster.known)
+    images = all_asked(tenant.gangs.images for tenant in tenants.values())
+    for name in known:
+        pools += clusters[name].pools(specs.get(name, ()), images=images, now=now)
+    gangs: list[Gang] = []
+    holds: list[Hold] = []
+    quotas: list[Quota] = []
+    for name in sorted(tenants):
+        tenant = tenants[name]
+        tenant.gangs.set_plans(plans)
+        tenant.expire(now)
+        found, held = tenant.gangs.gangs()
+        gangs += [*found, *tenant.left_behind()]
+        holds += held
+        quotas += [_left(quota, clusters) for quota in tenant.quotas]
+    away = [gang for gang in gangs if gang.pools and all(pool[0] not in known for pool in gang.pools)]
+    holds += [_unreachable(gang) for gang in away if any(pod.state is PodState.WAITING for pod in gang.pods)]
+    gangs.sort(key=lambda gang: gang.id)
+    return Snapshot(pools=tuple(pools), quotas=tuple(quotas), gangs=tuple(gangs), policy=policy), holds
+
+
+def _left(quota: Quota, clusters: Mapping[str, ClusterFacts]) -> Quota:
+    """What is left of a tenant's limit beside its pods that the arbiter does not place."""
+    cluster = clusters.get(quota.pool[0])
+    taken = cluster.unread(quota.tenant, quota.pool[1]) if cluster is not None else {}
+    if not taken or taken.keys().isdisjoint(quota.limit):
+        return quota
+    return replace(quota, limit={name: amount - taken.get(name, 0) for name, amount in quota.limit.items()})
+
+
+def _unreachable(gang: Gang) -> Hold:
+    return Hold(gang=gang.id, code=HoldCode.ROOM, message="the compute cluster cannot be reached now")
