@@ -8,7 +8,7 @@ import numpy as np
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.facts import Band, Pod
-from vkgateway.arbiter.feasible import hopeless
+from vkgateway.arbiter.feasible import impossible
 from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.forecast import Reservation, earliest
 from vkgateway.arbiter.ledger import Ledger
@@ -63,7 +63,7 @@ class _Step:
             for standing in standings
             if not standing.beyond_limit(ask.tenant, ask.core)
             and not crowds_out(self._ledger, standing, ask, ask.core)
-            and not hopeless(standing, ask)
+            and not impossible(standing, ask)
         ]
         if any(self.start(standing, ask) for standing in pools):
             return

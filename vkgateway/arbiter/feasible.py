@@ -15,7 +15,7 @@ def feasible(standing: Standing, ask: Ask) -> bool:
     return bool(_kept("fits", standing, ask, _fits_empty))
 
 
-def hopeless(standing: Standing, ask: Ask) -> bool:
+def impossible(standing: Standing, ask: Ask) -> bool:
     """Whether it is certain that the gang fits nowhere, whoever goes: its pods are equal, and too many or too large.
 
     Where they are not, the search for a place may find one in a fuller pool that it misses in an emptier one.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.facts import Gang
-from vkgateway.arbiter.feasible import hopeless
+from vkgateway.arbiter.feasible import impossible
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import by_priority
 from vkgateway.arbiter.plans import inside_of, make_room
@@ -47,7 +47,7 @@ def _try(ledger: Ledger, ask: Ask, hopeless: set[tuple[str, int]]) -> None:
     pools = [
         standing
         for standing in ledger.pools(ask)
-        if standing.allows_inside(ask.tenant, ask.core) and not hopeless(standing, ask)
+        if standing.allows_inside(ask.tenant, ask.core) and not impossible(standing, ask)
     ]
     if any(_start(ledger, standing, ask) for standing in pools):
         return

@@ -116,12 +116,12 @@ def _why(ledger: Ledger, ask: Ask) -> tuple[Hold, Standing | None]:
     pools = list(ledger.pools(ask))
     if not pools:
         return _no_pool(ledger, ask), None
-    feasible = [standing for standing in pools if feasible(standing, ask)]
-    if not feasible:
+    could = [standing for standing in pools if feasible(standing, ask)]
+    if not could:
         return _infeasible(ask, pools), None
-    free = [standing for standing in feasible if not standing.beyond_limit(ask.tenant, ask.core)]
+    free = [standing for standing in could if not standing.beyond_limit(ask.tenant, ask.core)]
     if not free:
-        return _quota(ask, ask.core, feasible[0]), feasible[0]
+        return _quota(ask, ask.core, could[0]), could[0]
     for standing in free:
         if (kept := standing.reservation) is not None and kept.gang != ask.gang.id and _fits_now(standing, ask):
             return _reserved(ledger, ask, kept), standing
