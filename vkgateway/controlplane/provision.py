@@ -8,7 +8,7 @@ import datetime
 import enum
 import hashlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from vkgateway.controlplane.layout import admin_kubeconfig
 from vkgateway.controlplane.pki import KeyPair
 from vkgateway.controlplane.plane import Plane, tenant_plane
 from vkgateway.controlplane.ports import Bindable, bindable, choose_port
+from vkgateway.controlplane.serviceranges import ServiceRanges
 from vkgateway.controlplane.store import Record, Store
 from vkgateway.controlplane.templates import Template, Templates, TenantFacts
 from vkgateway.kube import errors, kubeconfig
@@ -80,6 +81,8 @@ class ControlPlane:
     identity: KeyPair
     kubelet_clients: frozenset[str]
     """Fingerprints of the certificates by which its API server calls the kubelet endpoint."""
+    service_range: str = ""
+    """The range of its Services' addresses, if that is its own alone in the platform."""
 
     def client(self, *, max_connections: int = 64) -> Client:
         """Make a client with the gateway's own certificate; the caller closes it."""
@@ -104,6 +107,8 @@ class Provisioner:
 
     `address` is where the API servers listen; `etcd_endpoints` is where they find etcd; `webhooks_at` is the host and
     port of the gateway's endpoint, for those too old to gate pods themselves, and `webhooks_ca` who vouches for it.
+    New tenants' Services get a range of `ranges` each; without it, all have their template's. `taken` may be set to
+    what tells the ranges that none of them may have.
     """
 
     def __init__(
@@ -117,6 +122,7 @@ class Provisioner:
         etcd_endpoints: tuple[str, ...],
         webhooks_at: str = "",
         webhooks_ca: bytes = b"",
+        ranges: ServiceRanges | None = None,
         can_bind: Bindable = bindable,
         connect: Callable[[ControlPlane], Client] = ControlPlane.client,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
@@ -131,6 +137,8 @@ class Provisioner:
         self._etcd_endpoints = etcd_endpoints
         self._webhooks_at = webhooks_at
         self._webhooks_ca = webhooks_ca
+        self._ranges = ranges
+        self.taken: Callable[[], Collection[str]] = tuple
         self._can_bind = can_bind
         self._connect = connect
         self._now = now
@@ -221,19 +229,30 @@ class Provisioner:
             port = await self._port(tenant, kept)
             credentials = kept.credentials if kept else await asyncio.to_thread(Credentials.create, name)
             credentials = credentials.renewed(now=self._now())
-            plane = self._plane(tenant, template, port=port)
+            service_range = kept.service_range if kept else await self._range(name)
+            plane = self._plane(tenant, template, port=port, service_range=service_range)
             record = Record(
                 credentials=credentials,
                 port=port,
                 kubeconfig=kubeconfig.dump(admin_kubeconfig(plane, credentials=credentials)),
                 objects=kept.objects if kept else "",
+                service_range=service_range,
             )
             if kept == record:
                 return record, plane
             saved = await self._store.save(name, record)
-        if saved.port != port:  # another replica was quicker
-            plane = self._plane(tenant, template, port=saved.port)
+        if (saved.port, saved.service_range) != (port, service_range):  # another replica was quicker
+            plane = self._plane(tenant, template, port=saved.port, service_range=saved.service_range)
         return saved, plane
+
+    async def _range(self, tenant: str) -> str:
+        """Choose a new tenant's range; "" where it has its template's. It stays for good, as API servers want it."""
+        if self._ranges is None:
+            return ""
+        found = self._ranges.choose(tenant, given=await self._store.ranges(), taken=self.taken())
+        if not found:
+            _log.warning("no range of Services' addresses is free; the template's is used", tenant=tenant)
+        return found
 
     async def _port(self, tenant: Tenant, kept: Record | None) -> int:
         wanted = tenant.spec.api_server.port
@@ -247,14 +266,14 @@ class Provisioner:
             can_bind=self._can_bind,
         )
 
-    def _plane(self, tenant: Tenant, template: Template, *, port: int) -> Plane:
+    def _plane(self, tenant: Tenant, template: Template, *, port: int, service_range: str = "") -> Plane:
         return tenant_plane(
             tenant.metadata.name,
             address=self._address,
             port=port,
             etcd_endpoints=self._etcd_endpoints,
             subject_alt_names=tenant.spec.api_server.subject_alt_names,
-            service_cidr=template.service_cidr,
+            service_cidr=service_range or template.service_cidr,
             kubernetes_version=tenant.spec.kubernetes_version,
             webhooks_at=self._webhooks_at,
             tuning=template.tuning,
@@ -342,4 +361,5 @@ def _control_plane(plane: Plane, record: Record, kubelet_clients: frozenset[str]
         ca=record.credentials.ca.cert_pem,
         identity=record.credentials.gateway(),
         kubelet_clients=kubelet_clients,
+        service_range=record.service_range,
     )

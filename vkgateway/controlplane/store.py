@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import ipaddress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,6 +20,8 @@ from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL, tenant_secret_
 from vkgateway.model.objects import Meta
 
 PORT_KEY = "port"
+RANGE_KEY = "service-range"
+"""Key of the range of a tenant's Services; tenants that have none of their own lack it."""
 KUBECONFIG_KEY = "kubeconfig"
 """Key of the admin's kubeconfig in a tenant's Secret."""
 _OBJECTS_ANNOTATION = "vkgateway.io/objects"
@@ -33,13 +36,15 @@ class BrokenCredentials(VkgatewayError):  # noqa: N818 - named by the reason
 class Record:
     """What is kept of a tenant: its credentials, the port of its API server, the kubeconfig handed out.
 
-    `objects` is a digest of the objects that it was born with, empty until it has been.
+    `objects` is a digest of the objects that it was born with, empty until it has been. `service_range` is the range of
+    its Services' addresses, if that is its own alone.
     """
 
     credentials: Credentials
     port: int
     kubeconfig: str = field(default="", repr=False)
     objects: str = ""
+    service_range: str = ""
 
 
 class Store(Protocol):
@@ -56,6 +61,9 @@ class Store(Protocol):
 
     async def ports(self) -> dict[int, str]:
         """Tell which ports are given to which tenant."""
+
+    async def ranges(self) -> dict[str, str]:
+        """Tell which ranges of Services' addresses are given to which tenant."""
 
 
 class _Secret(msgspec.Struct):
@@ -107,14 +115,29 @@ class SecretStore:
     async def ports(self) -> dict[int, str]:
         """Tell which ports are given to which tenant, by the Secrets there are."""
         given: dict[int, str] = {}
+        for tenant, port in (await self._all(PORT_KEY)).items():
+            with contextlib.suppress(ValueError):
+                given[int(port)] = tenant
+        return given
+
+    async def ranges(self) -> dict[str, str]:
+        """Tell which ranges of Services' addresses are given to which tenant, by the Secrets there are."""
+        given: dict[str, str] = {}
+        for tenant, cidr in (await self._all(RANGE_KEY)).items():
+            with contextlib.suppress(ValueError):
+                given[str(ipaddress.ip_network(cidr))] = tenant
+        return given
+
+    async def _all(self, key: str) -> dict[str, str]:
+        """What tenants have under a key, by tenant; those that lack it, or hold something unreadable, are left out."""
+        found: dict[str, str] = {}
         pages = self._client.pages(SECRETS, namespace=self._namespace, label_selector=TENANT_LABEL)
         async for page in pages:
             for item in page.items:
                 secret = _decode(item)
                 with contextlib.suppress(KeyError, ValueError):
-                    port = int(base64.b64decode(secret.data[PORT_KEY]))
-                    given[port] = secret.metadata.labels[TENANT_LABEL]
-        return given
+                    found[secret.metadata.labels[TENANT_LABEL]] = base64.b64decode(secret.data[key]).decode()
+        return found
 
     async def _create(self, secret: dict[str, Any]) -> None:
         try:
@@ -133,6 +156,7 @@ class SecretStore:
                 port=int(files[PORT_KEY]),
                 kubeconfig=files.get(KUBECONFIG_KEY, b"").decode(),
                 objects=secret.metadata.annotations.get(_OBJECTS_ANNOTATION, ""),
+                service_range=files.get(RANGE_KEY, b"").decode(),
             )
         except KeyError as error:
             raise BrokenCredentials(f"Secret {name} lacks the key {error.args[0]!r}", hint=_HINT) from error
@@ -150,6 +174,8 @@ def _secret(tenant: str, record: Record) -> dict[str, Any]:
         PORT_KEY: str(record.port).encode(),
         KUBECONFIG_KEY: record.kubeconfig.encode(),
     }
+    if record.service_range:
+        files[RANGE_KEY] = record.service_range.encode()
     return {
         "metadata": {
             "name": tenant_secret_name(tenant),

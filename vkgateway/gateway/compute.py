@@ -36,6 +36,7 @@ from vkgateway.model.api import ComputeCluster, ComputeClusterStatus
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.names import GROUP
 from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.ownrange import look_at_ranges
 
 log = structlog.get_logger(__name__)
 
@@ -142,6 +143,10 @@ class ComputeController:
         if attached is None or facts is None or not facts.governed:
             return []
         return held_inside(attached.link.pods.items.values(), key, facts.unit)
+
+    def networks(self) -> list[str]:
+        """The ranges of Services and pods in all compute clusters, as far as they are known."""
+        return [cidr for attached in self._attached.values() for cidr in attached.link.networks()]
 
     def tenants_changed(self) -> None:
         """Tenants came, went or changed: their guarantees are told in the statuses."""
@@ -277,6 +282,7 @@ class ComputeController:
     async def _prepare(self, attached: _Attached) -> None:
         client = attached.link.client
         await prerequisites.ensure(client)
+        await look_at_ranges(attached.link)
         answer = await client.request("GET", _VERSION_PATH)
         attached.version = msgspec.json.decode(answer, type=_Version).git_version
         attached.prepare_due = self._monotonic() + PREPARE_SECONDS

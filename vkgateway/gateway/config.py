@@ -109,6 +109,23 @@ class Names(_Section, frozen=True):
     ] = ""
 
 
+class Services(_Section, frozen=True):
+    """Addresses of tenants' Services."""
+
+    range: Annotated[
+        str,
+        Meta(
+            description="From this range each new tenant gets one of its own, which compute clusters get too, as a "
+            "ServiceCIDR; so a Service's address is the same above and below. Nothing else may be reached at these "
+            "addresses from compute nodes. Empty: tenants have their template's range, and other addresses below."
+        ),
+    ] = "10.160.0.0/11"
+    tenant_prefix: Annotated[
+        Count,
+        Meta(description="Length of the prefix of a tenant's range: 20 is room for 4,094 Services, 28 for 14."),
+    ] = 20
+
+
 class Arbiter(_Section, frozen=True):
     """Who runs, who waits and who is evicted."""
 
@@ -178,6 +195,7 @@ class Config(_Section, frozen=True):
     sync: Sync = Sync()
     nodes: Nodes = Nodes()
     names: Names = Names()
+    services: Services = Services()
     arbiter: Arbiter = Arbiter()
     observability: Observability = Observability()
     logging: Logging = Logging()

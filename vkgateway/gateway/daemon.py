@@ -77,6 +77,7 @@ async def _work(settings: Config) -> None:
         gateway = Gateway(
             settings, management=management, planes=planes, name_servers=planes.names, tls=tls, address=address
         )
+        planes.avoid(gateway.computes.networks)
         await gateway.run()
 
 

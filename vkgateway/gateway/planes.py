@@ -23,6 +23,8 @@ class Access:
     host: str
     port: int
     ca: bytes = b""
+    service_range: str = ""
+    """The range of its Services' addresses, if no other tenant has it."""
     kubelet_clients: frozenset[str] = frozenset()
     """Fingerprints of the certificates by which it may call the kubelet endpoint; without any, by every one of its
     name.

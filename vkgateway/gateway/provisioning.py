@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import os
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -20,9 +20,10 @@ from vkgateway.controlplane.layout import Authorities
 from vkgateway.controlplane.names import NameProcesses
 from vkgateway.controlplane.pki import Authority
 from vkgateway.controlplane.provision import ControlPlane, Provisioner, Step
+from vkgateway.controlplane.serviceranges import ServiceRanges
 from vkgateway.controlplane.store import SecretStore
 from vkgateway.controlplane.templates import SHIPPED, Templates
-from vkgateway.gateway.config import Config, ControlPlanes, Datastore
+from vkgateway.gateway.config import Config, ControlPlanes, Datastore, Services
 from vkgateway.gateway.names import ProcessNameServers
 from vkgateway.gateway.planes import Access, OnStep
 from vkgateway.kube.client import Client
@@ -72,6 +73,10 @@ class ProvisionedPlanes:
         """See `planes.ControlPlanes`."""
         return self._templates.names()
 
+    def avoid(self, taken: Callable[[], Collection[str]]) -> None:
+        """Give no tenant a range of addresses that overlaps one of those that `taken` tells."""
+        self._provisioner.taken = taken
+
     async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> Access:
         """See `planes.ControlPlanes`."""
         plane = await self._provisioner.provision(tenant, on_step=lambda step: on_step(step.value, SENTENCES[step]))
@@ -93,6 +98,7 @@ class ProvisionedPlanes:
             host=plane.address,
             port=plane.port,
             ca=plane.ca,
+            service_range=plane.service_range,
             kubelet_clients=plane.kubelet_clients,
         )
 
@@ -136,6 +142,7 @@ async def provisioned(
             etcd_endpoints=datastore.endpoints,
             webhooks_at=_webhooks_at(address, settings.kubelet.port),
             webhooks_ca=kubelet_authority.cert_pem,
+            ranges=_ranges(settings.services),
         )
         names = None
         if settings.names.forwarder:
@@ -242,6 +249,10 @@ class Versions:
             )
             self._programs[version] = Programs(resolver)
         return self._programs[version]
+
+
+def _ranges(settings: Services) -> ServiceRanges | None:
+    return ServiceRanges.parse(settings.range, prefix=settings.tenant_prefix) if settings.range else None
 
 
 def _webhooks_at(address: str, port: int) -> str:

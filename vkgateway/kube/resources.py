@@ -51,6 +51,7 @@ RESOURCE_QUOTAS = Resource("api/v1", "resourcequotas", "ResourceQuota")
 LIMIT_RANGES = Resource("api/v1", "limitranges", "LimitRange")
 LEASES = Resource("apis/coordination.k8s.io/v1", "leases", "Lease")
 NETWORK_POLICIES = Resource("apis/networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
+SERVICE_CIDRS = Resource("apis/networking.k8s.io/v1", "servicecidrs", "ServiceCIDR", namespaced=False)
 PRIORITY_CLASSES = Resource("apis/scheduling.k8s.io/v1", "priorityclasses", "PriorityClass", namespaced=False)
 RUNTIME_CLASSES = Resource("apis/node.k8s.io/v1", "runtimeclasses", "RuntimeClass", namespaced=False)
 STORAGE_CLASSES = Resource("apis/storage.k8s.io/v1", "storageclasses", "StorageClass", namespaced=False)
@@ -87,6 +88,7 @@ KNOWN: dict[tuple[str, str], Resource] = {
         LIMIT_RANGES,
         LEASES,
         NETWORK_POLICIES,
+        SERVICE_CIDRS,
         PRIORITY_CLASSES,
         RUNTIME_CLASSES,
         STORAGE_CLASSES,

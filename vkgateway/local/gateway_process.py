@@ -22,6 +22,7 @@ NAME = "gateway"
 _LOOPBACK = "127.0.0.1"
 # Long enough to be seen, short enough to be watched.
 _NOTICE_SECONDS = 5.0
+_TENANT_PREFIX = 24
 # Before the clusters that it works for, so that it does not see them vanish.
 _STOP_RANK = 95
 
@@ -48,6 +49,7 @@ def settings(
             supervisor_socket=str(SupervisorPaths(paths.data_dir).socket),
         ),
         names=config.Names(forwarder="" if record.real_node_why_not else Network(record.number).forwarder),
+        services=config.Services(range=Network(record.number).tenant_services, tenant_prefix=_TENANT_PREFIX),
         arbiter=config.Arbiter(
             notice_seconds=_NOTICE_SECONDS,
             decision_log=str(paths.arbiter / "decisions.jsonl"),

@@ -110,6 +110,7 @@ class NodeSpecView(msgspec.Struct, kw_only=True, rename="camel"):
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
+    pod_cidrs: tuple[str, ...] = msgspec.field(default=(), name="podCIDRs")
 
 
 class NodeStatusView(msgspec.Struct, kw_only=True, rename="camel"):

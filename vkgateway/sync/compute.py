@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -29,6 +29,7 @@ from vkgateway.sync.marks import TOKEN_OF
 from vkgateway.sync.nodeviews import decode_node
 from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod
 from vkgateway.sync.strangers import FIELD_SELECTOR, LABEL_SELECTOR, StrangerView, decode_stranger
+from vkgateway.translate.netpolicies import PolicyView
 from vkgateway.translate.poolnodes import PoolNodes, in_pool
 from vkgateway.translate.services import MANAGED_BY_LABEL, OUR_SLICES, ServiceView, SliceView
 from vkgateway.translate.storage.views import ClaimView, ClassView, decode_claim, decode_class
@@ -52,12 +53,14 @@ AnyReflector = (
     | Reflector[SliceView]
     | Reflector[ClaimView]
     | Reflector[ClassView]
+    | Reflector[PolicyView]
 )
 
 decode_object = msgspec.json.Decoder(ObjectView).decode
 decode_namespace = msgspec.json.Decoder(NamespaceView).decode
 decode_service = msgspec.json.Decoder(ServiceView).decode
 decode_slice = msgspec.json.Decoder(SliceView).decode
+decode_policy = msgspec.json.Decoder(PolicyView).decode
 
 
 class Listener(Protocol):
@@ -76,7 +79,10 @@ class Listener(Protocol):
         """The compute Service, or a slice of ours, that stands for a tenant's of this key appeared, changed or went."""
 
     def compute_services_known(self) -> None:
-        """All Services and slices of ours are known: look at them again."""
+        """All Services, slices and network policies of ours are known: look at them again."""
+
+    def compute_policy_changed(self, namespace: str) -> None:
+        """A network policy in the compute namespace of a tenant namespace appeared, changed or went."""
 
     def compute_names_changed(self) -> None:
         """What of ours stands in the gateway's own namespace for the tenant appeared, changed or went."""
@@ -106,6 +112,8 @@ class ComputeLink:
         self.client = client
         self.reachable = False
         self.why_unreachable = "not connected yet"
+        self.service_ranges: Sequence[str] = ()
+        """The ranges of its Services' addresses, as they were looked at last."""
         self.on_nodes_changed: list[Callable[[], None]] = []
         self.on_reachable_changed: list[Callable[[], None]] = []
         self.on_pod_changed: list[Callable[[ComputePodView | None, ComputePodView | None], None]] = []
@@ -193,6 +201,14 @@ class ComputeLink:
             on_complete=self._storage_known,
         )
         self._claims: dict[str, dict[str, Key]] = defaultdict(dict)
+        self.policies: Reflector[PolicyView] = Reflector(
+            client,
+            resources.NETWORK_POLICIES,
+            decode=decode_policy,
+            on_change=self._policy_changed,
+            label_selector=ours,
+            on_complete=self._services_completed,
+        )
         self.events: Reflector[EventView] = Reflector(
             client, resources.EVENTS, decode=decode_event, on_change=self._event_changed, field_selector=SELECTOR
         )
@@ -261,6 +277,11 @@ class ComputeLink:
         """The storage classes that there are."""
         return [name for _, name in self.classes.items]
 
+    def networks(self) -> list[str]:
+        """The ranges of its Services' and pods' addresses, as far as they are known."""
+        pods = (cidr for node in self.nodes.items.values() for cidr in node.spec.pod_cidrs)
+        return list(dict.fromkeys((*self.service_ranges, *pods)))
+
     def copies_of(self, tenant: str, kind: CopyKind) -> Iterator[Key]:
         """Namespace and name, in the tenant, of everything that a copy is here of."""
         for view in list(self.copies[kind].items.values()):
@@ -275,6 +296,11 @@ class ComputeLink:
     def namespaces_of(self, tenant: str) -> list[NamespaceView]:
         """The compute namespaces that belong to a tenant."""
         return [view for view in self.namespaces.items.values() if namespace_owner(view) == tenant]
+
+    def policy_namespaces(self, tenant: str) -> set[str]:
+        """The tenant namespaces in whose compute namespaces there are network policies of ours."""
+        views = self.policies.items.values()
+        return {source_key(view.metadata)[0] for view in views if owned_by(tenant, view.metadata)}
 
     def events_of(self, tenant: str) -> list[Key]:
         """Where the events in a tenant's compute namespaces are found."""
@@ -302,6 +328,7 @@ class ComputeLink:
         yield "endpointslices", self.slices
         yield "claims", self.claims
         yield "classes", self.classes
+        yield "networkpolicies", self.policies
         yield "events", self.events
 
     def _completed(self) -> None:
@@ -405,6 +432,14 @@ class ComputeLink:
         view = new or old
         assert view is not None
         self._tell_service(view.metadata, view.service)
+
+    def _policy_changed(self, old: PolicyView | None, new: PolicyView | None) -> None:
+        view = new or old
+        assert view is not None
+        tenant = view.metadata.labels.get(TENANT_LABEL, "")
+        listener = self._listeners.get(tenant)
+        if listener is not None and owned_by(tenant, view.metadata):
+            listener.compute_policy_changed(view.metadata.annotations[NAMESPACE_ANNOTATION])
 
     def _tell_service(self, metadata: Meta, name: str) -> None:
         tenant = metadata.labels.get(TENANT_LABEL, "")

@@ -18,8 +18,14 @@ from vkgateway.model.objects import Meta, ObjectView
 
 log = structlog.get_logger(__name__)
 
-About = Literal["Pod", "Service", "PersistentVolumeClaim"]
+About = Literal["Pod", "Service", "PersistentVolumeClaim", "NetworkPolicy"]
 """The kind of what an event is about."""
+_API_VERSIONS: Final[dict[About, str]] = {
+    "Pod": "v1",
+    "Service": "v1",
+    "PersistentVolumeClaim": "v1",
+    "NetworkPolicy": "networking.k8s.io/v1",
+}
 Severity = Literal["Normal", "Warning"]
 
 _REMEMBERED: Final = 4096
@@ -40,7 +46,7 @@ class _Series:
 
 
 class EventRecorder:
-    """Writes Events about pods, Services and claims; losing one is logged, and never stops the work it tells of."""
+    """Writes Events about what a tenant has; losing one is logged, and never stops the work that it tells of."""
 
     def __init__(self, client: Client, *, clock: Callable[[], float]) -> None:
         self._client = client
@@ -56,7 +62,7 @@ class EventRecorder:
         kind: Severity = "Warning",
         about: About = "Pod",
     ) -> None:
-        """Tell something of one of these, at most once in half a minute for the same words.
+        """Tell something of an object, at most once in half a minute for the same words.
 
         `reason` is a CamelCase word, `message` a sentence for the tenant's admin; it is cut at 1,024 characters.
         """
@@ -84,7 +90,7 @@ class EventRecorder:
             "kind": "Event",
             "metadata": {"generateName": f"{metadata.name[:200]}.", "namespace": metadata.namespace},
             "involvedObject": {
-                "apiVersion": "v1",
+                "apiVersion": _API_VERSIONS[sort[1]],
                 "kind": sort[1],
                 "namespace": metadata.namespace,
                 "name": metadata.name,

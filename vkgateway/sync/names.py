@@ -12,14 +12,18 @@ import structlog
 
 from vkgateway.kube import errors
 from vkgateway.sync.compute import ComputeLink
-from vkgateway.sync.ownservices import Endpoint, OwnService, Port
-from vkgateway.sync.services import Services
+from vkgateway.sync.ownrange import OwnRange
+from vkgateway.sync.ownservices import Endpoint, OwnService, Port, remove_own_service
+from vkgateway.sync.services import KUBERNETES, Services
 from vkgateway.translate.context import TenantContext
 
 log = structlog.get_logger(__name__)
 
 _DNS_PORTS: Final = (Port("dns", "UDP", 53), Port("dns-tcp", "TCP", 53))
 _API_PORTS: Final = (Port("https", "TCP", 443),)
+_API_NUMBER: Final = 1
+_DNS_NUMBER: Final = 10
+"""Their places in the tenant's own range: the first is where its API server puts the Service `kubernetes`."""
 _REFUSED_FOR: Final = 60.0
 """Seconds for which a compute cluster that refused is not asked again by each pod."""
 
@@ -48,21 +52,32 @@ class Names:
     """
 
     def __init__(
-        self, tenant: TenantContext, servers: NameServers | None, services: Services, *, wake: Callable[[], None]
+        self,
+        tenant: TenantContext,
+        servers: NameServers | None,
+        services: Services,
+        *,
+        own_range: OwnRange,
+        wake: Callable[[], None],
     ) -> None:
         self.tenant = tenant
         self._servers = servers
         self._services = services
         self._wake = wake
-        self._dns = _dns_service(tenant.name)
-        self._api = _api_service(tenant.name)
+        self._dns = OwnService(_dns_name(tenant.name), _DNS_PORTS, own_range=own_range, number=_DNS_NUMBER)
+        self._api = OwnService(_api_name(tenant.name), _API_PORTS, own_range=own_range, number=_API_NUMBER)
         self._refused: dict[str, float] = {}
         """By compute cluster that refused them, when to try again, in seconds of the event loop's clock."""
 
     @property
     def served(self) -> bool:
         """Whether anybody answers for tenants' names at all."""
-        return self._servers is not None and self._servers.forwarder is not None
+        return self._forwarder is not None
+
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to be made in compute clusters: who answers, or the address of the API server."""
+        return self.served or bool(self.tenant.service_range)
 
     async def seen_from(self, link: ComputeLink) -> TenantContext:
         """Return the tenant as its pods in a compute cluster must know it: who answers for names, where its server is.
@@ -70,16 +85,16 @@ class Names:
         Raises ApiError where the cluster cannot be asked now; what it refuses for good leaves pods with their node's
         resolver.
         """
-        if self._servers is None or self._servers.forwarder is None:
+        if not self.active:
             return self.tenant
         dns, api = self._dns.found(link), self._api.found(link)
-        if dns is not None and api is not None:
-            return self._with(dns.cluster_ip, api.cluster_ip)
+        if api is not None and (dns is not None or not self.served):
+            return self._with(dns.cluster_ip if dns is not None else "", api.cluster_ip)
         now = asyncio.get_running_loop().time()
         if self._refused.get(link.name, now) > now:
             return self.tenant
         try:
-            nameserver = await self._dns.ensure(link, to=self._servers.forwarder)
+            nameserver = await self._dns.ensure(link, to=self._forwarder) if self._forwarder is not None else ""
             api_service = await self._api.ensure(link, to=self._server) if _is_address(self._server.address) else ""
         except errors.ApiError as error:
             if error.transient:
@@ -94,34 +109,48 @@ class Names:
     def _with(self, nameserver: str, api_service: str) -> TenantContext:
         return replace(self.tenant, dns_servers=(nameserver,) if nameserver else (), api_service=api_service)
 
+    def resolvers(self, link: ComputeLink) -> list[tuple[str, int]]:
+        """Where questions for names end in a compute cluster: at the forwarder, and at who answers there now."""
+        first = [self._forwarder] if self._forwarder is not None else []
+        return sorted({*first, *self._dns.leads_to(link)})
+
     async def refresh(self, links: Mapping[str, ComputeLink]) -> None:
         """Have the right server answer, with the right addresses, wherever pods of the tenant may ask."""
         for link in links.values():
-            if not self.served or not link.services_trusted:
+            if not self.active or not link.services_trusted:
                 continue
             await self._api.lead(link, to=self._server)
             # As long as it is not known what Services there are, whoever answers goes on.
-            if self._services.complete and (self._dns.found(link) is not None or link.name in self._dns.given):
+            if (
+                self.served
+                and self._services.complete
+                and (self._dns.found(link) is not None or link.name in self._dns.given)
+            ):
                 await self._dns.lead(link, to=await self._answering(link))
 
     @property
     def _server(self) -> Endpoint:
         return Endpoint(self.tenant.api_host, self.tenant.api_port)
 
+    @property
+    def _forwarder(self) -> Endpoint | None:
+        return self._servers.forwarder if self._servers is not None else None
+
     async def _answering(self, link: ComputeLink) -> Endpoint:
         assert self._servers is not None
-        forwarder = self._servers.forwarder
-        assert forwarder is not None
+        assert self._forwarder is not None
         if not self._services.own():
             # One that runs already is left running: it may be needed again, and costs little.
-            return forwarder
+            return self._forwarder
         return await self._servers.serve(self.tenant.name, link.name, self._told(link))
 
     def _told(self, link: ComputeLink) -> dict[str, str]:
         """The Services whose address below is another than above: those are the ones to be told."""
         domain = self.tenant.cluster_domain
         found: dict[str, str] = {}
-        if (api := self._api.found(link)) is not None:
+        kubernetes = self._services.above.items.get(KUBERNETES)
+        shown = kubernetes.cluster_ip if kubernetes is not None else ""
+        if (api := self._api.found(link)) is not None and api.cluster_ip != shown:
             found[f"kubernetes.default.svc.{domain}"] = api.cluster_ip
         for (namespace, name), above in self._services.own().items():
             below = self._services.below(link, (namespace, name))
@@ -153,16 +182,16 @@ class Names:
 
 async def remove_names(link: ComputeLink, tenant: str) -> None:
     """Remove what `Names` made in a compute cluster for a tenant that goes. Repeatable; raises ApiError."""
-    for service in (_dns_service(tenant), _api_service(tenant)):
-        await service.remove(link)
+    for name in (_dns_name(tenant), _api_name(tenant)):
+        await remove_own_service(link, tenant, name)
 
 
-def _dns_service(tenant: str) -> OwnService:
-    return OwnService(tenant, f"dns-{tenant}", _DNS_PORTS)
+def _dns_name(tenant: str) -> str:
+    return f"dns-{tenant}"
 
 
-def _api_service(tenant: str) -> OwnService:
-    return OwnService(tenant, f"api-{tenant}", _API_PORTS)
+def _api_name(tenant: str) -> str:
+    return f"api-{tenant}"
 
 
 def _is_address(host: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from hashlib import blake2b
 
 import msgspec
@@ -22,6 +22,10 @@ from vkgateway.translate.namespaces import namespace_objects
 log = structlog.get_logger(__name__)
 
 
+FencePolicies = Callable[[ComputeLink, str, str], Awaitable[list[Object]]]
+"""Compute cluster, tenant namespace and its UID to the network policies that belong in the compute namespace."""
+
+
 class Namespaces:
     """Keeps one tenant's compute namespaces in all its compute clusters.
 
@@ -29,8 +33,9 @@ class Namespaces:
     not write all of that again before the first pod.
     """
 
-    def __init__(self, tenant: TenantContext) -> None:
+    def __init__(self, tenant: TenantContext, *, policies: FencePolicies) -> None:
         self.tenant = tenant
+        self._policies = policies
         self._made: dict[tuple[str, str], str] = {}
         """Compute cluster and UID of the tenant namespaces whose compute namespaces are complete, with the pod security
         level that they were made for."""
@@ -54,7 +59,7 @@ class Namespaces:
                 self._check(existing, uid)
             if not self._is_made(link, uid) or existing is None:
                 level = self.tenant.pod_security
-                objects = namespace_objects(self.tenant, namespace, uid)
+                objects = await self._objects(link, namespace, uid)
                 doubted = (link.name, uid) in self._doubted
                 if (
                     doubted
@@ -75,7 +80,7 @@ class Namespaces:
         """Make again what somebody may have deleted or changed in a compute namespace that is there."""
         name = compute_namespace(self.tenant.name, namespace)
         async with self._locks[link.name, name]:
-            await self._make(link, name, uid, namespace_objects(self.tenant, namespace, uid))
+            await self._make(link, name, uid, await self._objects(link, namespace, uid))
 
     async def remove(self, link: ComputeLink, existing: NamespaceView) -> None:
         """Delete a compute namespace; what is in it ends by the usual way of its kind."""
@@ -87,6 +92,10 @@ class Namespaces:
                 await link.client.delete(resources.NAMESPACES, existing.metadata.name, uid=existing.metadata.uid)
             except (errors.NotFound, errors.Conflict):
                 return
+
+    async def _objects(self, link: ComputeLink, namespace: str, uid: str) -> list[Object]:
+        policies = await self._policies(link, namespace, uid)
+        return namespace_objects(self.tenant, namespace, uid, policies=policies)
 
     def _is_made(self, link: ComputeLink, uid: str) -> bool:
         return self._made.get((link.name, uid)) == self.tenant.pod_security
@@ -134,5 +143,9 @@ def _uid(namespace: NamespaceView) -> str:
 
 
 def _fence(objects: Iterable[Object]) -> str:
-    """A short word for what fences a namespace in: another where anything of that is other."""
-    return blake2b(msgspec.json.encode(list(objects)), digest_size=12).hexdigest()
+    """A short word for what fences a namespace in: another where anything of that is other.
+
+    Network policies follow what the tenant says, and are looked at by themselves.
+    """
+    lasting = [document for document in objects if document["kind"] != "NetworkPolicy"]
+    return blake2b(msgspec.json.encode(lasting), digest_size=12).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,8 +11,9 @@ import structlog
 from vkgateway.kube import errors, resources
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.model.objects import Meta, Object
-from vkgateway.sync.compute import ComputeLink, decode_service, decode_slice
-from vkgateway.sync.services import slice_text, text_of
+from vkgateway.sync.compute import ComputeLink, decode_service
+from vkgateway.sync.ownrange import OwnRange, refused_address
+from vkgateway.sync.slices import write_slice
 from vkgateway.translate.services import MANAGED_BY_LABEL, OUR_SLICES, SERVICE_NAME_LABEL, ServiceView, owner_reference
 
 log = structlog.get_logger(__name__)
@@ -33,12 +35,17 @@ class Port(NamedTuple):
 
 
 class OwnService:
-    """One such Service of one tenant, in the gateway's namespace of each compute cluster; made on first need."""
+    """One such Service of one tenant, in the gateway's namespace of each compute cluster; made on first need.
 
-    def __init__(self, tenant: str, name: str, ports: Sequence[Port]) -> None:
-        self._tenant = tenant
+    Where the tenant has a range of its own there, its address is that of this `number` in it.
+    """
+
+    def __init__(self, name: str, ports: Sequence[Port], *, own_range: OwnRange, number: int) -> None:
         self._name = name
         self._ports = tuple(ports)
+        self._range = own_range
+        self._number = number
+        self._making = asyncio.Lock()
         self._made: dict[str, ServiceView] = {}
         """By compute cluster, what was just made and the watch has not shown yet."""
         self.given: dict[str, str] = {}
@@ -54,8 +61,17 @@ class OwnService:
 
     async def ensure(self, link: ComputeLink, *, to: Endpoint) -> str:
         """Return its address, "" where its name is somebody else's; a new one leads `to` there. Raises ApiError."""
-        found = self.found(link) or await self._make(link, to)
+        async with self._making:
+            found = self.found(link) or await self._make(link, to)
         return found.cluster_ip if found is not None else ""
+
+    def leads_to(self, link: ComputeLink) -> list[Endpoint]:
+        """Where it leads, as the watch has it."""
+        found = link.slices.items.get((SYSTEM_NAMESPACE, self._name))
+        if found is None or not self._is_own(found.metadata):
+            return []
+        addresses = [address for endpoint in found.endpoints or () for address in endpoint.get("addresses") or ()]
+        return sorted({Endpoint(address, port["port"]) for address in addresses for port in found.ports or ()})
 
     async def lead(self, link: ComputeLink, *, to: Endpoint) -> None:
         """Have the Service lead to a server, if it is there, or was: what somebody deleted gets its old address back.
@@ -64,12 +80,13 @@ class OwnService:
         """
         found = self.found(link)
         if found is None and link.name in self.given:
-            found = await self._make(link, to)
+            async with self._making:
+                found = self.found(link) or await self._make(link, to)
         if found is not None:
             await self._lead(link, found.metadata, to)
 
     def _ours(self, link: ComputeLink, found: ServiceView) -> ServiceView | None:
-        if found.metadata.labels.get(TENANT_LABEL) != self._tenant or not found.cluster_ip:
+        if not self._is_own(found.metadata) or not found.cluster_ip:
             return None
         self.given[link.name] = found.cluster_ip
         return found
@@ -77,57 +94,65 @@ class OwnService:
     async def _make(self, link: ComputeLink, to: Endpoint) -> ServiceView | None:
         ports = [{"name": port.name, "protocol": port.protocol, "port": port.number} for port in self._ports]
         spec: dict[str, Any] = {"type": "ClusterIP", "ports": ports}
-        if link.name in self.given:
-            spec["clusterIP"] = self.given[link.name]
         document = {"apiVersion": "v1", "kind": "Service", "metadata": self._metadata(), "spec": spec}
         try:
-            answer = await link.client.create(resources.SERVICES, document, namespace=SYSTEM_NAMESPACE)
+            answer = await self._create(link, document)
         except errors.AlreadyExists:
             answer = await link.client.get(resources.SERVICES, self._name, namespace=SYSTEM_NAMESPACE)
         service = self._ours(link, decode_service(answer))
         if service is None:
-            log.warning("the Service's name is taken", tenant=self._tenant, compute=link.name, name=self._name)
+            log.warning("the Service's name is taken", compute=link.name, name=self._name)
             return None
         await self._lead(link, service.metadata, to, only_new=True)
         self._made[link.name] = service
         return service
 
+    async def _create(self, link: ComputeLink, document: Object) -> bytes:
+        address = self.given.get(link.name)
+        if not address and await self._range.ensure(link):
+            address = self._range.address(self._number)
+        if address:
+            addressed = document | {"spec": {**document["spec"], "clusterIP": address}}
+            try:
+                return await link.client.create(resources.SERVICES, addressed, namespace=SYSTEM_NAMESPACE)
+            except errors.Invalid as error:
+                # Perhaps by the Service itself: addresses are looked at before names.
+                refused_address(link, error, self._range)
+        made = await link.client.create(resources.SERVICES, document, namespace=SYSTEM_NAMESPACE)
+        if address:
+            log.warning("the address is taken", compute=link.name, name=self._name, address=address)
+        return made
+
     async def _lead(self, link: ComputeLink, service: Meta, to: Endpoint, *, only_new: bool = False) -> None:
         """Write the slice, unless it says so; with `only_new` only where there is none."""
-        content: Object = {
+        metadata = self._metadata()
+        metadata["labels"] |= {SERVICE_NAME_LABEL: self._name, MANAGED_BY_LABEL: OUR_SLICES}
+        metadata["ownerReferences"] = [owner_reference(service)]
+        wanted: Object = {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": metadata,
             "addressType": "IPv6" if ":" in to.address else "IPv4",
             "endpoints": [{"addresses": [to.address], "conditions": {"ready": True}}],
             "ports": [{"name": port.name, "protocol": port.protocol, "port": to.port} for port in self._ports],
         }
         known = link.slices.items.get((SYSTEM_NAMESPACE, self._name))
-        if known is not None and slice_text(known) == text_of(content):
-            return
-        metadata = self._metadata()
-        metadata["labels"] |= {SERVICE_NAME_LABEL: self._name, MANAGED_BY_LABEL: OUR_SLICES}
-        metadata["ownerReferences"] = [owner_reference(service)]
-        wanted = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata, **content}
-        try:
-            if known is None:
-                await link.client.create(resources.ENDPOINT_SLICES, wanted, namespace=SYSTEM_NAMESPACE)
-                return
-        except errors.AlreadyExists:
-            if only_new:
-                return
-            answer = await link.client.get(resources.ENDPOINT_SLICES, self._name, namespace=SYSTEM_NAMESPACE)
-            known = decode_slice(answer)
-        metadata["resourceVersion"] = known.metadata.resource_version
-        await link.client.replace(resources.ENDPOINT_SLICES, self._name, wanted, namespace=SYSTEM_NAMESPACE)
+        await write_slice(link, wanted, known, owned=self._is_own, only_new=only_new)
 
     def _metadata(self) -> Object:
-        return {"name": self._name, "namespace": SYSTEM_NAMESPACE, "labels": {TENANT_LABEL: self._tenant}}
+        labels = {TENANT_LABEL: self._range.tenant.name}
+        return {"name": self._name, "namespace": SYSTEM_NAMESPACE, "labels": labels}
 
-    async def remove(self, link: ComputeLink) -> None:
-        """Remove it from a compute cluster. Repeatable; raises ApiError."""
-        for resource in (resources.ENDPOINT_SLICES, resources.SERVICES):
-            try:
-                answer = await link.client.get(resource, self._name, namespace=SYSTEM_NAMESPACE)
-                found = decode_service(answer).metadata
-                if found.labels.get(TENANT_LABEL) == self._tenant:
-                    await link.client.delete(resource, self._name, namespace=SYSTEM_NAMESPACE, uid=found.uid)
-            except (errors.NotFound, errors.Conflict):
-                continue
+    def _is_own(self, metadata: Meta) -> bool:
+        return metadata.labels.get(TENANT_LABEL) == self._range.tenant.name
+
+
+async def remove_own_service(link: ComputeLink, tenant: str, name: str) -> None:
+    """Remove a tenant's from a compute cluster. Repeatable; raises ApiError."""
+    for resource in (resources.ENDPOINT_SLICES, resources.SERVICES):
+        try:
+            found = decode_service(await link.client.get(resource, name, namespace=SYSTEM_NAMESPACE)).metadata
+            if found.labels.get(TENANT_LABEL) == tenant:
+                await link.client.delete(resource, name, namespace=SYSTEM_NAMESPACE, uid=found.uid)
+        except (errors.NotFound, errors.Conflict):
+            continue

@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
 import structlog
 
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
-from vkgateway.model.errors import ConflictError
-from vkgateway.model.names import NAMESPACE_ANNOTATION, UID_ANNOTATION, compute_namespace
+from vkgateway.model.errors import ConflictError, UnavailableError
+from vkgateway.model.names import CLUSTER_IP_ANNOTATION, NAMESPACE_ANNOTATION, UID_ANNOTATION, compute_namespace
 from vkgateway.model.objects import Meta, Object
-from vkgateway.sync.compute import ComputeLink, Key, decode_service, decode_slice, owned_by, source_key
+from vkgateway.sync.compute import ComputeLink, Key, decode_service, owned_by, source_key
 from vkgateway.sync.events import EventRecorder, Severity
 from vkgateway.sync.namespaces import Namespaces
+from vkgateway.sync.ownrange import OwnRange, refused_address
+from vkgateway.sync.tenantslices import TenantSlices, pod_addresses
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.services import (
-    CONTROLLERS_SLICES,
-    MANAGED_BY_LABEL,
-    ServiceView,
-    SliceView,
-    forward_service,
-    forward_slice,
-    reserved_selector,
-    service_spec,
-    slice_content,
-)
+from vkgateway.translate.services import ServiceView, forward_service, reserved_selector, service_spec
 
 log = structlog.get_logger(__name__)
 
 KUBERNETES: Final = ("default", "kubernetes")
 """The Service of the API server itself, which pods find by other means."""
+_KNOWN_WITHIN: Final = 5.0
+"""Seconds for which a pod waits at most until it is known which Services there are."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One at a time works on a Service; those who wait count as `users`, too."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
 
 
 class Services:
@@ -53,38 +54,45 @@ class Services:
         *,
         events: EventRecorder,
         namespaces: Namespaces,
+        own_range: OwnRange,
         namespace_uid: Callable[[str], str],
         wake: Callable[[Key], None],
         on_complete: Callable[[], None],
     ) -> None:
-        self.tenant = tenant
+        self._tenant = tenant
         self._events = events
         self._namespaces = namespaces
+        self._range = own_range
         self._namespace_uid = namespace_uid
         self._wake = wake
         self._needed = asyncio.Event()
-        self._slices_of: defaultdict[Key, set[Key]] = defaultdict(set)
-        """Slices that the tenant wrote itself, by their Service."""
+        self._known = asyncio.Event()
+        self._unseen: set[Key] = set()
+        """Services that came or changed, and were not looked at since."""
+        self._turns: dict[Key, _Turn] = {}
+        """Services that are being looked at."""
         self.above: Reflector[ServiceView] = Reflector(
             client,
             resources.SERVICES,
             decode=decode_service,
             on_change=self._service_changed,
-            on_complete=on_complete,
+            on_complete=lambda: self._completed(on_complete),
         )
-        self.slices: Reflector[SliceView] = Reflector(
-            client,
-            resources.ENDPOINT_SLICES,
-            decode=decode_slice,
-            on_change=self._slice_changed,
-            on_complete=on_complete,
-            label_selector=f"{MANAGED_BY_LABEL}!={CONTROLLERS_SLICES}",
-        )
+        self.slices = TenantSlices(tenant, client, wake=self._look_at, on_complete=on_complete)
+
+    @property
+    def tenant(self) -> TenantContext:
+        """Whose they are; may be set anew."""
+        return self._tenant
+
+    @tenant.setter
+    def tenant(self, tenant: TenantContext) -> None:
+        self._tenant = self.slices.tenant = self._range.tenant = tenant
 
     @property
     def complete(self) -> bool:
         """Whether all of the tenant's Services are known."""
-        return self.above.complete and self.slices.complete
+        return self.above.complete and self.slices.above.complete
 
     def need(self) -> None:
         """Something of the tenant runs below, or may soon."""
@@ -95,7 +103,7 @@ class Services:
         await self._needed.wait()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.above.run(), name=f"tenant/{self.tenant.name}/watch-services")
-            group.create_task(self.slices.run(), name=f"tenant/{self.tenant.name}/watch-slices")
+            group.create_task(self.slices.above.run(), name=f"tenant/{self.tenant.name}/watch-slices")
 
     def own(self) -> dict[Key, ServiceView]:
         """The Services that the tenant has beside that of its API server."""
@@ -121,13 +129,30 @@ class Services:
 
     def pods_changed(self) -> None:
         """Pods came or went: addresses in slices that the tenant wrote may be its own no longer."""
-        for key in self._slices_of:
-            self._wake(key)
+        self.slices.pods_changed()
 
     def below(self, link: ComputeLink, key: Key) -> ServiceView | None:
         """The compute Service that stands for a tenant's."""
         found = link.services.items.get((compute_namespace(self.tenant.name, key[0]), key[1]))
         return found if found is not None and owned_by(self.tenant.name, found.metadata) else None
+
+    async def settle(self, namespace: str, links: Mapping[str, ComputeLink]) -> None:
+        """Have what a namespace's Services are now stand below, as far as it can: a pod is about to start there.
+
+        Its kubelet tells it their addresses once, when it starts.
+        """
+        self.need()
+        if not self._known.is_set():
+            try:
+                await asyncio.wait_for(self._known.wait(), _KNOWN_WITHIN)
+            except TimeoutError:
+                log.warning("Services are not known; a pod starts without them", tenant=self.tenant.name)
+                self._known.set()
+        for key in [key for key in (*self._unseen, *self._turns) if key[0] == namespace]:
+            try:
+                await self.reconcile(key, links)
+            except (errors.ApiError, ConflictError, UnavailableError) as error:
+                log.info("a pod starts before a Service", tenant=self.tenant.name, service=key, error=str(error))
 
     async def reconcile(self, key: Key, links: Mapping[str, ComputeLink]) -> None:
         """Make what stands below for one Service equal to it, in every compute cluster that can be trusted.
@@ -135,6 +160,18 @@ class Services:
         Raises:
             ConflictError: the name below is taken by something that is not this tenant's.
         """
+        turn = self._turns.setdefault(key, _Turn())
+        turn.users += 1
+        try:
+            async with turn.lock:
+                self._unseen.discard(key)
+                await self._reconcile_all(key, links)
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[key]
+
+    async def _reconcile_all(self, key: Key, links: Mapping[str, ComputeLink]) -> None:
         above = self._wanted(key)
         if above is not None and (reserved := reserved_selector(above.spec)):
             message = f"the selector's key {reserved} is the gateway's own, and no pod carries it; nothing leads there"
@@ -144,11 +181,12 @@ class Services:
             message = f"{' and '.join(above.outside)}: not opened by the compute cluster; the cluster address works"
             await self._tell(above.metadata, "NotOpened", message, kind="Normal")
         trusted = [link for link in links.values() if link.services_trusted]
-        own = {link.name: pod_addresses(link, self.tenant.name) for link in trusted} if key in self._slices_of else {}
+        own = {link.name: pod_addresses(link, self.tenant.name) for link in trusted} if self.slices.any_of(key) else {}
         for link in trusted:
             await self._reconcile(link, key, above, own.get(link.name, frozenset()))
         if above is not None and own and len(trusted) == len(links):
-            await self._tell_refused(above, frozenset().union(*own.values()))
+            for message in self.slices.refused(key, own=frozenset().union(*own.values())):
+                await self._tell(above.metadata, "EndpointRefused", message)
 
     def _wanted(self, key: Key) -> ServiceView | None:
         """A Service that has, or should have, one below; headless ones and names of others live in DNS only."""
@@ -161,7 +199,7 @@ class Services:
         below = self.below(link, key)
         if above is None:
             if below is not None:
-                await _delete(link, resources.SERVICES, below.metadata)
+                await _delete(link, below.metadata)
             return
         await self._namespaces.ensure(link, key[0], self._namespace_uid(key[0]))
         try:
@@ -171,14 +209,18 @@ class Services:
                 said = error.words.replace(compute_namespace(self.tenant.name, key[0]), key[0])
                 await self._tell(above.metadata, "ForwardingRefused", f"the compute cluster refused it: {said}")
             raise
-        await self._reconcile_slices(link, key, below, own)
+        await self.slices.reconcile(link, below.metadata, key, own=own)
 
     async def _write(self, link: ComputeLink, above: ServiceView, below: ServiceView | None) -> ServiceView:
+        same_address = self._range.holds(above.cluster_ip) and await self._range.ensure(link)
+        if below is not None and same_address and _stands_for_another_address(above, below):
+            await _delete(link, below.metadata)
+            below = None
         wanted = forward_service(above, tenant=self.tenant)
         namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
         if below is None:
             try:
-                return decode_service(await link.client.create(resources.SERVICES, wanted, namespace=namespace))
+                return await self._create(link, above, wanted, same_address=same_address)
             except errors.AlreadyExists:
                 below = decode_service(await link.client.get(resources.SERVICES, name, namespace=namespace))
             if not owned_by(self.tenant.name, below.metadata):
@@ -191,128 +233,66 @@ class Services:
         wanted["metadata"] |= {"uid": below.metadata.uid, "resourceVersion": below.metadata.resource_version}
         return decode_service(await link.client.replace(resources.SERVICES, name, wanted, namespace=namespace))
 
-    # Slices that tenants write themselves
-
-    async def _reconcile_slices(self, link: ComputeLink, key: Key, service: ServiceView, own: frozenset[str]) -> None:
-        below = {
-            view.metadata.name: view
-            for view in link.slices.items.values()
-            if view.metadata.namespace == service.metadata.namespace
-            and view.service == key[1]
-            and owned_by(self.tenant.name, view.metadata)
-        }
-        for slice_key in sorted(self._slices_of.get(key, ())):
-            above = self.slices.items.get(slice_key)
-            if above is None:
-                continue
-            content, _ = slice_content(above, own=own)
-            if content["endpoints"]:
-                await self._write_slice(link, above, content, service.metadata, below.pop(above.metadata.name, None))
-        for view in below.values():
-            await _delete(link, resources.ENDPOINT_SLICES, view.metadata)
-
-    async def _write_slice(
-        self, link: ComputeLink, above: SliceView, content: Object, service: Meta, below: SliceView | None
-    ) -> None:
-        if below is not None and slice_text(below) == text_of(content):
-            return
-        wanted = forward_slice(above, content, service=service, tenant=self.tenant)
-        namespace, name = service.namespace, above.metadata.name
-        if below is None:
+    async def _create(
+        self, link: ComputeLink, above: ServiceView, wanted: Object, *, same_address: bool
+    ) -> ServiceView:
+        namespace = wanted["metadata"]["namespace"]
+        if same_address:
+            addressed = wanted | {"spec": {**wanted["spec"], "clusterIP": above.cluster_ip}}
             try:
-                await link.client.create(resources.ENDPOINT_SLICES, wanted, namespace=namespace)
-                return
-            except errors.AlreadyExists:
-                below = decode_slice(await link.client.get(resources.ENDPOINT_SLICES, name, namespace=namespace))
-            if not owned_by(self.tenant.name, below.metadata):
-                raise ConflictError(f"endpointslices/{name}: the name is taken in the compute cluster")
-        wanted["metadata"] |= {"uid": below.metadata.uid, "resourceVersion": below.metadata.resource_version}
-        try:
-            await link.client.replace(resources.ENDPOINT_SLICES, name, wanted, namespace=namespace)
-        except errors.Invalid:  # the kind of address cannot be changed
-            await _delete(link, resources.ENDPOINT_SLICES, below.metadata)
-            raise
-
-    async def _tell_refused(self, service: ServiceView, own: frozenset[str]) -> None:
-        """Tell of addresses that are the tenant's pods' in none of its compute clusters."""
-        for slice_key in sorted(self._slices_of.get(service.metadata.key, ())):
-            view = self.slices.items.get(slice_key)
-            refused = slice_content(view, own=own)[1] if view is not None else []
-            if refused:
-                named = ", ".join(refused[:5])
-                message = f"EndpointSlice {slice_key[1]}: {named}: not the address of a running pod of this tenant"
-                await self._tell(service.metadata, "EndpointRefused", message)
+                return decode_service(await link.client.create(resources.SERVICES, addressed, namespace=namespace))
+            except errors.Invalid as error:
+                # Perhaps by the Service itself, not shown by the watch yet: addresses are looked at before names.
+                refused_address(link, error, self._range)
+        made = decode_service(await link.client.create(resources.SERVICES, wanted, namespace=namespace))
+        if same_address:
+            message = f"{above.cluster_ip} is in use in the compute cluster; the Service's name leads to another"
+            await self._tell(above.metadata, "AddressTaken", message)
+        return made
 
     async def _tell(self, metadata: Meta, reason: str, message: str, *, kind: Severity = "Warning") -> None:
         await self._events.emit(metadata, reason=reason, message=message, kind=kind, about="Service")
 
     # What the watches say
 
+    def _completed(self, tell: Callable[[], None]) -> None:
+        self._known.set()
+        tell()
+
     def _service_changed(self, old: ServiceView | None, new: ServiceView | None) -> None:
         view = new or old
         assert view is not None
-        if view.metadata.key != KUBERNETES:
-            self._wake(view.metadata.key)
+        key = view.metadata.key
+        if new is not None and new.cluster_ip and key != KUBERNETES:
+            self._unseen.add(key)
+        else:
+            self._unseen.discard(key)
+        self._look_at(key)
 
-    def _slice_changed(self, old: SliceView | None, new: SliceView | None) -> None:
-        for view in (old, new):
-            if view is None or not view.service:
-                continue
-            service = view.metadata.namespace, view.service
-            if service == KUBERNETES:
-                continue
-            if view is new:
-                self._slices_of[service].add(view.metadata.key)
-            else:
-                self._slices_of[service].discard(view.metadata.key)
-                if not self._slices_of[service]:
-                    del self._slices_of[service]
-            self._wake(service)
-
-
-class _PodStatus(msgspec.Struct, rename="camel", gc=False):
-    pod_ip: str = msgspec.field(default="", name="podIP")
-    pod_ips: list[dict[str, str]] = msgspec.field(default_factory=list, name="podIPs")
-    host_ip: str = msgspec.field(default="", name="hostIP")
-    host_ips: list[dict[str, str]] = msgspec.field(default_factory=list, name="hostIPs")
-
-
-_status = msgspec.json.Decoder(_PodStatus)
-
-
-def pod_addresses(link: ComputeLink, tenant: str) -> frozenset[str]:
-    """Addresses of the tenant's pods that run in a compute cluster, as that tells them; never a node's."""
-    found: set[str] = set()
-    for view in link.pods_of(tenant):
-        if view.ended:
-            continue
-        status = _status.decode(view.status)
-        hosts = {status.host_ip, *(entry.get("ip", "") for entry in status.host_ips)}
-        found |= {status.pod_ip, *(entry.get("ip", "") for entry in status.pod_ips)} - hosts
-    return frozenset(found - {""})
-
-
-def slice_text(view: SliceView) -> bytes:
-    """What a slice says, for comparison."""
-    return text_of({"addressType": view.address_type, "endpoints": view.endpoints or [], "ports": view.ports or []})
-
-
-def text_of(content: Object) -> bytes:
-    """The same of a slice that is to be."""
-    return msgspec.json.encode(content, order="deterministic")
+    def _look_at(self, key: Key) -> None:
+        if key != KUBERNETES:
+            self._wake(key)
 
 
 def _same(above: ServiceView, below: ServiceView) -> bool:
+    said = below.metadata.annotations
     return (
-        below.metadata.annotations.get(UID_ANNOTATION) == above.metadata.uid
-        and below.metadata.annotations.get(NAMESPACE_ANNOTATION) == above.metadata.namespace
+        said.get(UID_ANNOTATION) == above.metadata.uid
+        and said.get(NAMESPACE_ANNOTATION) == above.metadata.namespace
+        and said.get(CLUSTER_IP_ANNOTATION) == above.cluster_ip
         and not below.outside
         and service_spec(below.spec) == service_spec(above.spec)
     )
 
 
-async def _delete(link: ComputeLink, resource: resources.Resource, metadata: Meta) -> None:
+def _stands_for_another_address(above: ServiceView, below: ServiceView) -> bool:
+    """Whether the address above is another than when the one below was made, which cannot change its own."""
+    known = below.metadata.annotations.get(CLUSTER_IP_ANNOTATION)
+    return above.cluster_ip not in (known, below.cluster_ip)
+
+
+async def _delete(link: ComputeLink, metadata: Meta) -> None:
     try:
-        await link.client.delete(resource, metadata.name, namespace=metadata.namespace, uid=metadata.uid)
+        await link.client.delete(resources.SERVICES, metadata.name, namespace=metadata.namespace, uid=metadata.uid)
     except (errors.NotFound, errors.Conflict):
         return

@@ -13,6 +13,7 @@ from vkgateway.kube.backoff import Backoff
 from vkgateway.model.names import MIRROR_FINALIZER, TENANT_LABEL
 from vkgateway.sync.compute import ComputeLink, decode_namespace, namespace_owner, owned_by
 from vkgateway.sync.names import remove_names
+from vkgateway.sync.ownrange import remove_range
 from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod
 
 log = structlog.get_logger(__name__)
@@ -44,6 +45,7 @@ async def remove_tenant(link: ComputeLink, tenant: str) -> None:
     await remove_pods(link, tenant)
     await remove_names(link, tenant)
     await _until_gone(lambda: _remove_namespaces(link, tenant))
+    await remove_range(link, tenant)
 
 
 async def _until_gone(remove: Callable[[], Awaitable[bool]]) -> None:

@@ -27,6 +27,8 @@ from vkgateway.sync.metrics import pod_meter
 from vkgateway.sync.mirrored_events import MirroredEvents
 from vkgateway.sync.names import Names, NameServers
 from vkgateway.sync.namespaces import Namespaces
+from vkgateway.sync.netpolicies import NetworkPolicies
+from vkgateway.sync.ownrange import OwnRange
 from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.pods.downward import Downward
 from vkgateway.sync.pods.hands import Hands
@@ -101,18 +103,28 @@ class TenantSync:
         }
         self.events = EventRecorder(client, clock=clock)
         self._mirrored = MirroredEvents(tenant.name, client, self.pods, clock=clock)
-        self._namespaces = Namespaces(tenant)
+        self._policies = NetworkPolicies(
+            tenant,
+            client,
+            events=self.events,
+            namespaces=self._namespace_labels,
+            resolvers=self._resolvers,
+            wake=self.compute_policy_changed,
+        )
+        self._namespaces = Namespaces(tenant, policies=self._policies.fence)
         self.copies = Copies(tenant, client, self.sources)
+        own_range = OwnRange(tenant)
         self.services = Services(
             tenant,
             client,
             events=self.events,
             namespaces=self._namespaces,
+            own_range=own_range,
             namespace_uid=self._namespace_uid,
             wake=self.compute_service_changed,
             on_complete=self.compute_services_known,
         )
-        self._names = Names(tenant, name_servers, self.services, wake=self._look_at_names)
+        self._names = Names(tenant, name_servers, self.services, own_range=own_range, wake=self._look_at_names)
         self.storage = Storage(
             tenant,
             client,
@@ -135,7 +147,7 @@ class TenantSync:
             copies=self.copies,
             tokens=self._tokens,
             namespace_uid=self._namespace_uid,
-            seen_from=self._names.seen_from,
+            seen_from=self._seen_from,
             namespace_labels=self._namespace_labels,
             later=self._look_later,
             meter=meter,
@@ -202,6 +214,7 @@ class TenantSync:
                 group.create_task(self._desk.run(), name=f"tenant/{name}/admission")
                 group.create_task(self.services.run(), name=f"tenant/{name}/services")
                 group.create_task(self.storage.run(), name=f"tenant/{name}/storage")
+                group.create_task(self._policies.run(), name=f"tenant/{name}/policies")
         finally:
             for link in self.links.values():
                 link.unlisten(name)
@@ -221,6 +234,7 @@ class TenantSync:
         self.tenant = tenant
         for part in (
             self._namespaces,
+            self._policies,
             self.copies,
             self.services,
             self._names,
@@ -265,9 +279,10 @@ class TenantSync:
                 self.compute_event_changed(name, key)
         self._engine.queue.add(self.tenant.name, ("sweep", "", "", ""))
         if any(link.namespaces_of(self.tenant.name) for link in self.links.values()):
-            self.services.need()
+            self._need_network()
             self.storage.need()
         self.services.wake_all(self.links.values())
+        self._policies.wake_all(self.links.values())
         self._look_at_names()
         self.storage.look_at_everything()
 
@@ -284,22 +299,29 @@ class TenantSync:
     def compute_namespace_changed(self, namespace: str) -> None:
         """See `Listener`."""
         self._engine.queue.add(self.tenant.name, ("namespace", "", namespace, ""))
-        self.services.need()
+        self._need_network()
         self.storage.need()
         self.services.wake_namespace(namespace)
+        self.compute_policy_changed(namespace)
 
     def compute_service_changed(self, key: Key) -> None:
         """See `Listener`."""
         self._engine.queue.add(self.tenant.name, ("service", "", *key), delay=_GATHER)
         self._look_at_names()
 
+    def compute_policy_changed(self, namespace: str) -> None:
+        """See `Listener`."""
+        self._engine.queue.add(self.tenant.name, ("policies", "", namespace, ""), delay=_GATHER)
+
     def compute_names_changed(self) -> None:
         """See `Listener`."""
         self._look_at_names()
+        self._policies.surroundings_changed()
 
     def compute_services_known(self) -> None:
         """See `Listener`."""
         self.services.wake_all(self.links.values())
+        self._policies.wake_all(self.links.values())
         self._look_at_names()
 
     def compute_claim_changed(self, uid: str) -> None:
@@ -334,6 +356,12 @@ class TenantSync:
         assert view is not None
         if new is None:
             self._engine.queue.add(self.tenant.name, ("namespace", "", view.metadata.name, ""))
+        if old is None or new is None or old.metadata.labels != new.metadata.labels:
+            self._policies.surroundings_changed()
+
+    def _need_network(self) -> None:
+        self.services.need()
+        self._policies.need()
 
     def _source_listener(self, kind: CopyKind) -> Callable[[ObjectView | None, ObjectView | None], None]:
         def changed(old: ObjectView | None, new: ObjectView | None) -> None:
@@ -364,7 +392,7 @@ class TenantSync:
         self._engine.queue.add(self.tenant.name, ("pod", "", *key), delay=seconds)
 
     def _look_at_names(self) -> None:
-        if self._names.served:
+        if self._names.active:
             self._engine.queue.add(self.tenant.name, ("names", "", "", ""), delay=_GATHER)
 
     def _look_at_copy(self, reference: Reference, *, delay: float = 0.0) -> None:
@@ -392,6 +420,8 @@ class TenantSync:
             await self._mirror_event(kind, (namespace, name))
         elif sort == "service":
             await self._reconcile_service((namespace, name))
+        elif sort == "policies":
+            await self._reconcile_policies(namespace)
         elif sort == "names":
             await self._names.refresh(self.links)
         elif sort == "volume":
@@ -409,6 +439,11 @@ class TenantSync:
     async def _reconcile_service(self, key: Key) -> None:
         if self.services.complete:
             await self.services.reconcile(key, self.links)
+
+    async def _reconcile_policies(self, namespace: str) -> None:
+        above = self.namespaces.items.get(("", namespace))
+        if above is not None and above.metadata.deletion_timestamp is None:
+            await self._policies.reconcile(namespace, above.metadata.uid, self.links)
 
     async def _reconcile_copy(self, kind: str, namespace: str, name: str) -> None:
         for link in list(self.links.values()):
@@ -452,6 +487,15 @@ class TenantSync:
 
     def _namespace_labels(self) -> dict[str, dict[str, str]]:
         return {view.metadata.name: view.metadata.labels for view in self.namespaces.items.values()}
+
+    async def _seen_from(self, link: ComputeLink, namespace: str, *, with_services: bool) -> TenantContext:
+        """What a pod must know of the tenant; `with_services`, once its kubelet can tell it those of the namespace."""
+        if with_services:
+            await self.services.settle(namespace, self.links)
+        return await self._names.seen_from(link)
+
+    def _resolvers(self, link: ComputeLink) -> list[tuple[str, int]]:
+        return self._names.resolvers(link)
 
     def _namespace_uid(self, namespace: str) -> str:
         view = self.namespaces.items.get(("", namespace))

@@ -185,7 +185,7 @@ def pod_values(
 ) -> PodValues:
     """Gather what a pod's containers must see."""
     metadata, spec = pod["metadata"], pod["spec"]
-    variables, names = api_variables(tenant.api_host, tenant.api_port)
+    variables, names = api_variables(*tenant.api_endpoint)
     return PodValues(
         variables=variables,
         variable_names=names,

@@ -1,5 +1,6 @@
 """What translation must know of a tenant and of a pool; gathered by the callers, never changed here."""
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -42,8 +43,9 @@ class TenantContext:
 
     `api_host` is an IP address or a name that compute pods can resolve; `api_service`, if not empty, an address at
     which they reach the API server at port 443. `dns_servers` are addresses, reached from compute pods, that answer
-    for the tenant's names. `image_pull_secrets` allows every name if it holds `*`. Labels and annotations with one of
-    `kept_prefixes` are not copied down.
+    for the tenant's names. `service_range` is the range of its Services' addresses, if that is its own alone, so that
+    compute clusters may have the same. `image_pull_secrets` allows every name if it holds `*`. Labels and annotations
+    with one of `kept_prefixes` are not copied down.
     """
 
     name: str
@@ -62,12 +64,28 @@ class TenantContext:
     cluster_domain: str = "cluster.local"
     dns_servers: tuple[str, ...] = ()
     api_service: str = ""
+    service_range: str = ""
     kept_prefixes: tuple[str, ...] = KEPT_ABOVE
+
+    @property
+    def api_endpoint(self) -> tuple[str, int]:
+        """Where its pods are told to find the API server: as in any cluster at the first address of its Services.
+
+        Where that does not lead there, at its own: its certificate names no other.
+        """
+        if self.service_range and self.api_service == _first(self.service_range):
+            return self.api_service, 443
+        return self.api_host, self.api_port
 
     @property
     def staying_prefixes(self) -> tuple[str, ...]:
         """Prefixes of labels and annotations that stay above: those of the platform and those of schedulers."""
         return _staying(self.kept_prefixes)
+
+
+@lru_cache(maxsize=1024)
+def _first(cidr: str) -> str:
+    return str(ipaddress.ip_network(cidr)[1])
 
 
 @lru_cache(maxsize=64)

@@ -1,6 +1,6 @@
 """What a tenant's namespace becomes in the compute cluster: the namespace, and what fences it in."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from vkgateway.model.names import (
@@ -16,22 +16,26 @@ from vkgateway.model.names import (
 from vkgateway.model.objects import Object
 from vkgateway.model.quantity import Quantity
 from vkgateway.translate.context import TenantContext
+from vkgateway.translate.netpolicies import fence
 
 GUARANTEED_PRIORITY: Final = 1000
 LOW_PRIORITY: Final = 0
 
-_POLICY_NAME: Final = "vkgateway-tenant"
 _QUOTA_NAME: Final = "vkgateway-backstop"
-_LINK_LOCAL: Final = "169.254.0.0/16"
-"""Where clouds answer for the node itself (instance metadata): nothing for a tenant's pod."""
 
 
 def namespace_objects(
-    tenant: TenantContext, namespace: str, uid: str, *, quota: Mapping[str, Quantity] | None = None
+    tenant: TenantContext,
+    namespace: str,
+    uid: str,
+    *,
+    policies: Sequence[Object] | None = None,
+    quota: Mapping[str, Quantity] | None = None,
 ) -> list[Object]:
     """The compute namespace that stands for a tenant's namespace, first, and what belongs in it.
 
-    `uid` is the tenant namespace's. `quota` is a ResourceQuota's `hard` list, as a backstop behind the tenant's
+    `uid` is the tenant namespace's. `policies` are the network policies, of a tenant that has none of its own if not
+    given. `quota` is a ResourceQuota's `hard` list, as a backstop behind the tenant's
     limits; name only `pods` and extended resources in it, since quota on cpu or memory refuses pods without requests.
     """
     name = compute_namespace(tenant.name, namespace)
@@ -54,12 +58,7 @@ def namespace_objects(
             "metadata": {"name": POD_SERVICE_ACCOUNT, "namespace": name, **marks},
             "automountServiceAccountToken": False,
         },
-        {
-            "apiVersion": "networking.k8s.io/v1",
-            "kind": "NetworkPolicy",
-            "metadata": {"name": _POLICY_NAME, "namespace": name, **marks},
-            "spec": _network_policy(tenant.name),
-        },
+        *(fence(tenant, namespace, uid).documents if policies is None else policies),
     ]
     if quota:
         metadata = {"name": _QUOTA_NAME, "namespace": name, **marks}
@@ -89,22 +88,3 @@ def _priority_class(name: str, value: int, description: str) -> Object:
 
 def _annotations(namespace: str, uid: str) -> dict[str, str]:
     return {NAMESPACE_ANNOTATION: namespace, NAME_ANNOTATION: namespace, UID_ANNOTATION: uid}
-
-
-def _network_policy(tenant: str) -> Object:
-    """Nothing enters but from the tenant's own pods; out go the tenant's own, names, and all but link-local.
-
-    What leaves for another tenant's pods is stopped there, by the policy of that tenant's namespace.
-    """
-    own = {"namespaceSelector": {"matchLabels": {TENANT_LABEL: tenant}}}
-    anywhere = [{"ipBlock": {"cidr": "0.0.0.0/0", "except": [_LINK_LOCAL]}}, {"ipBlock": {"cidr": "::/0"}}]
-    return {
-        "podSelector": {},
-        "policyTypes": ["Ingress", "Egress"],
-        "ingress": [{"from": [own]}],
-        "egress": [
-            {"to": [own]},
-            {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]},
-            {"to": anywhere},
-        ],
-    }

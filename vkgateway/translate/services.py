@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from vkgateway.model.names import (
+    CLUSTER_IP_ANNOTATION,
     FIELD_MANAGER,
     NAME_ANNOTATION,
     NAMESPACE_ANNOTATION,
@@ -24,7 +25,13 @@ OUR_SLICES: Final = f"{FIELD_MANAGER}.io"
 CONTROLLERS_SLICES: Final = "endpointslice-controller.k8s.io"
 """What it says on slices that Kubernetes makes from a Service's selector."""
 
-_KEPT_FIELDS: Final = ("sessionAffinity", "sessionAffinityConfig", "publishNotReadyAddresses", "internalTrafficPolicy")
+_KEPT_FIELDS: Final = (
+    "sessionAffinity",
+    "sessionAffinityConfig",
+    "publishNotReadyAddresses",
+    "internalTrafficPolicy",
+    "trafficDistribution",
+)
 _KEPT_PORT_FIELDS: Final = ("name", "protocol", "appProtocol", "port", "targetPort")
 _KEPT_CONDITIONS: Final = ("ready", "serving", "terminating")
 
@@ -85,16 +92,13 @@ def reserved_selector(spec: Object) -> str:
 
 
 def forward_service(source: ServiceView, *, tenant: TenantContext) -> Object:
-    """The compute Service that stands for a tenant's Service with a cluster address; its own address is another."""
+    """The compute Service that stands for a tenant's Service with a cluster address; the server chooses its address."""
     spec = service_spec(source.spec)
     if not spec["selector"]:
         del spec["selector"]
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _metadata(source.metadata, tenant),
-        "spec": {**spec, "type": "ClusterIP"},
-    }
+    metadata = _metadata(source.metadata, tenant)
+    metadata["annotations"][CLUSTER_IP_ANNOTATION] = source.cluster_ip
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {**spec, "type": "ClusterIP"}}
 
 
 def slice_content(source: SliceView, *, own: Collection[str]) -> tuple[Object, list[str]]:

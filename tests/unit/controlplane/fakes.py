@@ -184,6 +184,9 @@ class FakeStore:
     async def ports(self) -> dict[int, str]:
         return {record.port: tenant for tenant, record in self.records.items()}
 
+    async def ranges(self) -> dict[str, str]:
+        return {record.service_range: tenant for tenant, record in self.records.items() if record.service_range}
+
     def take(self, tenant: str, *, port: int) -> None:
         """Give a port to a tenant."""
         some = Record(credentials=Credentials.create(tenant), port=port)

@@ -16,6 +16,7 @@ from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.keeping import KEPT_ANNOTATION
 from vkgateway.controlplane.pki import common_name
 from vkgateway.controlplane.provision import ControlPlane, Provisioner, Step
+from vkgateway.controlplane.serviceranges import ServiceRanges
 from vkgateway.controlplane.templates import SHIPPED, Templates
 from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.client import Client
@@ -49,6 +50,7 @@ class World:
         self.etcd = FakeEtcd()
         self.driver = FakeDriver()
         self.templates = _templates(folder)
+        self.ranges: ServiceRanges | None = None
         self.now = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
         self.time = 0.0
 
@@ -60,6 +62,7 @@ class World:
             templates=self.templates,
             address="10.0.0.1",
             etcd_endpoints=("https://10.0.0.1:2379",),
+            ranges=self.ranges,
             can_bind=lambda address, port: True,
             connect=self.connect,
             now=lambda: self.now,
@@ -161,6 +164,38 @@ async def test_what_was_made_is_recalled_without_a_look_at_it(world: World) -> N
     assert recalled is not None
     assert replace(recalled, identity=made.identity) == made
     assert len(world.server.requests) == requests
+
+
+async def test_each_new_tenant_gets_a_range_of_its_own_and_keeps_it(world: World) -> None:
+    world.ranges = ServiceRanges.parse("10.160.0.0/22", prefix=24)
+    made = {name: await world.provisioner().provision(tenant(name)) for name in ("a", "b")}
+    assert len({plane.service_range for plane in made.values()}) == 2
+    plane, _ = world.driver.running["a"]
+    assert plane.service_cidr == made["a"].service_range == world.store.records["a"].service_range
+    assert plane.server_ips[-1] == made["a"].service_range.replace("0/24", "1")
+    world.ranges = ServiceRanges.parse("10.170.0.0/22", prefix=24)
+    again = await world.provisioner().provision(tenant("a"))
+    recalled = await world.provisioner().recall(tenant("a"))
+    assert recalled is not None
+    assert made["a"].service_range == again.service_range == recalled.service_range
+
+
+async def test_a_tenant_that_was_made_without_a_range_keeps_its_templates(world: World) -> None:
+    await world.provisioner().provision(tenant())
+    world.ranges = ServiceRanges.parse("10.160.0.0/22", prefix=24)
+    made = await world.provisioner().provision(tenant())
+    assert made.service_range == ""
+    assert world.driver.running["alpha"][0].service_cidr == "10.96.0.0/16"
+    assert world.driver.starts == 1
+
+
+async def test_ranges_of_compute_clusters_are_left_alone_and_the_templates_is_there_for_the_rest(world: World) -> None:
+    world.ranges = ServiceRanges.parse("10.160.0.0/23", prefix=24)
+    provisioner = world.provisioner()
+    provisioner.taken = lambda: ["10.160.0.0/24", "fd00::/64"]
+    assert (await provisioner.provision(tenant("a"))).service_range == "10.160.1.0/24"
+    assert (await provisioner.provision(tenant("b"))).service_range == ""
+    assert world.driver.running["b"][0].service_cidr == "10.96.0.0/16"
 
 
 @pytest.mark.parametrize("step", MAKING[:-1])

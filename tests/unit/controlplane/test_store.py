@@ -32,17 +32,16 @@ def record(tenant: str = "alpha", port: int = 20001) -> Record:
 
 
 def same(one: Record | None, other: Record) -> bool:
-    return one is not None and (one.credentials.to_files(), one.port, one.kubeconfig, one.objects) == (
-        other.credentials.to_files(),
-        other.port,
-        other.kubeconfig,
-        other.objects,
+    return (
+        one is not None
+        and replace(one, credentials=other.credentials) == other
+        and (one.credentials.to_files() == other.credentials.to_files())
     )
 
 
 async def test_what_is_saved_is_loaded(store: SecretStore) -> None:
     assert await store.load("alpha") is None
-    saved = replace(record(), objects="digest")
+    saved = replace(record(), objects="digest", service_range="10.160.0.0/20")
     await store.save("alpha", saved)
     assert same(await store.load("alpha"), saved)
 
@@ -66,6 +65,12 @@ async def test_ports_of_all_tenants_are_known(store: SecretStore) -> None:
     await store.save("alpha", record())
     await store.save("beta", record("beta", port=20002))
     assert await store.ports() == {20001: "alpha", 20002: "beta"}
+
+
+async def test_ranges_of_all_tenants_are_known_and_some_have_none(store: SecretStore) -> None:
+    await store.save("alpha", replace(record(), service_range="10.160.0.0/20"))
+    await store.save("beta", record("beta", port=20002))
+    assert await store.ranges() == {"10.160.0.0/20": "alpha"}
 
 
 async def test_deleted_it_is_gone_and_may_be_deleted_again(store: SecretStore) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
 
 import pytest
 
+from tests.fakes.addresses import Addresses
 from tests.unit.sync.test_services import serve, writes
 from tests.unit.sync.world import BELOW, World, names, until, world
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, SERVICES
@@ -45,15 +45,7 @@ async def here(servers: FakeServers) -> AsyncIterator[World]:
     async with world() as made:
         made.below.store.create(NAMESPACES, {"metadata": {"name": SYSTEM_NAMESPACE}})
         made.name_servers = servers
-        addresses = iter(f"10.215.0.{number}" for number in range(20, 200))
-        create = made.below.store.create
-
-        def give_address(resource: Any, document: dict[str, Any], namespace: str = "") -> dict[str, Any]:
-            if resource is SERVICES:
-                document["spec"].setdefault("clusterIP", next(addresses))
-            return create(resource, document, namespace)
-
-        made.below.store.create = give_address  # type: ignore[method-assign]
+        Addresses(made.below.store)
         yield made
 
 

@@ -59,6 +59,7 @@ class World:
     bind: float = 60.0
     name_servers: NameServers | None = None
     policy: dict[str, Any] = field(default_factory=dict)
+    service_range: str = ""
 
     # -- what a tenant and its API server do ---------------------------------------------------------------------
 
@@ -158,7 +159,13 @@ class World:
             clock=self.clock,
         )
         sync = TenantSync(
-            TenantContext(name=TENANT, api_host="10.213.0.1", api_port=6443, **self.policy),
+            TenantContext(
+                name=TENANT,
+                api_host="10.213.0.1",
+                api_port=6443,
+                service_range=self.service_range,
+                **self.policy,
+            ),
             tenant_client,
             links={"local": link},
             bindings={NODE: self.binding(link)},

@@ -250,7 +250,11 @@ class RealNode:
             kill_all(self._namespaces, self._cgroups)
         self._namespaces.create(mounts=list(self._mounts()), mtu=uplink_mtu())
         run(*f"ip route replace {options.services} via {options.network.node_address}".split())
-        # Addresses that tenants' Services show: nothing on the machine's networks may be taken for them.
+        run(*f"ip route replace {options.network.tenant_services} via {options.network.node_address}".split())
+        # Those of them that no Service has: such packets end here, and do not go round.
+        ends = f"ip route replace {options.network.tenant_services} dev lo src {options.network.node_address}"
+        run(*self._namespaces.enter(*ends.split()))
+        # Tenants without a range of their own show these: nothing on the machine's networks may be taken for them.
         run(*self._namespaces.enter("ip", "route", "replace", "unreachable", SERVICE_CIDR))
         let_out(options.network)
         self._claims.claim(options.number, settings=forwarding(options.network), directories=())

@@ -72,6 +72,11 @@ class Network:
         """What the compute API server should take as its `--service-cluster-ip-range`."""
         return f"10.215.{self.number}.0/24"
 
+    @property
+    def tenant_services(self) -> str:
+        """What tenants' Services have their addresses from; two of 32 platforms on a machine never meet."""
+        return f"10.{160 + self.number % 32}.0.0/16"
+
 
 @dataclass(frozen=True, slots=True)
 class Folders:

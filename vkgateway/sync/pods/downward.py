@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 import structlog
 
@@ -49,10 +49,17 @@ access rules know nothing yet), or something that we lack there. None of them na
 instead."""
 
 
+class SeenFrom(Protocol):
+    """Tells what a pod in a compute cluster must know of its tenant; see `Names.seen_from`, `Services.settle`."""
+
+    async def __call__(self, link: ComputeLink, namespace: str, *, with_services: bool) -> TenantContext:
+        """With `with_services` the Services of the tenant's `namespace` stand below first."""
+
+
 class Downward:
     """Writes below for one tenant's pods; `later(key, seconds)` asks for another look at a pod.
 
-    `seen_from(link)` tells what pods in a compute cluster must know of the tenant there.
+    `seen_from(link, namespace)` tells what pods in a compute cluster must know of the tenant there.
     """
 
     def __init__(
@@ -64,7 +71,7 @@ class Downward:
         copies: Copies,
         tokens: Tokens,
         namespace_uid: Callable[[str], str],
-        seen_from: Callable[[ComputeLink], Awaitable[TenantContext]],
+        seen_from: SeenFrom,
         namespace_labels: NamespaceLabels,
         later: Callable[[Key, float], None],
         meter: PodMeter,
@@ -107,7 +114,9 @@ class Downward:
         said = case.admission
         below = forward_pod(
             whole,
-            tenant=await self._seen_from(case.link),
+            tenant=await self._seen_from(
+                case.link, namespace, with_services=whole["spec"].get("enableServiceLinks") is not False
+            ),
             pool=case.binding.pool,
             namespace=below_namespace,
             compute_node=said.node if said is not None else "",

@@ -1,0 +1,98 @@
+"""Looking at the network as a pod sees it: this machine's Python, in the pod's network and with its files of names."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.cluster import Document
+
+_SCRIPT = 'mount --bind "$0/resolv.conf" /etc/resolv.conf; mount --bind "$0/hosts" /etc/hosts; exec "$@"'
+
+_ASK = """
+import json, socket, sys
+found = {}
+for name in sys.argv[1:]:
+    try:
+        found[name] = sorted({entry[4][0] for entry in socket.getaddrinfo(name, None, socket.AF_INET)})
+    except OSError:
+        found[name] = []
+print(json.dumps(found))
+"""
+_FETCH = """
+import sys, urllib.request
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+print(opener.open(sys.argv[1], timeout=5).read().decode().strip())
+"""
+_HANDSHAKE = """
+import json, socket, ssl, sys
+host, port, ca = sys.argv[1:]
+context = ssl.create_default_context(cafile=ca)
+with socket.create_connection((host, int(port)), timeout=5) as link:
+    with context.wrap_socket(link, server_hostname=host) as line:
+        print(json.dumps(line.getpeercert()["subjectAltName"]))
+"""
+
+
+class Inside:
+    """One running pod; `below` is the compute pod that stands for it."""
+
+    def __init__(self, below: Document) -> None:
+        self._uid = below["metadata"]["uid"]
+        self._pid = next(_processes_of(self._uid))
+
+    def resolve(self, *names: str) -> dict[str, list[str]]:
+        """IPv4 addresses by name, by the pod's own resolver file with its search paths; empty where there are none."""
+        found: dict[str, list[str]] = json.loads(self._python(_ASK, *names))
+        return found
+
+    def name_servers(self) -> list[str]:
+        """Where the pod asks for names."""
+        lines = Path(f"/proc/{self._pid}/root/etc/resolv.conf").read_text().splitlines()
+        return [line.split()[1] for line in lines if line.startswith("nameserver")]
+
+    def fetch(self, url: str) -> str:
+        """What a server says over HTTP."""
+        return self._python(_FETCH, url).strip()
+
+    def reaches(self, url: str) -> bool:
+        """Whether a server says anything."""
+        return self._try(_FETCH, url).returncode == 0
+
+    def handshake(self, host: str, port: int, *, ca: str) -> list[Any]:
+        """Do TLS with a server by that name, trusting `ca` alone; returns the names in its certificate."""
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write(ca)
+            file.flush()
+            found: list[Any] = json.loads(self._python(_HANDSHAKE, host, str(port), file.name))
+        return found
+
+    def _python(self, code: str, *args: str) -> str:
+        done = self._try(code, *args)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def _try(self, code: str, *args: str) -> subprocess.CompletedProcess[str]:
+        files = Path(f"/proc/{self._pid}/root/etc")
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("resolv.conf", "hosts"):
+                Path(folder, name).write_text((files / name).read_text())
+            enter = ["nsenter", f"--net=/proc/{self._pid}/ns/net", "unshare", "--mount", "sh", "-ec", _SCRIPT, folder]
+            command = [*enter, sys.executable, "-c", code, *args]
+            return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def _processes_of(uid: str) -> Any:
+    """Processes in a pod's control groups but that which holds its network, and has no files."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                ours = f"pod{uid}" in (folder / "cgroup").read_text()
+                if ours and (folder / "root/etc/hosts").exists():
+                    yield int(folder.name)
+            except OSError:
+                continue

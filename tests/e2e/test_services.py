@@ -1,0 +1,194 @@
+"""Services as a tenant's pods see them: address, variables and every form of name lead to its own pods only."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.e2e.cluster import BUSYBOX, REAL, Cluster, Document, Platform, eventually, pod
+from tests.e2e.dns import SRV, ask
+from tests.e2e.inside import Inside
+
+NAMESPACE = "shop"
+DOMAIN = f"{NAMESPACE}.svc.cluster.local"
+SERVE = 'mkdir /w; echo "$(hostname) of TENANT" > /w/index.html; exec httpd -f -p 8080 -h /w'
+CA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+
+
+def service(name: str, **spec: object) -> Document:
+    ports = [{"name": "http", "port": 80, "targetPort": "http"}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"selector": {"app": "web"}, "ports": ports} | spec,
+    }
+
+
+def stateful_set(tenant: str) -> Document:
+    container = {
+        "name": "main",
+        "image": BUSYBOX,
+        "command": ["sh", "-c", SERVE.replace("TENANT", tenant)],
+        "ports": [{"name": "http", "containerPort": 8080}],
+        "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
+    }
+    template = {
+        "metadata": {"labels": {"app": "web"}},
+        "spec": {"containers": [container], **REAL, "terminationGracePeriodSeconds": 1},
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "web", "namespace": NAMESPACE},
+        "spec": {
+            "serviceName": "peers",
+            "replicas": 2,
+            "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": template,
+        },
+    }
+
+
+@dataclass
+class Side:
+    """A tenant with the Services, and a pod of its that calls them."""
+
+    name: str
+    cluster: Cluster
+    caller: Inside
+
+    @property
+    def hosts(self) -> set[str]:
+        return {f"web-{number} of {self.name}" for number in (0, 1)}
+
+    def address(self, name: str, namespace: str = NAMESPACE) -> str:
+        """What `kubectl get service` shows."""
+        return str(self.cluster.get("service", name, "-n", namespace)["spec"]["clusterIP"])
+
+    def variables(self) -> dict[str, str]:
+        text = self.cluster.kubectl("exec", "-n", NAMESPACE, "caller", "--", "env")
+        return dict(line.partition("=")[::2] for line in text.splitlines())
+
+
+@pytest.fixture(scope="module")
+def sides(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[dict[str, Side]]:
+    """Both tenants, with the same Services and pods."""
+    if not platform.real:
+        pytest.skip("no real node here")
+    found: dict[str, Side] = {}
+    for name, cluster in (("alpha", alpha), ("beta", beta)):
+        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        cluster.apply(
+            service("web"),
+            service("peers", clusterIP="None"),
+            service("sticky", sessionAffinity="ClientIP"),
+            service("alias", type="ExternalName", externalName=f"web.{DOMAIN}", selector=None),
+            stateful_set(name),
+        )
+        caller = pod("caller", **REAL)
+        caller["metadata"]["namespace"] = NAMESPACE
+        cluster.apply(caller)
+        cluster.kubectl("rollout", "status", "sts/web", "-n", NAMESPACE, "--timeout=90s", timeout=100)
+        cluster.kubectl("wait", "pod/caller", "-n", NAMESPACE, "--for=condition=Ready", "--timeout=90s", timeout=100)
+        below = platform.compute.get("pod", "caller", "-n", f"{name}--{NAMESPACE}")
+        found[name] = Side(name, cluster, Inside(below))
+    yield found
+    for side in found.values():
+        side.cluster.kubectl("delete", "namespace", NAMESPACE, "--wait", "--timeout=90s", timeout=100)
+
+
+def test_the_address_that_a_tenant_sees_leads_to_its_own_pods(sides: dict[str, Side]) -> None:
+    shown = {name: side.address("web") for name, side in sides.items()}
+    assert shown["alpha"] != shown["beta"]
+    for name, side in sides.items():
+        eventually(lambda side=side, name=name: side.caller.reaches(f"http://{shown[name]}/"))  # type: ignore[misc]
+        assert {side.caller.fetch(f"http://{shown[name]}/") for _ in range(16)} == side.hosts
+        sticky = {side.caller.fetch(f"http://{side.address('sticky')}/") for _ in range(8)}
+        assert len(sticky) == 1
+
+
+def test_ranges_are_the_tenants_own_and_stand_in_the_compute_cluster(
+    platform: Platform, sides: dict[str, Side]
+) -> None:
+    ranges = {}
+    for name, side in sides.items():
+        (cidr,) = platform.compute.get("servicecidr", f"vkgateway-{name}")["spec"]["cidrs"]
+        ranges[name] = ipaddress.ip_network(cidr)
+        assert ipaddress.ip_address(side.address("web")) in ranges[name]
+        below = platform.compute.get("service", "web", "-n", f"{name}--{NAMESPACE}")
+        assert below["spec"]["clusterIP"] == side.address("web")
+    assert not ranges["alpha"].overlaps(ranges["beta"])
+
+
+def test_every_form_of_its_name_leads_there(sides: dict[str, Side]) -> None:
+    forms = ["web", f"web.{NAMESPACE}", f"web.{NAMESPACE}.svc", f"web.{DOMAIN}", f"web.{DOMAIN}.", "alias"]
+    for side in sides.values():
+        shown = side.address("web")
+        eventually(lambda side=side: side.caller.resolve("web", "alias")["alias"])  # type: ignore[misc]
+        assert side.caller.resolve(*forms) == {form: [shown] for form in forms}
+        assert side.caller.fetch(f"http://web.{NAMESPACE}/") in side.hosts
+
+
+def test_headless_names_and_those_of_a_stateful_set_are_the_pods_addresses(sides: dict[str, Side]) -> None:
+    for side in sides.values():
+        pods = side.cluster.get("pods", "-n", NAMESPACE, "-l", "app=web")["items"]
+        own = {found["metadata"]["name"]: found["status"]["podIP"] for found in pods}
+        found = side.caller.resolve("peers", "web-0.peers", f"web-1.peers.{DOMAIN}")
+        assert found["peers"] == sorted(own.values())
+        assert found["web-0.peers"] == [own["web-0"]]
+        assert found[f"web-1.peers.{DOMAIN}"] == [own["web-1"]]
+        assert side.caller.fetch("http://web-1.peers:8080/") == f"web-1 of {side.name}"
+
+
+def test_srv_records_name_port_and_target(sides: dict[str, Side]) -> None:
+    for side in sides.values():
+        (server,) = side.caller.name_servers()
+        assert ask(server, f"_http._tcp.web.{DOMAIN}", SRV) == [f"web.{DOMAIN}:80"]
+        assert ask(server, f"_http._tcp.peers.{DOMAIN}", SRV) == [f"web-{n}.peers.{DOMAIN}:8080" for n in (0, 1)]
+
+
+def test_variables_tell_the_same_addresses(sides: dict[str, Side]) -> None:
+    for side in sides.values():
+        found = side.variables()
+        assert found["WEB_SERVICE_HOST"] == side.address("web")
+        assert found["WEB_SERVICE_PORT"] == found["WEB_SERVICE_PORT_HTTP"] == "80"
+        assert found["WEB_PORT_80_TCP_ADDR"] == side.address("web")
+        assert "PEERS_SERVICE_HOST" not in found
+        assert found["KUBERNETES_SERVICE_HOST"] == side.address("kubernetes", "default")
+        assert found["KUBERNETES_SERVICE_PORT"] == "443"
+
+
+def test_the_api_server_is_where_its_service_says_and_proves_itself_by_the_mounted_authority(
+    sides: dict[str, Side],
+) -> None:
+    for name, side in sides.items():
+        ca = side.cluster.kubectl("exec", "-n", NAMESPACE, "caller", "--", "cat", CA)
+        address = side.address("kubernetes", "default")
+        names = ["kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
+        assert side.caller.resolve(*names) == {one: [address] for one in names}
+        for host in (address, *names):
+            assert ["DNS", "kubernetes.default.svc"] in side.caller.handshake(host, 443, ca=ca)
+        other = sides["beta" if name == "alpha" else "alpha"]
+        strange = other.cluster.kubectl("exec", "-n", NAMESPACE, "caller", "--", "cat", CA)
+        with pytest.raises(AssertionError, match="CERTIFICATE_VERIFY_FAILED"):
+            side.caller.handshake(address, 443, ca=strange)
+
+
+def test_another_tenants_services_have_no_name_here(sides: dict[str, Side]) -> None:
+    strange = [f"web.beta--{NAMESPACE}", f"web.beta--{NAMESPACE}.svc.cluster.local", "kube-dns.kube-system"]
+    assert sides["alpha"].caller.resolve(*strange) == {name: [] for name in strange}
+
+
+def test_a_new_service_is_reached_at_its_address_at_once(sides: dict[str, Side]) -> None:
+    side = sides["alpha"]
+    side.cluster.apply(service("later"))
+    shown = side.address("later")
+    eventually(lambda: side.caller.reaches(f"http://{shown}/"), seconds=10)
+    eventually(lambda: side.caller.resolve("later")["later"] == [shown], seconds=10)
+    side.cluster.kubectl("delete", "service", "later", "-n", NAMESPACE)
+    eventually(lambda: not side.caller.reaches(f"http://{shown}/"), seconds=10)

@@ -1,0 +1,169 @@
+"""Network policies below follow the tenant's; the fence stands before anything runs, whatever is done to it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.fakes.addresses import Addresses
+from tests.unit.sync.test_names import FORWARDER, FakeServers
+from tests.unit.sync.test_services import serve, writes
+from tests.unit.sync.world import BELOW, World, compute_node, names, until, world
+from vkgateway.kube.resources import NAMESPACES, NETWORK_POLICIES, NODES
+from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
+from vkgateway.translate.netpolicies import FENCE
+
+WEB = {"matchLabels": {"app": "web"}}
+OWN = {"namespaceSelector": {"matchLabels": {TENANT_LABEL: "alpha"}}}
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[World]:
+    async with world() as made:
+        made.below.store.create(NAMESPACES, {"metadata": {"name": SYSTEM_NAMESPACE}})
+        yield made
+
+
+def close(here: World, name: str = "deny", **spec: Any) -> None:
+    document = {"metadata": {"name": name}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]} | spec}
+    here.above.store.create(NETWORK_POLICIES, document, "default")
+
+
+def below(here: World, name: str = FENCE) -> dict[str, Any]:
+    found = here.below.store.find(NETWORK_POLICIES, name, BELOW)
+    return found["spec"] if found is not None else {}
+
+
+async def test_policies_stand_before_the_first_pod(here: World) -> None:
+    close(here)
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        assert names(here.below, NETWORK_POLICIES) == ["deny", FENCE]
+        assert below(here)["ingress"] == []
+        assert below(here)["egress"][0] == {"to": [OWN]}
+
+
+async def test_a_pod_does_not_start_before_it_is_known_what_is_closed(here: World) -> None:
+    here.above.fail("GET", "/networkpolicies", status=503, times=3)
+    close(here)
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        assert below(here)["ingress"] == []
+
+
+async def test_changes_and_ends_follow(here: World) -> None:
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        assert below(here)["ingress"] == [{"from": [OWN]}]
+        close(here, podSelector=WEB)
+        await until(lambda: below(here)["ingress"] == [])
+        await until(lambda: below(here, f"{FENCE}-ingress-0"))
+        changed = {
+            "metadata": {"name": "deny"},
+            "spec": {"podSelector": WEB, "policyTypes": ["Ingress"], "ingress": [{}]},
+        }
+        here.above.store.update(NETWORK_POLICIES, changed, name="deny", namespace="default")
+        await until(lambda: below(here, "deny").get("ingress") == [{"from": [OWN]}])
+        here.above.store.delete(NETWORK_POLICIES, "deny", "default")
+        await until(lambda: names(here.below, NETWORK_POLICIES) == [FENCE])
+        await until(lambda: below(here)["ingress"] == [{"from": [OWN]}])
+
+
+async def test_nothing_is_cut_off_on_the_way(here: World) -> None:
+    """What is open in the end is open all the time: the fence closes after what opens in its stead is there."""
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        await here.settled()
+        start = len(here.below.requests)
+        close(here, podSelector=WEB)
+        await until(lambda: below(here)["ingress"] == [])
+        await here.settled()
+    asked = [request.split("?")[0] for request in here.below.requests[start:] if "networkpolicies" in request]
+    changed = [request for request in asked if not request.startswith("GET")]
+    place = f"/apis/networking.k8s.io/v1/namespaces/{BELOW}/networkpolicies"
+    assert changed[:3] == [f"POST {place}", f"POST {place}", f"PUT {place}/{FENCE}"]
+
+
+async def test_labels_of_namespaces_count_as_they_are_now(here: World) -> None:
+    peer = {"namespaceSelector": {"matchLabels": {"team": "shop"}}}
+    close(here, ingress=[{"from": [peer]}])
+    here.create()
+
+    def meant() -> Any:
+        (rule,) = below(here, "deny").get("ingress") or [{"from": [{"namespaceSelector": {}}]}]
+        return rule["from"][0]["namespaceSelector"].get("matchExpressions")
+
+    async with here.gateway():
+        await here.forwarded()
+        await until(lambda: meant() == [{"key": "kubernetes.io/metadata.name", "operator": "DoesNotExist"}])
+        here.above.store.create(NAMESPACES, {"metadata": {"name": "shop", "labels": {"team": "shop"}}})
+        wanted = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["alpha--shop"]}]
+        await until(lambda: meant() == wanted)
+
+
+async def test_who_answers_for_names_may_be_asked_whatever_is_closed(here: World) -> None:
+    servers = FakeServers()
+    here.name_servers = servers
+    Addresses(here.below.store)
+    close(here, policyTypes=["Egress"])
+    here.create()
+
+    def asked() -> list[str]:
+        return [rule["to"][0]["ipBlock"]["cidr"] for rule in below(here).get("egress") or ()]
+
+    async with here.gateway():
+        await here.forwarded()
+        await until(lambda: asked() == [f"{FORWARDER.address}/32"])
+        await here.settled()
+        assert asked() == [f"{FORWARDER.address}/32"]
+        serve(here)
+        await until(lambda: asked() == ["10.213.0.1/32", f"{FORWARDER.address}/32"])
+
+
+async def test_what_cannot_stand_below_is_told(here: World) -> None:
+    here.below.store.create(NODES, compute_node("another") | {"spec": {"podCIDRs": ["10.214.0.0/24"]}})
+    close(here, ingress=[{"from": [{"ipBlock": {"cidr": "10.214.0.9/32"}}]}])
+    here.create()
+    async with here.gateway():
+        said = await until(lambda: [words for reason, words in here.events() if reason == "PartLeftOut"])
+    assert "10.214.0.9/32" in said[0]
+    assert below(here, "deny")["ingress"] == []
+
+
+async def test_a_restart_writes_nothing_and_finds_what_was_meddled_with(here: World) -> None:
+    close(here, podSelector=WEB)
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        await until(lambda: len(names(here.below, NETWORK_POLICIES)) == 3)
+        await here.settled()
+        before = writes(here)
+    async with here.gateway() as sync:
+        await until(lambda: sync.services.complete and sync.complete)
+        await here.settled()
+        assert writes(here) == before
+    meddled = copy.deepcopy(here.below.store.get(NETWORK_POLICIES, FENCE, BELOW))
+    meddled["spec"]["ingress"] = [{}]
+    here.below.store.update(NETWORK_POLICIES, meddled, name=FENCE, namespace=BELOW)
+    here.below.store.delete(NETWORK_POLICIES, "deny", BELOW)
+    async with here.gateway():
+        await until(lambda: below(here)["ingress"] == [] and below(here, "deny"))
+
+
+async def test_a_policy_of_the_compute_clusters_own_is_left_alone(here: World) -> None:
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        document = {"metadata": {"name": "theirs"}, "spec": {"podSelector": {}}}
+        here.below.store.create(NETWORK_POLICIES, document, BELOW)
+        close(here)
+        await until(lambda: below(here)["ingress"] == [])
+        await here.settled()
+    assert "theirs" in names(here.below, NETWORK_POLICIES)

@@ -1,0 +1,261 @@
+"""Network policies on their way down: what a tenant closes is closed, and nothing is opened to anybody else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vkgateway.model.names import TENANT_LABEL, compute_namespace
+from vkgateway.model.objects import Meta
+from vkgateway.translate.context import TenantContext
+from vkgateway.translate.netpolicies import FENCE, Fence, PolicyView, Surroundings, fence
+from vkgateway.translate.selectors import all_hold
+
+TENANT = TenantContext(name="alpha", api_host="10.0.0.1", api_port=6443)
+NAMESPACES = {"web": {"team": "shop"}, "db": {"team": "data"}, "ops": {}}
+AROUND = Surroundings(namespaces=NAMESPACES, pod_ranges=["10.214.0.0/24"], resolvers=[("10.213.0.2", 54)])
+OWN = {"namespaceSelector": {"matchLabels": {TENANT_LABEL: "alpha"}}}
+WEB = {"matchLabels": {"app": "web"}}
+
+
+def policy(name: str = "mine", *, of: Mapping[str, Any] | None = None, **spec: Any) -> PolicyView:
+    kinds = [kind for kind in ("Ingress", "Egress") if kind.lower() in spec]
+    metadata = Meta(name=name, namespace="web", uid=f"uid-{name}")
+    return PolicyView(metadata=metadata, spec={"podSelector": of or {}, "policyTypes": kinds, **spec})
+
+
+def made(*policies: PolicyView, around: Surroundings = AROUND) -> Fence:
+    return fence(TENANT, "web", "u", policies, around=around)
+
+
+def named(found: Fence) -> dict[str, Any]:
+    return {document["metadata"]["name"]: document["spec"] for document in found.documents}
+
+
+def peer(*, direction: str = "ingress", around: Surroundings = AROUND, **said: Any) -> list[Any]:
+    """What becomes of a rule with one peer."""
+    rule = {"from" if direction == "ingress" else "to": [said]}
+    spec: dict[str, Any] = {direction: [rule]}
+    found = named(made(policy(**spec), around=around))["mine"][direction]
+    return [one for rule in found for one in rule["from" if direction == "ingress" else "to"]]
+
+
+def test_without_policies_the_tenant_alone_gets_in() -> None:
+    spec = named(made())[FENCE]
+    assert spec["podSelector"] == {}
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    assert spec["ingress"] == [{"from": [OWN]}]
+    assert spec["egress"][0] == {"to": [OWN]}
+
+
+def test_what_is_closed_to_all_is_closed_below() -> None:
+    found = named(made(policy(ingress=[])))
+    assert found.keys() == {"mine", FENCE}
+    assert found["mine"] == {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": []}
+    assert found[FENCE]["ingress"] == []
+    assert found[FENCE]["egress"][0] == {"to": [OWN]}
+
+
+def test_pods_that_no_policy_selects_stay_open_to_the_tenant() -> None:
+    found = named(made(policy(of=WEB, ingress=[{"from": [{"podSelector": {"matchLabels": {"app": "lb"}}}]}])))
+    assert found[f"{FENCE}-ingress-0"] == {
+        "podSelector": {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["web"]}]},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [OWN]}],
+    }
+    assert found["mine"]["ingress"][0]["from"] == [
+        {"podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["lb"]}]}}
+    ]
+    assert found[FENCE]["ingress"] == []
+
+
+def test_who_answers_for_names_is_reached_whatever_is_closed() -> None:
+    found = named(made(policy(egress=[])))
+    assert found[FENCE]["egress"] == [
+        {
+            "to": [{"ipBlock": {"cidr": "10.213.0.2/32"}}],
+            "ports": [{"port": 54, "protocol": "UDP"}, {"port": 54, "protocol": "TCP"}],
+        }
+    ]
+
+
+def test_the_fence_is_written_last() -> None:
+    names = [document["metadata"]["name"] for document in made(policy(of=WEB, ingress=[])).documents]
+    assert names == ["mine", f"{FENCE}-ingress-0", FENCE]
+
+
+def test_open_to_all_means_all_of_the_tenant() -> None:
+    ports = [{"port": "http", "protocol": "TCP"}, {"port": 8000, "endPort": 9000, "protocol": "TCP"}]
+    found = named(made(policy(ingress=[{"ports": ports}, {}], egress=[{}])))["mine"]
+    assert found["ingress"] == [{"from": [OWN], "ports": ports}, {"from": [OWN]}]
+    assert found["egress"][0]["to"][0] == OWN
+    assert found["egress"][0]["to"][1]["ipBlock"] == {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}
+
+
+@pytest.mark.parametrize(
+    ("selector", "names"),
+    [
+        ({}, None),
+        ({"matchLabels": {"team": "shop"}}, ["alpha--web"]),
+        ({"matchExpressions": [{"key": "team", "operator": "Exists"}]}, ["alpha--db", "alpha--web"]),
+        ({"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["shop"]}]}, ["alpha--db", "alpha--ops"]),
+        ({"matchLabels": {"kubernetes.io/metadata.name": "ops"}}, ["alpha--ops"]),
+        ({"matchLabels": {"kubernetes.io/metadata.name": "beta--web"}}, []),
+    ],
+)
+def test_namespaces_are_the_tenants_own(selector: dict[str, Any], names: list[str] | None) -> None:
+    ((found,),) = (peer(namespaceSelector=selector, podSelector=WEB),)
+    assert found["podSelector"] == {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web"]}]}
+    below = found["namespaceSelector"]
+    assert below["matchLabels"] == {TENANT_LABEL: "alpha"}
+    if names is None:
+        assert "matchExpressions" not in below
+    else:
+        meant = {"operator": "In", "values": names} if names else {"operator": "DoesNotExist"}
+        assert below["matchExpressions"] == [{"key": "kubernetes.io/metadata.name", **meant}]
+
+
+@pytest.mark.parametrize(
+    ("cidr", "excepted", "left"),
+    [
+        ("0.0.0.0/0", ["10.214.0.0/24"], True),
+        ("10.0.0.0/8", ["10.214.0.0/24"], True),
+        ("192.168.0.0/16", [], True),
+        ("10.214.0.0/24", [], False),
+        ("10.214.0.7/32", [], False),
+        ("2001:db8::/32", [], True),
+    ],
+)
+def test_nobody_gets_in_by_an_address_of_a_pod(cidr: str, excepted: list[str], left: bool) -> None:
+    found = made(policy(ingress=[{"from": [{"ipBlock": {"cidr": cidr}}]}]))
+    rules = named(found)["mine"]["ingress"]
+    assert rules == (
+        [{"from": [{"ipBlock": {"cidr": cidr} | ({"except": excepted} if excepted else {})}]}] if left else []
+    )
+    assert bool(found.left_out) is not left
+
+
+def test_where_pods_addresses_are_not_known_nobody_gets_in_by_address() -> None:
+    around = Surroundings(namespaces=NAMESPACES)
+    found = made(
+        policy(ingress=[{"from": [{"ipBlock": {"cidr": "192.168.0.0/16"}}, {"podSelector": {}}]}]), around=around
+    )
+    assert named(found)["mine"]["ingress"] == [{"from": [{"podSelector": {}}]}]
+    assert "not known" in found.left_out[0][1]
+
+
+def test_addresses_are_kept_on_the_way_out_but_for_those_of_the_node() -> None:
+    block = {"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8"]}
+    (kept,) = peer(direction="egress", ipBlock=block)
+    assert kept == {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8", "169.254.0.0/16"]}}
+    assert peer(direction="egress", ipBlock={"cidr": "169.254.169.254/32"}) == []
+
+
+def test_a_rule_of_which_nothing_is_left_opens_nothing() -> None:
+    """An empty list of peers would mean everybody."""
+    found = named(made(policy(ingress=[{"from": [{"ipBlock": {"cidr": "10.214.0.7/32"}}]}])))
+    assert found["mine"]["ingress"] == []
+    assert peer(podSelector={"matchLabels": {TENANT_LABEL: "beta"}}) == []
+
+
+def test_a_policy_that_selects_by_reserved_labels_selects_nothing() -> None:
+    found = named(made(policy(of={"matchLabels": {TENANT_LABEL: "alpha"}}, ingress=[])))
+    assert found.keys() == {FENCE}
+    assert found[FENCE]["ingress"] == [{"from": [OWN]}]
+
+
+def test_labels_that_stay_above_select_nothing_and_that_is_told() -> None:
+    found = made(policy(of={"matchLabels": {"volcano.sh/job": "x"}}, ingress=[]))
+    assert named(found).keys() == {FENCE}
+    assert "volcano.sh/job" in found.left_out[0][1]
+
+
+def test_names_of_the_platforms_own_are_kept_free() -> None:
+    found = named(made(policy(FENCE, ingress=[]), policy(f"{FENCE}-ingress-0", of=WEB, ingress=[])))
+    assert found.keys() == {f"{FENCE}.tenant", f"{FENCE}-ingress-0.tenant", FENCE}
+
+
+def test_policies_say_whose_they_are() -> None:
+    (document, *_) = made(policy(ingress=[])).documents
+    assert document["metadata"] == {
+        "name": "mine",
+        "namespace": compute_namespace("alpha", "web"),
+        "labels": {TENANT_LABEL: "alpha"},
+        "annotations": {"vkgateway.io/namespace": "web", "vkgateway.io/name": "mine", "vkgateway.io/uid": "uid-mine"},
+    }
+
+
+# Judged as a network plug-in does, above and below, of all pods of two tenants.
+
+_VALUES = st.sampled_from(["a", "b"])
+_REQUIREMENT = st.one_of(
+    st.builds(
+        lambda key, operator, values: {"key": key, "operator": operator, "values": values},
+        st.sampled_from(["x", "y"]),
+        st.sampled_from(["In", "NotIn"]),
+        st.lists(_VALUES, min_size=1, max_size=2, unique=True),
+    ),
+    st.builds(
+        lambda key, operator: {"key": key, "operator": operator},
+        st.sampled_from(["x", "y", TENANT_LABEL]),
+        st.sampled_from(["Exists", "DoesNotExist"]),
+    ),
+)
+_SELECTOR = st.builds(lambda found: {"matchExpressions": found} if found else {}, st.lists(_REQUIREMENT, max_size=2))
+_PEER = st.one_of(
+    st.builds(lambda pods: {"podSelector": pods}, _SELECTOR),
+    st.builds(lambda spaces: {"namespaceSelector": spaces}, _SELECTOR),
+    st.builds(lambda pods, spaces: {"podSelector": pods, "namespaceSelector": spaces}, _SELECTOR, _SELECTOR),
+)
+_RULE = st.builds(lambda peers: {"from": peers} if peers else {}, st.lists(_PEER, max_size=2))
+_POLICIES = st.lists(st.tuples(_SELECTOR, st.lists(_RULE, max_size=2)), max_size=4)
+_LABELS = [{}, {"x": "a"}, {"x": "b"}, {"y": "a"}, {"x": "a", "y": "b"}, {"x": "b", "y": "b"}]
+_SPACES = {"web": {"x": "a"}, "db": {"y": "b"}}
+
+
+def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    exact = [{"key": k, "operator": "In", "values": [v]} for k, v in (selector.get("matchLabels") or {}).items()]
+    return all_hold(labels, [*exact, *(selector.get("matchExpressions") or ())])
+
+
+def _lets_in(
+    policies: Sequence[Mapping[str, Any]],
+    to: Mapping[str, str],
+    peer: Mapping[str, str],
+    space: Mapping[str, str],
+    same: bool,
+) -> bool:
+    """Whether ingress is allowed, by the rules of networking/v1."""
+    chosen = [spec for spec in policies if "Ingress" in spec["policyTypes"] and _matches(spec["podSelector"], to)]
+    if not chosen:
+        return True
+    for spec in chosen:
+        for rule in spec.get("ingress") or ():
+            if not rule.get("from"):
+                return True
+            for one in rule["from"]:
+                fits = _matches(one["namespaceSelector"], space) if "namespaceSelector" in one else same
+                if fits and _matches(one.get("podSelector") or {}, peer):
+                    return True
+    return False
+
+
+@given(_POLICIES)
+def test_below_the_same_pods_get_in_as_above_and_no_others(said: list[Any]) -> None:
+    views = [policy(f"p{number}", of=of, ingress=rules) for number, (of, rules) in enumerate(said)]
+    below = [document["spec"] for document in made(*views, around=Surroundings(namespaces=_SPACES)).documents]
+    above = [view.spec for view in views]
+    for to in _LABELS:
+        mine = to | {TENANT_LABEL: "alpha"}
+        for labels in _LABELS:
+            for name, space in _SPACES.items():
+                compute = {TENANT_LABEL: "alpha", "kubernetes.io/metadata.name": f"alpha--{name}"}
+                wanted = _lets_in(above, to, labels, space, name == "web")
+                got = _lets_in(below, mine, labels | {TENANT_LABEL: "alpha"}, compute, name == "web")
+                assert got == wanted
+            theirs = {TENANT_LABEL: "beta", "kubernetes.io/metadata.name": "beta--web"}
+            assert not _lets_in(below, mine, labels | {TENANT_LABEL: "beta"}, theirs, False)

@@ -1,0 +1,185 @@
+"""NetworkPolicies below: the fence of each compute namespace, kept, with what the tenant's own policies say inside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import structlog
+
+from vkgateway.kube import errors, resources
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.model.errors import ConflictError, UnavailableError
+from vkgateway.model.names import compute_namespace
+from vkgateway.model.objects import Object
+from vkgateway.sync.compute import ComputeLink, Key, decode_policy, owned_by
+from vkgateway.sync.events import EventRecorder
+from vkgateway.translate.context import TenantContext
+from vkgateway.translate.netpolicies import Fence, PolicyView, Surroundings, fence
+from vkgateway.translate.peers import NamespaceLabels
+
+log = structlog.get_logger(__name__)
+
+_KNOWN_WITHIN: Final = 10.0
+"""Seconds for which a compute namespace waits at most until the tenant's policies are known."""
+
+
+class NetworkPolicies:
+    """One tenant's in all its compute clusters.
+
+    They are watched from the first compute namespace on. `resolvers(link)` tells who answers for names there;
+    `wake(namespace)` asks for a look at a namespace's.
+    """
+
+    def __init__(
+        self,
+        tenant: TenantContext,
+        client: Client,
+        *,
+        events: EventRecorder,
+        namespaces: NamespaceLabels,
+        resolvers: Callable[[ComputeLink], list[tuple[str, int]]],
+        wake: Callable[[str], None],
+    ) -> None:
+        self.tenant = tenant
+        self._events = events
+        self._namespaces = namespaces
+        self._resolvers = resolvers
+        self._wake = wake
+        self._needed = asyncio.Event()
+        self._known = asyncio.Event()
+        self.above: Reflector[PolicyView] = Reflector(
+            client,
+            resources.NETWORK_POLICIES,
+            decode=decode_policy,
+            on_change=self._changed,
+            on_complete=self._completed,
+        )
+
+    async def run(self) -> None:
+        """Watch, once that is needed, until cancelled."""
+        await self._needed.wait()
+        await self.above.run()
+
+    def need(self) -> None:
+        """Something of the tenant runs below, or may soon."""
+        self._needed.set()
+
+    async def fence(self, link: ComputeLink, namespace: str, uid: str) -> list[Object]:
+        """What a new compute namespace is fenced in with, before anything runs in it.
+
+        Raises:
+            UnavailableError: the tenant's policies are not known yet.
+        """
+        self.need()
+        try:
+            await asyncio.wait_for(self._known.wait(), _KNOWN_WITHIN)
+        except TimeoutError as error:
+            raise UnavailableError(
+                "the tenant's NetworkPolicies are not known yet", hint="nothing to do; it is tried again"
+            ) from error
+        return self._fence(link, namespace, uid).documents
+
+    def wake_all(self, links: Iterable[ComputeLink]) -> None:
+        """Have the policies of every compute namespace looked at."""
+        if not self.above.complete:
+            return
+        names = {view.metadata.namespace for view in self.above.items.values()}
+        for link in links:
+            names |= set(link.policy_namespaces(self.tenant.name))
+        for name in names:
+            self._wake(name)
+
+    def surroundings_changed(self) -> None:
+        """Labels of namespaces changed, or who answers for names: what policies mean below may be other."""
+        for namespace in {view.metadata.namespace for view in self.above.items.values()}:
+            self._wake(namespace)
+
+    async def reconcile(self, namespace: str, uid: str, links: Mapping[str, ComputeLink]) -> None:
+        """Have the policies of a namespace stand below, in every compute cluster that can be trusted.
+
+        Raises:
+            ConflictError: a policy's name is taken below by something that is not this tenant's.
+        """
+        if not self.above.complete:
+            return
+        told: dict[Key, tuple[PolicyView, str]] = {}
+        for link in links.values():
+            below = link.namespace(self.tenant.name, namespace)
+            if not (link.services_trusted and link.policies.complete) or below is None:
+                continue
+            if below.metadata.deletion_timestamp is None:
+                made = self._fence(link, namespace, uid)
+                await self._write(link, namespace, made.documents)
+                told |= {policy.metadata.key: (policy, why) for policy, why in made.left_out}
+        for policy, why in told.values():
+            await self._events.emit(policy.metadata, reason="PartLeftOut", message=why, about="NetworkPolicy")
+
+    def _fence(self, link: ComputeLink, namespace: str, uid: str) -> Fence:
+        around = Surroundings(
+            namespaces=self._namespaces(),
+            pod_ranges=sorted({cidr for node in link.nodes.items.values() for cidr in node.spec.pod_cidrs}),
+            resolvers=self._resolvers(link),
+        )
+        policies = [
+            view
+            for view in self.above.items.values()
+            if view.metadata.namespace == namespace and view.metadata.deletion_timestamp is None
+        ]
+        return fence(self.tenant, namespace, uid, policies, around=around)
+
+    async def _write(self, link: ComputeLink, namespace: str, wanted: list[Object]) -> None:
+        below = {
+            name: view
+            for (inside, name), view in link.policies.items.items()
+            if inside == compute_namespace(self.tenant.name, namespace)
+        }
+        for document in wanted:
+            await self._write_one(link, document, below.pop(document["metadata"]["name"], None))
+        for view in below.values():
+            if owned_by(self.tenant.name, view.metadata):
+                await _delete(link, view)
+
+    async def _write_one(self, link: ComputeLink, wanted: Object, known: PolicyView | None) -> None:
+        namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
+        if known is None:
+            try:
+                await link.client.create(resources.NETWORK_POLICIES, wanted, namespace=namespace)
+                return
+            except errors.AlreadyExists:
+                known = decode_policy(await link.client.get(resources.NETWORK_POLICIES, name, namespace=namespace))
+        if not owned_by(self.tenant.name, known.metadata):
+            raise ConflictError(f"networkpolicies/{name}: the name is taken in the compute cluster")
+        if _said(known.spec) == _said(wanted["spec"]):
+            return
+        metadata = wanted["metadata"] | {"uid": known.metadata.uid, "resourceVersion": known.metadata.resource_version}
+        document = wanted | {"metadata": metadata}
+        await link.client.replace(resources.NETWORK_POLICIES, name, document, namespace=namespace)
+
+    def _completed(self) -> None:
+        self._known.set()
+        for namespace in self._namespaces():
+            self._wake(namespace)
+
+    def _changed(self, old: PolicyView | None, new: PolicyView | None) -> None:
+        view = new or old
+        assert view is not None
+        if old is None or new is None or old.spec != new.spec:
+            self._wake(view.metadata.namespace)
+
+
+def _said(spec: Object) -> Object:
+    """What a policy says; servers leave out lists that are empty."""
+    return {key: value for key, value in spec.items() if value != []}
+
+
+async def _delete(link: ComputeLink, view: PolicyView) -> None:
+    metadata = view.metadata
+    try:
+        await link.client.delete(
+            resources.NETWORK_POLICIES, metadata.name, namespace=metadata.namespace, uid=metadata.uid
+        )
+    except (errors.NotFound, errors.Conflict):
+        return

@@ -1,0 +1,67 @@
+"""EndpointSlices below that are the gateway's: compared by what they say, and written where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from vkgateway.kube import errors, resources
+from vkgateway.model.errors import ConflictError
+from vkgateway.model.objects import Meta, Object
+from vkgateway.sync.compute import ComputeLink, decode_slice
+from vkgateway.translate.services import SliceView
+
+
+async def write_slice(
+    link: ComputeLink, wanted: Object, known: SliceView | None, *, owned: Callable[[Meta], bool], only_new: bool = False
+) -> None:
+    """Have a slice say what `wanted` says; `known` is it as it was seen last.
+
+    One that the watch has not shown yet must be `owned`; with `only_new` it stays as it is.
+
+    Raises:
+        ConflictError: its name is taken by something that is not ours.
+        ApiError: the compute cluster cannot be asked now, or refuses it.
+    """
+    namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
+    if known is not None and _said(known) == _saying(wanted):
+        return
+    if known is None:
+        try:
+            await link.client.create(resources.ENDPOINT_SLICES, wanted, namespace=namespace)
+            return
+        except errors.AlreadyExists:
+            if only_new:
+                return
+            known = decode_slice(await link.client.get(resources.ENDPOINT_SLICES, name, namespace=namespace))
+        if not owned(known.metadata):
+            raise ConflictError(f"endpointslices/{name}: the name is taken in the compute cluster")
+    metadata = wanted["metadata"] | {"uid": known.metadata.uid, "resourceVersion": known.metadata.resource_version}
+    try:
+        await link.client.replace(resources.ENDPOINT_SLICES, name, wanted | {"metadata": metadata}, namespace=namespace)
+    except errors.Invalid:  # the kind of address cannot be changed
+        await delete_slice(link, known.metadata)
+        raise
+
+
+async def delete_slice(link: ComputeLink, metadata: Meta) -> None:
+    """Delete a slice, unless it is gone or another by now. Raises ApiError."""
+    try:
+        await link.client.delete(
+            resources.ENDPOINT_SLICES, metadata.name, namespace=metadata.namespace, uid=metadata.uid
+        )
+    except (errors.NotFound, errors.Conflict):
+        return
+
+
+def _said(view: SliceView) -> bytes:
+    return _text(view.address_type, view.endpoints or [], view.ports or [])
+
+
+def _saying(wanted: Object) -> bytes:
+    return _text(wanted["addressType"], wanted["endpoints"], wanted["ports"])
+
+
+def _text(address_type: str, endpoints: list[Object], ports: list[Object]) -> bytes:
+    return msgspec.json.encode([address_type, endpoints, ports], order="deterministic")

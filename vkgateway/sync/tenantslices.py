@@ -1,0 +1,121 @@
+"""EndpointSlices that a tenant writes itself: below, they lead to its own running pods and to nothing else."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+
+import msgspec
+
+from vkgateway.kube import resources
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.model.objects import Meta
+from vkgateway.sync.compute import ComputeLink, Key, decode_slice, owned_by
+from vkgateway.sync.slices import delete_slice, write_slice
+from vkgateway.translate.context import TenantContext
+from vkgateway.translate.services import (
+    CONTROLLERS_SLICES,
+    MANAGED_BY_LABEL,
+    SliceView,
+    forward_slice,
+    slice_content,
+)
+
+
+class TenantSlices:
+    """One tenant's own slices; `wake(key)` asks for a look at the Service that one is of."""
+
+    def __init__(
+        self, tenant: TenantContext, client: Client, *, wake: Callable[[Key], None], on_complete: Callable[[], None]
+    ) -> None:
+        self.tenant = tenant
+        self._wake = wake
+        self._of: defaultdict[Key, set[Key]] = defaultdict(set)
+        """By their Service."""
+        self.above: Reflector[SliceView] = Reflector(
+            client,
+            resources.ENDPOINT_SLICES,
+            decode=decode_slice,
+            on_change=self._changed,
+            on_complete=on_complete,
+            label_selector=f"{MANAGED_BY_LABEL}!={CONTROLLERS_SLICES}",
+        )
+
+    def any_of(self, service: Key) -> bool:
+        """Whether a Service has any."""
+        return service in self._of
+
+    def pods_changed(self) -> None:
+        """Pods came or went: addresses in slices may be the tenant's own no longer."""
+        for service in self._of:
+            self._wake(service)
+
+    async def reconcile(self, link: ComputeLink, service: Meta, key: Key, *, own: Collection[str]) -> None:
+        """Have the slices below of a compute Service, which stands for `key`, lead to `own` addresses.
+
+        Raises:
+            ConflictError: a slice's name is taken below.
+            ApiError: the compute cluster cannot be asked now, or refuses one.
+        """
+        below = {
+            view.metadata.name: view
+            for view in link.slices.items.values()
+            if view.metadata.namespace == service.namespace and view.service == key[1] and self._is_own(view.metadata)
+        }
+        for above in self._written(key):
+            content, _ = slice_content(above, own=own)
+            if content["endpoints"]:
+                wanted = forward_slice(above, content, service=service, tenant=self.tenant)
+                await write_slice(link, wanted, below.pop(above.metadata.name, None), owned=self._is_own)
+        for view in below.values():
+            await delete_slice(link, view.metadata)
+
+    def refused(self, service: Key, *, own: Collection[str]) -> Iterator[str]:
+        """Tell of addresses that are none of the tenant's pods': a sentence for each slice that has any."""
+        for view in self._written(service):
+            if refused := slice_content(view, own=own)[1]:
+                named = ", ".join(refused[:5])
+                yield f"EndpointSlice {view.metadata.name}: {named}: not the address of a running pod of this tenant"
+
+    def _written(self, service: Key) -> list[SliceView]:
+        found = (self.above.items.get(key) for key in sorted(self._of.get(service, ())))
+        return [view for view in found if view is not None]
+
+    def _is_own(self, metadata: Meta) -> bool:
+        return owned_by(self.tenant.name, metadata)
+
+    def _changed(self, old: SliceView | None, new: SliceView | None) -> None:
+        for view in (old, new):
+            if view is None or not view.service:
+                continue
+            service = view.metadata.namespace, view.service
+            if view is new:
+                self._of[service].add(view.metadata.key)
+            else:
+                self._of[service].discard(view.metadata.key)
+                if not self._of[service]:
+                    del self._of[service]
+            self._wake(service)
+
+
+class _PodStatus(msgspec.Struct, rename="camel", gc=False):
+    pod_ip: str = msgspec.field(default="", name="podIP")
+    pod_ips: list[dict[str, str]] = msgspec.field(default_factory=list, name="podIPs")
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    host_ips: list[dict[str, str]] = msgspec.field(default_factory=list, name="hostIPs")
+
+
+_status = msgspec.json.Decoder(_PodStatus)
+
+
+def pod_addresses(link: ComputeLink, tenant: str) -> frozenset[str]:
+    """Addresses of the tenant's pods that run in a compute cluster, as that tells them; never a node's."""
+    found: set[str] = set()
+    for view in link.pods_of(tenant):
+        if view.ended:
+            continue
+        status = _status.decode(view.status)
+        hosts = {status.host_ip, *(entry.get("ip", "") for entry in status.host_ips)}
+        found |= {status.pod_ip, *(entry.get("ip", "") for entry in status.pod_ips)} - hosts
+    return frozenset(found - {""})

@@ -1,0 +1,281 @@
+"""NetworkPolicies below: the fence around each tenant, and inside it what the tenant's own policies say."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import msgspec
+
+from vkgateway.model.names import (
+    NAME_ANNOTATION,
+    NAMESPACE_ANNOTATION,
+    TENANT_LABEL,
+    UID_ANNOTATION,
+    compute_namespace,
+    is_reserved,
+)
+from vkgateway.model.objects import Meta, Object
+from vkgateway.translate.context import TenantContext
+from vkgateway.translate.peers import NAMESPACE_NAME_LABEL
+from vkgateway.translate.selectors import all_hold
+
+FENCE: Final = "vkgateway-tenant"
+"""Name of the policy that closes a compute namespace off; names that start so are the platform's own."""
+
+Direction = Literal["Ingress", "Egress"]
+Term = tuple[tuple[str, str, tuple[str, ...]], ...]
+"""Requirements on labels, all of which must hold: key, operator, values."""
+
+_LINK_LOCAL: Final = "169.254.0.0/16"
+"""Where clouds answer for the node itself (instance metadata): nothing for a tenant's pod."""
+_ANYWHERE: Final = ({"ipBlock": {"cidr": "0.0.0.0/0", "except": [_LINK_LOCAL]}}, {"ipBlock": {"cidr": "::/0"}})
+_NAMES: Final = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
+_PEERS: Final[Mapping[Direction, str]] = {"Ingress": "from", "Egress": "to"}
+_NEGATED: Final = {"In": "NotIn", "NotIn": "In", "Exists": "DoesNotExist", "DoesNotExist": "Exists"}
+_TERMS_MAX: Final = 64
+"""Policies by which pods that no policy of the tenant selects stay open; see `_unselected`."""
+
+
+class PolicyView(msgspec.Struct, kw_only=True):
+    """A NetworkPolicy. Its spec is small, and kept whole."""
+
+    metadata: Meta
+    spec: dict[str, Any] = {}
+
+    def rules(self, direction: Direction) -> list[Object] | None:
+        """Its rules in a direction; None where it says nothing of that (networking/v1 defaults)."""
+        kinds = self.spec.get("policyTypes") or (["Ingress", "Egress"] if self.spec.get("egress") else ["Ingress"])
+        return list(self.spec.get(direction.lower()) or ()) if direction in kinds else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What policies depend on beside themselves: the labels of the tenant's namespaces by name, the ranges of pods in
+    the compute cluster (none: not known), and who answers for names, as address and port.
+    """
+
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    pod_ranges: Sequence[str] = ()
+    resolvers: Sequence[tuple[str, int]] = ()
+
+
+@dataclass(slots=True)
+class Fence:
+    """What stands below for one namespace: the policies in the order of writing, and what of the tenant's cannot.
+
+    The order is such that nothing is cut off on the way that is open in the end.
+    """
+
+    documents: list[Object] = field(default_factory=list)
+    left_out: list[tuple[PolicyView, str]] = field(default_factory=list)
+
+
+def fence(
+    tenant: TenantContext,
+    namespace: str,
+    uid: str,
+    policies: Iterable[PolicyView] = (),
+    *,
+    around: Surroundings | None = None,
+) -> Fence:
+    """The policies of the compute namespace that stands for a tenant's namespace, whose UID is `uid`.
+
+    Policies only ever add to what is allowed, so what a tenant closes must not be opened by the fence: in a direction
+    for which the tenant has policies the fence opens those pods alone that none of them selects, as Kubernetes has it.
+    """
+    made = _Fence(tenant, namespace, uid, around or Surroundings())
+    for policy in sorted(policies, key=lambda one: one.metadata.name):
+        made.add(policy)
+    made.close()
+    return made.result
+
+
+class _Fence:
+    def __init__(self, tenant: TenantContext, namespace: str, uid: str, around: Surroundings) -> None:
+        self._tenant = tenant
+        self._namespace = namespace
+        self._uid = uid
+        self._around = around
+        self._own = {"namespaceSelector": {"matchLabels": {TENANT_LABEL: tenant.name}}}
+        self._selected: dict[Direction, list[Term]] = {"Ingress": [], "Egress": []}
+        self.result = Fence()
+
+    def add(self, policy: PolicyView) -> None:
+        """Take a policy of the tenant in."""
+        term = _term(policy.spec.get("podSelector"))
+        if term is None:
+            return
+        if above := [key for key, *_ in term if key.startswith(self._tenant.staying_prefixes)]:
+            self._leave_out(policy, f"pods are selected by the label {above[0]}, which they do not have in the network")
+            return
+        spec: Object = {"podSelector": _selector(term), "policyTypes": []}
+        for direction in _PEERS:
+            rules = policy.rules(direction)
+            if rules is not None:
+                self._selected[direction].append(term)
+                spec["policyTypes"].append(direction)
+                spec[direction.lower()] = [made for rule in rules if (made := self._rule(policy, direction, rule))]
+        name = policy.metadata.name
+        below = f"{name}.tenant" if name.startswith(FENCE) else name
+        self._write(below, spec, source=policy.metadata.name, uid=policy.metadata.uid)
+
+    def close(self) -> None:
+        """Add the fence itself, last."""
+        spec: Object = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+        for direction in _PEERS:
+            selected = self._selected[direction]
+            for number, term in enumerate(_unselected(selected)):
+                opened = {
+                    "podSelector": _selector(term),
+                    "policyTypes": [direction],
+                    direction.lower(): self._open(direction),
+                }
+                self._write(f"{FENCE}-{direction.lower()}-{number}", opened, source=self._namespace, uid=self._uid)
+            spec[direction.lower()] = self._always(direction) if selected else self._open(direction)
+        self._write(FENCE, spec, source=self._namespace, uid=self._uid)
+
+    def _open(self, direction: Direction) -> list[Object]:
+        """Nothing enters but from the tenant's own pods; out go the tenant's own, names, and all but link-local.
+
+        What leaves for another tenant's pods is stopped there, by the fence of that tenant's namespace.
+        """
+        if direction == "Ingress":
+            return [{"from": [self._own]}]
+        return [{"to": [self._own]}, _NAMES, {"to": list(_ANYWHERE)}]
+
+    def _always(self, direction: Direction) -> list[Object]:
+        """What is open whatever the tenant's policies say: who answers for names is no pod that they could name."""
+        if direction == "Ingress":
+            return []
+        return [
+            {
+                "to": [{"ipBlock": {"cidr": str(ipaddress.ip_network(address))}}],
+                "ports": [{"port": port, "protocol": protocol} for protocol in ("UDP", "TCP")],
+            }
+            for address, port in self._around.resolvers
+        ]
+
+    def _rule(self, policy: PolicyView, direction: Direction, rule: Object) -> Object | None:
+        ports = {"ports": rule["ports"]} if rule.get("ports") else {}
+        peers = rule.get(_PEERS[direction]) or ()
+        if not peers:
+            everybody = [self._own] if direction == "Ingress" else [self._own, *_ANYWHERE]
+            return {_PEERS[direction]: everybody, **ports}
+        made = [one for peer in peers if (one := self._peer(policy, direction, peer))]
+        return {_PEERS[direction]: made, **ports} if made else None
+
+    def _peer(self, policy: PolicyView, direction: Direction, peer: Object) -> Object | None:
+        """A peer confined to this tenant; None where nothing of it may stand."""
+        if peer.get("ipBlock"):
+            return self._block(policy, direction, peer["ipBlock"])
+        made: Object = {}
+        if peer.get("podSelector") is not None:
+            term = _term(peer["podSelector"])
+            if term is None:
+                return None
+            made["podSelector"] = _selector(term)
+        if peer.get("namespaceSelector") is not None:
+            made["namespaceSelector"] = self._namespaces(peer["namespaceSelector"])
+        return made
+
+    def _namespaces(self, selector: Mapping[str, Any]) -> Object:
+        """Compute namespaces carry none of the tenant's labels: those that it means now, by name."""
+        made: Object = {"matchLabels": {TENANT_LABEL: self._tenant.name}}
+        if selector.get("matchLabels") or selector.get("matchExpressions"):
+            wanted = list(_requirements(selector))
+            names = sorted(
+                compute_namespace(self._tenant.name, name)
+                for name, labels in self._around.namespaces.items()
+                if all_hold({NAMESPACE_NAME_LABEL: name, **labels}, wanted)
+            )
+            meant = {"operator": "In", "values": names} if names else {"operator": "DoesNotExist"}
+            made["matchExpressions"] = [{"key": NAMESPACE_NAME_LABEL, **meant}]
+        return made
+
+    def _block(self, policy: PolicyView, direction: Direction, block: Object) -> Object | None:
+        """A block of addresses without those of other people's pods, or of the node itself.
+
+        What leaves for other tenants' pods is stopped at theirs; what enters from them must be stopped here.
+        """
+        cidr = ipaddress.ip_network(block["cidr"], strict=False)
+        apart = self._around.pod_ranges if direction == "Ingress" else (_LINK_LOCAL,)
+        if direction == "Ingress" and not apart:
+            self._leave_out(policy, f"ipBlock {cidr}: the addresses of other tenants' pods are not known")
+            return None
+        excepted = list(block.get("except") or ())
+        for one in map(ipaddress.ip_network, apart):
+            if one.version != cidr.version or not one.overlaps(cidr):
+                continue
+            if one.prefixlen <= cidr.prefixlen:
+                self._leave_out(policy, f"ipBlock {cidr}: these addresses are not opened; select pods instead")
+                return None
+            excepted.append(str(one))
+        made: Object = {"cidr": str(cidr)}
+        if excepted:
+            made["except"] = list(dict.fromkeys(excepted))
+        return {"ipBlock": made}
+
+    def _leave_out(self, policy: PolicyView, why: str) -> None:
+        self.result.left_out.append((policy, why))
+
+    def _write(self, name: str, spec: Object, *, source: str, uid: str) -> None:
+        annotations = {NAMESPACE_ANNOTATION: self._namespace, NAME_ANNOTATION: source, UID_ANNOTATION: uid}
+        metadata = {
+            "name": name,
+            "namespace": compute_namespace(self._tenant.name, self._namespace),
+            "labels": {TENANT_LABEL: self._tenant.name},
+            "annotations": annotations,
+        }
+        document = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
+        self.result.documents.append(document)
+
+
+def _unselected(selected: Sequence[Term]) -> list[Term]:
+    """The pods that none of some selectors chooses, as selectors of their own; none where each pod is chosen.
+
+    A pod is not chosen by a selector where one of its requirements does not hold; so it is one alternative for each
+    way to pick a requirement of each. Should these be too many, such pods are left to the tenant's policies, closed.
+    """
+    terms: set[frozenset[tuple[str, str, tuple[str, ...]]]] = {frozenset()}
+    if not selected:
+        return []
+    for one in selected:
+        terms = {term | {(key, _NEGATED[operator], values)} for term in terms for key, operator, values in one}
+        terms = {term for term in terms if not any(other < term for other in terms)}
+        if len(terms) > _TERMS_MAX:
+            return []
+    return sorted(tuple(sorted(term)) for term in terms)
+
+
+def _term(selector: Mapping[str, Any] | None) -> Term | None:
+    """A label selector as requirements; None where it chooses nothing.
+
+    Above no pod carries a reserved key: a selector that wants one chooses nothing, one that shuns it loses nothing.
+    """
+    made: list[tuple[str, str, tuple[str, ...]]] = []
+    for entry in _requirements(selector or {}):
+        if not is_reserved(entry["key"]):
+            made.append((entry["key"], entry["operator"], tuple(sorted(entry.get("values") or ()))))
+        elif entry["operator"] in ("In", "Exists"):
+            return None
+    return tuple(dict.fromkeys(made))
+
+
+def _requirements(selector: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for key, value in (selector.get("matchLabels") or {}).items():
+        yield {"key": key, "operator": "In", "values": [value]}
+    yield from selector.get("matchExpressions") or ()
+
+
+def _selector(term: Term) -> Object:
+    if not term:
+        return {}
+    return {
+        "matchExpressions": [
+            {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+            for key, operator, values in term
+        ]
+    }
