@@ -23,5 +23,8 @@ SOURCE_VERSION: Final = "vkgateway.io/source-version"
 TOKEN_OF: Final = "vkgateway.io/token-of"  # noqa: S105 - a key, no token
 """On a Secret of service account tokens: the name of the tenant pod that they are for."""
 
+NODES: Final = "vkgateway.io/nodes"
+"""On a bound claim: what its volume says of the nodes that can reach it, as JSON of the volume's node affinity."""
+
 REFRESH_AT: Final = "vkgateway.io/refresh-at"
 """On a Secret of service account tokens: Unix seconds at which they are due for refreshing."""

@@ -135,6 +135,7 @@ class TenantSync:
             namespace_uid=self._namespace_uid,
             queue=engine.queue,
             later=self._look_later,
+            places_changed=self._volumes_moved,
             clock=clock,
         )
         self._tokens = Tokens(tenant.name, client, clock=clock)
@@ -163,6 +164,7 @@ class TenantSync:
             events=self.events,
             sent=self._downward.created,
             whole=upward.whole,
+            places=self.storage.users.places,
             refuse=self._refuse,
             look_at_gate=self._look_at_gate,
             look_at_pod=self._look_later,
@@ -381,6 +383,9 @@ class TenantSync:
         if found:
             await self._upward.refuse_pod(view, found)
         return bool(found)
+
+    def _volumes_moved(self) -> None:
+        self._desk.volumes_changed()
 
     def _look_at_pod(self, key: Key) -> None:
         self._engine.queue.add(self.tenant.name, ("pod", "", *key))

@@ -13,6 +13,9 @@ _HOST_PATH: Final = re.compile(
     r"/(?:var/lib|var/run|run|etc)/(?:kubelet|containerd|docker|crio|cni|kubernetes)\b[^\s\"',:;)]*"
 )
 _HIDDEN_PATH: Final = "(a path of the node)"
+_VOLUME: Final = re.compile(r"(/[^\s\"',:;)]*)?\bpvc-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b[^\s\"',:;)]*")
+"""A compute volume by the name that provisioners give it, or the path of its data on a node."""
+_HIDDEN_VOLUME: Final = "(a volume)"
 _ELSEWHERE: Final = re.compile(r"(?<![\w./-])[a-z][a-z0-9-]*--[a-z0-9-]*[a-z0-9]/[a-z0-9][a-z0-9.-]*")
 """An object in a compute namespace; `--` separates tenant and namespace."""
 _HIDDEN_OBJECT: Final = "(an object elsewhere)"
@@ -59,6 +62,8 @@ class Cleaner:
             text = _ELSEWHERE.sub(_HIDDEN_OBJECT, text)
         if "/run/" in text or "/var/" in text or "/etc/" in text:
             text = _HOST_PATH.sub(_HIDDEN_PATH, text)
+        if "pvc-" in text:
+            text = _VOLUME.sub(lambda match: _HIDDEN_PATH if match[1] else _HIDDEN_VOLUME, text)
         return text
 
     def clean_all(self, value: Any) -> Any:

@@ -53,8 +53,13 @@ def references(pod: Object) -> References:
     for pull_secret in spec.get("imagePullSecrets") or ():
         if pull_secret.get("name"):
             secrets.setdefault(pull_secret["name"], True)
-    claims = tuple(dict.fromkeys(name for volume in volumes if (name := claim_of(volume, pod["metadata"]["name"]))))
-    return References(config_maps=config_maps, secrets=secrets, tokens=tuple(tokens), claims=claims)
+    return References(config_maps=config_maps, secrets=secrets, tokens=tuple(tokens), claims=claims_of(pod))
+
+
+def claims_of(pod: Object) -> tuple[str, ...]:
+    """Names of the claims that a pod's volumes are made from, each once."""
+    volumes = (pod.get("spec") or {}).get("volumes") or ()
+    return tuple(dict.fromkeys(name for volume in volumes if (name := claim_of(volume, pod["metadata"]["name"]))))
 
 
 def claim_of(volume: Mapping[str, Any], pod: str) -> str:

@@ -253,11 +253,18 @@ def test_what_a_container_wrote_itself_keeps_its_paths(reason: str, own: bool) -
         assert told == "cannot read (a path of the node) nor (an object elsewhere), on a100.local"
 
 
+VOLUME = "0b5c4f7e-52ab-4ab1-a8ff-2a6b0a9d1c3e"
+
+
 @pytest.mark.parametrize(
     ("text", "clean"),
     [
         ("preempted by beta--prod/trainer-0 on the node", "preempted by (an object elsewhere) on the node"),
         ("unknown flag --v/2; see web--1 and a--b", "unknown flag --v/2; see web--1 and a--b"),
+        (
+            f'no such folder "/srv/disks/pvc-{VOLUME}/x": pvc-{VOLUME}',
+            'no such folder "(a path of the node)": (a volume)',
+        ),
     ],
 )
 def test_objects_of_other_tenants_are_not_named(text: str, clean: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from vkgateway.arbiter.facts import Quota
@@ -59,6 +59,7 @@ class Desk:
         events: EventRecorder,
         sent: Mapping[str, float],
         whole: Callable[[TenantPodView], Awaitable[bytes]],
+        places: Callable[[Object], Sequence[Sequence[Object]]],
         refuse: Callable[[TenantPodView, Object], Awaitable[bool]],
         look_at_gate: Callable[[Key, float], None],
         look_at_pod: Callable[[Key, float], None],
@@ -97,6 +98,7 @@ class Desk:
             beside=self.beside,
             events=events,
             whole=whole,
+            places=places,
             refuse=refuse,
             later=look_at_gate,
             clock=clock,
@@ -122,6 +124,11 @@ class Desk:
         if self._nodes.get(name) != node:
             self._nodes[name] = node
             self._reach_changed()
+
+    def volumes_changed(self) -> None:
+        """Volumes may be elsewhere than was known: pods that use any may fit on other nodes."""
+        for key in self.gates.volumes_changed():
+            self._look_at_gate(key, 0.0)
 
     def _reach_changed(self) -> None:
         self.gates.pools_changed()

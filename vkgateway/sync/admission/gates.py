@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -26,6 +26,7 @@ from vkgateway.sync.pods.views import TenantPodView
 from vkgateway.translate.conditions import ADMITTED_CONDITION
 from vkgateway.translate.gangs import Reference
 from vkgateway.translate.governed import VirtualNode, ungate_patch
+from vkgateway.translate.references import claims_of
 
 _PATIENCE: Final = 1.0
 """Seconds that a pod waits before it is told why: most start sooner."""
@@ -63,6 +64,7 @@ class Gates:
         beside: Beside,
         events: EventRecorder,
         whole: Callable[[TenantPodView], Awaitable[bytes]],
+        places: Callable[[Object], Sequence[Sequence[Object]]] = lambda _pod: (),
         refuse: Callable[[TenantPodView, Object], Awaitable[bool]],
         later: Callable[[Key, float], None],
         clock: Callable[[], float],
@@ -75,6 +77,7 @@ class Gates:
         self._beside = beside
         self._events = events
         self._whole = whole
+        self._places = places
         self._refuse = refuse
         self._later = later
         self._clock = clock
@@ -83,6 +86,8 @@ class Gates:
         """Pods by the objects beside them that say more about their gang."""
         self._outdated: set[str] = set()
         """Pods, by uid, beside which such an object changed since they were read."""
+        self._with_volumes: dict[str, Key] = {}
+        """Pods, by uid, whose volumes are from claims."""
 
     def beside_changed(self, reference: Reference) -> list[Key]:
         """An object beside pods came, changed or went; returns the pods that must be read again."""
@@ -94,6 +99,11 @@ class Gates:
     def pools_changed(self) -> None:
         """The tenant's pools or virtual nodes changed: pods that are on no node yet must be read again."""
         self._outdated.update(member.uid for member in self._admission.gangs if not member.bound)
+
+    def volumes_changed(self) -> list[Key]:
+        """Volumes may be elsewhere than was known; returns the pods that must be read again."""
+        self._outdated.update(self._with_volumes)
+        return list(self._with_volumes.values())
 
     def wants(self, view: TenantPodView) -> bool:
         """Whether a pod must be read (again): it may be governed, or of a gang, or runs as one, and it changed."""
@@ -110,7 +120,14 @@ class Gates:
 
     def note(self, pod: Object, mark: str) -> None:
         """Take in a pod whose whole object is at hand."""
-        member = read_member(pod, mark=mark, bindings=self._bindings, look=self._beside.look, nodes=self._nodes)
+        member = read_member(
+            pod,
+            mark=mark,
+            bindings=self._bindings,
+            look=self._beside.look,
+            nodes=self._nodes,
+            places=self._places(pod),
+        )
         if member is None:
             known = self._admission.gangs.member(pod["metadata"]["uid"])
             if known is not None:
@@ -118,6 +135,10 @@ class Gates:
                 self.forget(known)
             return
         self._outdated.discard(member.uid)
+        if not member.bound and claims_of(pod):
+            self._with_volumes[member.uid] = member.key
+        else:
+            self._with_volumes.pop(member.uid, None)
         for reference in member.beside:
             self._users.setdefault(reference, set()).add(member.key)
             self._beside.want(reference)
@@ -127,6 +148,7 @@ class Gates:
         """Drop what is remembered of a pod that is gone."""
         self._told.pop(member.uid, None)
         self._outdated.discard(member.uid)
+        self._with_volumes.pop(member.uid, None)
         for reference in member.beside:
             users = self._users.get(reference, set())
             users.discard(member.key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -98,12 +98,13 @@ def read_member(
     bindings: Mapping[str, Binding],
     look: Callable[[Reference], Object | None],
     nodes: Mapping[str, VirtualNode] = MappingProxyType({}),
+    places: Sequence[Sequence[Object]] = (),
 ) -> Member | None:
     """Read a tenant's pod; None: it neither asks for anything governed nor belongs to a gang.
 
     `nodes` are the virtual nodes as the tenant's API server shows them, with labels and taints of the tenant's own; one
     that was not seen yet has what we gave it. `look` finds objects beside it; None: there is none, or it is not known
-    yet.
+    yet. `places` is what each of its volumes asks of compute nodes: node selector terms, of which one must hold.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     beside = references(pod)
@@ -127,7 +128,7 @@ def read_member(
         governed=governed,
         marks=marks,
         fault=fault,
-        shape=shape_of(pod, carried=carried, nodes=labels),
+        shape=shape_of(pod, carried=carried, nodes=labels, places=places),
         pools=pools,
         nowhere="" if pools or not seen else why_nowhere(pod, seen),
         bound=bool(spec.get("nodeName")),

@@ -11,7 +11,13 @@ from vkgateway.translate.placement import tenant_tolerations
 from vkgateway.translate.selectors import real_terms
 
 
-def shape_of(pod: Object, *, carried: frozenset[str], nodes: Mapping[str, Mapping[str, str]] | None = None) -> Shape:
+def shape_of(
+    pod: Object,
+    *,
+    carried: frozenset[str],
+    nodes: Mapping[str, Mapping[str, str]] | None = None,
+    places: Sequence[Sequence[Object]] = (),
+) -> Shape:
     """The shape of a tenant's pod, as `forward_pod` will send it down.
 
     `carried` are the label keys that real nodes of its pools carry, `nodes` the labels, by name, of the virtual nodes
@@ -19,11 +25,16 @@ def shape_of(pod: Object, *, carried: frozenset[str], nodes: Mapping[str, Mappin
     no virtual node yet counts as scheduled, since it will be. Of the overhead, the tenant's own is taken; the compute
     cluster may have another.
 
+    `places` is what each of its volumes asks of nodes: node selector terms, of which one must hold.
+
     The pool's own tolerations and selector are not in it: they hold for all of the pool's nodes.
     """
     spec = pod.get("spec") or {}
     scheduled = not spec.get("nodeName") or is_scheduled(pod)
     terms = real_terms(spec, carried=carried, scheduled=scheduled, nodes=nodes or {})
+    for place in places:
+        reached = [option.get("matchExpressions") or [] for option in place]
+        terms = [[*term, *option] for term in terms or [[]] for option in reached]
     return Shape(
         requests=tuple(sorted((name, amount) for name, amount in pod_requests(pod).items() if amount)),
         terms=tuple(dict.fromkeys(_term(term) for term in terms)),

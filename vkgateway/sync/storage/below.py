@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+import msgspec
 import structlog
 
 from vkgateway.kube import errors, resources
@@ -13,6 +14,7 @@ from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import OBJECT_NAME_MAX, UID_ANNOTATION, compute_namespace
 from vkgateway.model.objects import Object
 from vkgateway.sync.compute import ComputeLink, owned_by
+from vkgateway.sync.marks import NODES
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.translate.cleaning import Cleaner
 from vkgateway.translate.context import TenantContext
@@ -125,11 +127,30 @@ class Below:
             return self.words(claim, error)
         return ""
 
-    async def nodes_of(self, link: ComputeLink, below: ClaimView) -> Object | None:
-        """What the compute volume of a bound claim says of nodes that can reach it."""
+    async def nodes_of(self, link: ComputeLink, below: ClaimView) -> Object:
+        """What the compute volume of a bound claim says of nodes that can reach it; asked once, and noted there."""
+        known = nodes_noted(below)
+        if known is not None:
+            return known
+        nodes = await self._ask_nodes(link, below) or {}
+        metadata = below.metadata
+        note = {"uid": metadata.uid, "annotations": {NODES: msgspec.json.encode(nodes).decode()}}
+        await link.client.patch(
+            resources.PERSISTENT_VOLUME_CLAIMS,
+            metadata.name,
+            {"metadata": note},
+            namespace=metadata.namespace,
+            metadata_only=True,
+        )
+        return nodes
+
+    async def _ask_nodes(self, link: ComputeLink, below: ClaimView) -> Object | None:
         try:
             answer = await link.client.get(resources.PERSISTENT_VOLUMES, below.spec.volume_name)
         except errors.NotFound:
+            return None
+        except errors.Forbidden as error:
+            log.warning("volume not read", tenant=self._tenant, compute=link.name, error=error.message)
             return None
         return decode_volume(answer).spec.node_affinity
 
@@ -150,6 +171,15 @@ class Below:
         namespace = claim.metadata.namespace
         cleaner = Cleaner(((compute_namespace(self._tenant, namespace), namespace),))
         return f"the compute cluster refused it: {cleaner.clean(error.words)}"
+
+
+def nodes_noted(below: ClaimView) -> Object | None:
+    """What was noted of the nodes that can reach a volume; None where that is not known yet."""
+    text = below.metadata.annotations.get(NODES)
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any]) if text is not None else None
+    except msgspec.DecodeError:
+        return None
 
 
 def _second_name(name: str, uid: str) -> str:

@@ -29,7 +29,7 @@ class Storage:
 
     A tenant that may have no volumes and has nothing below costs nothing; one that may, a watch of claims, and with the
     first claim another of volumes. What is to be looked at goes into `queue`; `later(key, seconds)` asks for a look at
-    a pod.
+    a pod, and `places_changed()` hears that volumes may be elsewhere than was known.
     """
 
     def __init__(
@@ -44,11 +44,15 @@ class Storage:
         namespace_uid: Callable[[str], str],
         queue: Queue,
         later: Callable[[Key, float], None],
+        places_changed: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
         self._tenant = tenant
         self._links = links
         self._queue = queue
+        self._places_changed = places_changed
+        self._placed: set[str] = set()
+        """Volumes of which it is known what nodes can reach them."""
         self.above = Above(
             tenant.name,
             client,
@@ -56,7 +60,7 @@ class Storage:
             on_claim=self._claim_changed,
             on_complete=self.look_at_everything,
         )
-        self.users = Users(tenant.name, self.above, later=later, clock=clock)
+        self.users = Users(tenant.name, self.above, links=links, later=later, clock=clock)
         self.classes = Classes(tenant, client, bindings=bindings)
         self.volumes = Volumes(
             tenant,
@@ -104,6 +108,7 @@ class Storage:
         for uid in self.volumes.known():
             self._look_at_volume(uid)
         self.users.all_changed()
+        self._places_changed()
 
     def look_at_classes(self, *, always: bool = False) -> None:
         """Look at the classes, if the tenant may have any, or `always`: what it had before is taken away."""
@@ -114,6 +119,9 @@ class Storage:
         """A compute claim came, changed or went."""
         self.above.need_volumes()
         self.volumes.shown_below(uid)
+        if uid not in self._placed and self.users.is_placed(uid):
+            self._placed.add(uid)
+            self._places_changed()
         self._look_at_volume(uid)
         self.users.volume_changed(uid)
 

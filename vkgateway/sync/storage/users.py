@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from vkgateway.model.names import NAMESPACE_ANNOTATION, compute_namespace
+from vkgateway.model.objects import Object
 from vkgateway.sync.compute import ComputeLink, Key
 from vkgateway.sync.storage.above import Above
+from vkgateway.sync.storage.below import nodes_noted
+from vkgateway.translate.references import claims_of
+from vkgateway.translate.storage.volumes import node_terms
 
 _PATIENCE: Final = 1.0
 """Seconds that a pod waits for its claims before it is told of: the watch of pods may be ahead of that of claims."""
@@ -29,9 +33,16 @@ class Users:
     """The pods of one tenant that wait for claims. `later(key, seconds)` asks for a look at a pod."""
 
     def __init__(
-        self, tenant: str, above: Above, *, later: Callable[[Key, float], None], clock: Callable[[], float]
+        self,
+        tenant: str,
+        above: Above,
+        *,
+        links: Mapping[str, ComputeLink],
+        later: Callable[[Key, float], None],
+        clock: Callable[[], float],
     ) -> None:
         self._tenant = tenant
+        self._links = links
         self._above = above
         self._later = later
         self._clock = clock
@@ -61,6 +72,25 @@ class Users:
             found.early = True
             self._later(pod, left)
         return found
+
+    def places(self, pod: Object) -> list[list[Object]]:
+        """What the volumes of a pod ask of compute nodes, as far as that is known: for each, node selector terms, of
+        which one must hold.
+        """
+        found: list[list[Object]] = []
+        for name in claims_of(pod):
+            handle, _ = self._handle((pod["metadata"]["namespace"], name))
+            if terms := node_terms(self._nodes(handle)):
+                found.append(terms)
+        return found
+
+    def is_placed(self, handle: str) -> bool:
+        """Whether it is known what nodes can reach a volume."""
+        return self._nodes(handle) is not None
+
+    def _nodes(self, handle: str) -> Object | None:
+        below = next((one for link in self._links.values() if (one := link.claim(self._tenant, handle))), None)
+        return nodes_noted(below) if below is not None else None
 
     def changed(self, claim: Key) -> None:
         """Something about a claim, or about its volume, changed."""

@@ -14,6 +14,7 @@ import structlog
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
 from vkgateway.model import times
+from vkgateway.model.errors import UnavailableError
 from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.compute import ComputeLink
 from vkgateway.sync.events import EventRecorder, Severity
@@ -204,7 +205,9 @@ class Volumes:
         bindings = self._bindings.values()
         clusters = len({binding.link.name for binding in bindings})
         pools = {b.pool.name: link.pool_nodes(b.pool.node_selector) for b in bindings if b.link is link}
-        nodes = await self._below.nodes_of(link, below) if below.bound and len(pools) > 1 else None
+        if below.bound and not link.nodes.complete:
+            raise UnavailableError("the nodes of the compute cluster are not known now")
+        nodes = await self._below.nodes_of(link, below) if below.bound else None
         return node_affinity(link.name, clusters=clusters, pools=pools, below=nodes)
 
     async def _tell_slow(self, claim: ClaimView, below: ClaimView) -> None:
@@ -224,17 +227,22 @@ class Volumes:
 
         `elsewhere` says that its claim has found another volume.
         """
-        self._missing.pop(uid, None)
         found = self._below.find(uid, self._links.values())
+        if found is not None or volume is None:
+            self._missing.pop(uid, None)
         if volume is None:
             # Whatever was shown has a volume above until it is given up. One whose volume is not there, nor its claim,
             # is kept: a tenant whose store was set back has its data still.
             if found is not None and (elsewhere or not found[1].bound):
                 await self._below.delete(*found)
             return
-        if not volume.given_up or not self._all_trusted or await self._is_claimed(volume):
+        if not self._all_trusted or await self._is_claimed(volume):
             return
-        if found is not None:
+        if not volume.given_up:
+            # It was to be kept. Nothing is left of it where its namespace went.
+            if found is None:
+                await self._miss(uid, volume)
+        elif found is not None:
             await self._below.delete(*found)
         else:
             await self._remove_volume(volume)

@@ -91,7 +91,7 @@ def node_affinity(
     expressions: list[Object] = []
     if clusters > 1:
         expressions.append({"key": COMPUTE_CLUSTER_LABEL, "operator": "In", "values": [cluster]})
-    terms = ((below or {}).get("required") or {}).get("nodeSelectorTerms") or ()
+    terms = node_terms(below)
     if terms:
         reached = [
             name
@@ -103,6 +103,11 @@ def node_affinity(
     if not expressions:
         return None
     return {"required": {"nodeSelectorTerms": [{"matchExpressions": expressions}]}}
+
+
+def node_terms(affinity: Object | None) -> list[Object]:
+    """The alternatives of a volume's node affinity; none: every node can reach it."""
+    return ((affinity or {}).get("required") or {}).get("nodeSelectorTerms") or []
 
 
 def _holds(term: Object, node: NodeView) -> bool:

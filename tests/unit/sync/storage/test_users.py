@@ -7,9 +7,20 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sync.storage.players import above, bind_above, claim, mounted, offer, reasons, release, volume, volumes
-from tests.unit.sync.world import World, until, world
-from vkgateway.kube.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
+from tests.unit.sync.storage.players import (
+    above,
+    bind_above,
+    bind_below,
+    claim,
+    mounted,
+    offer,
+    reasons,
+    release,
+    volume,
+    volumes,
+)
+from tests.unit.sync.world import World, compute_node, until, world
+from vkgateway.kube.resources import NAMESPACES, NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 
 DATA: dict[str, Any] = {"name": "disk", "persistentVolumeClaim": {"claimName": "data", "readOnly": True}}
 
@@ -117,6 +128,44 @@ async def test_a_volume_stays_in_its_namespace(here: World) -> None:
         (words,) = await until(lambda: reasons(here, "MissingDependency"))
     assert words == 'persistentvolumeclaim "data" is bound to a volume that stays in namespace default'
     assert source["metadata"]["uid"] == (above(here) or {})["metadata"]["uid"]
+
+
+async def test_a_pod_that_asks_for_devices_is_placed_where_its_volume_is(here: World) -> None:
+    for name in ("gpu-host-18", "gpu-host-19"):
+        node = compute_node(name)
+        node["metadata"]["labels"]["kubernetes.io/hostname"] = name
+        here.below.store.create(NODES, node)
+    place = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["gpu-host-19"]}
+    devices = [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]
+    claim(here)
+    async with here.gateway() as sync:
+        await volume(here)
+        bind_above(here)
+        bind_below(here, nodeAffinity={"required": {"nodeSelectorTerms": [{"matchExpressions": [place]}]}})
+        await until(lambda: sync.storage.users.is_placed((above(here) or {})["metadata"]["uid"]))
+        here.create(containers=devices, volumes=[DATA])
+        pod = await here.forwarded()
+
+    assert pod["metadata"]["annotations"]["vkgateway.io/compute-node"] == "gpu-host-19"
+
+
+async def test_pods_that_wait_are_looked_at_again_once_it_is_known_where_their_volume_is(here: World) -> None:
+    claim(here)
+    gated: dict[str, Any] = {
+        "schedulingGates": [{"name": "vkgateway.io/admission"}, {"name": "mine.example.org/later"}],
+        "containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+    }
+    place = {"key": "zone", "operator": "In", "values": ["b"]}
+    async with here.gateway() as sync:
+        await volume(here)
+        bind_above(here)
+        uid = here.create(node="", volumes=[DATA], **gated)["metadata"]["uid"]
+        gangs = sync._desk.admission.gangs
+        await until(lambda: gangs.member(uid))
+        assert gangs.member(uid).shape.terms == ()  # type: ignore[union-attr]
+        bind_below(here, nodeAffinity={"required": {"nodeSelectorTerms": [{"matchExpressions": [place]}]}})
+        (term,) = await until(lambda: gangs.member(uid).shape.terms)  # type: ignore[union-attr]
+    assert [(one.key, one.values) for one in term] == [("zone", ("b",))]
 
 
 def bind_to(here: World, name: str) -> None:

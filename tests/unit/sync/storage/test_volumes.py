@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -184,6 +185,52 @@ async def test_a_volume_that_is_to_be_kept_is_kept_and_its_name_is_free_for_anot
         here.above.store.delete(PERSISTENT_VOLUMES, kept["metadata"]["name"])
         await until(lambda: names(here.below, PERSISTENT_VOLUME_CLAIMS) == [second])
         await until(lambda: len(volumes(here)) == 1)
+
+
+async def test_a_kept_volume_goes_once_nothing_is_left_of_it(here: World) -> None:
+    now = [1_800_000_000.0]
+    here.clock = lambda: now[0]
+    claim(here)
+    async with here.gateway() as sync:
+        await mounted(here)
+        kept = copy.deepcopy(volumes(here)[0])
+        kept["spec"]["persistentVolumeReclaimPolicy"] = "Retain"
+        here.above.store.update(PERSISTENT_VOLUMES, kept, name=kept["metadata"]["name"])
+        release(here)
+        here.below.store.delete(PERSISTENT_VOLUME_CLAIMS, "data", BELOW)
+        await here.settled()
+        assert len(volumes(here)) == 1
+        now[0] += 31
+        sync.storage.below_changed(kept["spec"]["csi"]["volumeHandle"])
+        await until(lambda: volumes(here) == [])
+
+
+async def test_which_nodes_reach_a_volume_is_asked_once_and_what_it_says_is_kept(here: World) -> None:
+    """Also by a gateway that may not read volumes: it says nothing of nodes then."""
+    here.below.fail("GET", "/persistentvolumes/", status=403, reason="Forbidden", times=99)
+    claim(here)
+    async with here.gateway() as sync:
+        sync.bindings["v100.local"] = replace(
+            sync.bindings["a100.local"],
+            pool=replace(
+                sync.bindings["a100.local"].pool, name="v100", node_name="v100.local", node_selector={"x": "y"}
+            ),
+        )
+        await mounted(here)
+        assert "nodeAffinity" not in volumes(here)[0]["spec"]
+        here.below.heal()
+        claim(here, "second")
+        await until(lambda: len(volumes(here)) == 2)
+        bind_above(here, "second")
+        place = {"key": "gpu", "operator": "In", "values": ["a100"]}
+        bind_below(
+            here,
+            "second",
+            nodeAffinity={"required": {"nodeSelectorTerms": [{"matchExpressions": [place]}]}},
+        )
+        found = await until(lambda: [one for one in volumes(here) if "nodeAffinity" in one["spec"]])
+        (term,) = found[0]["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+        assert term["matchExpressions"] == [{"key": "vkgateway.io/pool", "operator": "In", "values": ["a100"]}]
 
 
 async def test_deleting_the_volume_of_a_claim_waits_for_the_claim(here: World) -> None:
