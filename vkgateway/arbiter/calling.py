@@ -40,6 +40,8 @@ class Calling:
 
     def behind(self, gangs: Mapping[str, Gang]) -> Mapping[str, Mapping[str, None]]:
         """By gang the gangs that run in a place that was reserved for it."""
+        if not self._stale:
+            return self._behind
         for name in sorted(self._stale):
             for ahead in self._ahead_of.pop(name, ()):
                 del self._behind[ahead][name]

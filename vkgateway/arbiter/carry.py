@@ -174,8 +174,8 @@ def _differences(before: Sequence[Gang], after: Sequence[Gang]) -> tuple[list[Ga
     """
     came: list[Gang] = []
     gone: list[Gang] = []
-    first = second = 0
-    while first < len(before) and second < len(after):
+    first, second, olds, news = 0, 0, len(before), len(after)
+    while first < olds and second < news:
         old, new = before[first], after[second]
         if old is new:
             first += 1

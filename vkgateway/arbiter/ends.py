@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from vkgateway.arbiter.facts import Gang, Pod, PodState, Policy, Shape
-from vkgateway.arbiter.fitting import IntArray
+from vkgateway.arbiter.fitting import FloatArray, IntArray
 from vkgateway.arbiter.room import Room
-from vkgateway.arbiter.views import FloatArray
 
 _NEVER = float("inf")
 

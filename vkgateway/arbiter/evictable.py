@@ -17,7 +17,7 @@ import numpy.typing as npt
 from vkgateway.arbiter.facts import Gang, Pod, PoolKey, Shape
 from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.lots import Lot, lots_of
-from vkgateway.arbiter.views import MOST
+from vkgateway.arbiter.yard import MOST
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -20,8 +20,7 @@ def impossible(standing: Standing, ask: Ask) -> bool:
 
     Where they are not, the search for a place may find one in a fuller pool that it misses in an emptier one.
     """
-    first = ask.core[0].shape
-    return not ask.running and all(pod.shape == first for pod in ask.core) and not feasible(standing, ask)
+    return not ask.running and bool(_kept("never", standing, ask, _is_impossible))
 
 
 def largest_ever(standing: Standing, ask: Ask) -> int:
@@ -36,6 +35,11 @@ def _kept(what: str, standing: Standing, ask: Ask, found: Callable[[Standing, As
     if known is None:
         known = standing.ever[what, ask.kind] = found(standing, ask)
     return known
+
+
+def _is_impossible(standing: Standing, ask: Ask) -> bool:
+    first = ask.core[0].shape
+    return all(pod.shape == first for pod in ask.core) and not feasible(standing, ask)
 
 
 def _fits_empty(standing: Standing, ask: Ask) -> bool:

@@ -15,6 +15,7 @@ from vkgateway.model.objects import Taint
 
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -9,9 +9,9 @@ import numpy as np
 
 from vkgateway.arbiter.ends import End, Ends
 from vkgateway.arbiter.facts import Band, Gang, Pod, Shape
+from vkgateway.arbiter.fitting import FloatArray
 from vkgateway.arbiter.placement import place
 from vkgateway.arbiter.room import Among, Room
-from vkgateway.arbiter.views import FloatArray
 from vkgateway.model.requests import Milli
 
 

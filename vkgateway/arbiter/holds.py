@@ -56,8 +56,11 @@ def _in_line(ledger: Ledger, turn: IntArray, before: Mapping[PoolKey, int]) -> l
         for at in line[seen[classes[line]]][:_LOOKS].tolist():
             times[at] = forecast.next(needy.asks[left.item(at)])
     names = needy.names
-    whole = zip(left.tolist(), classes.tolist(), places.tolist(), strict=True)
-    holds = [_placed(reasons[number][0], names[index], place) for index, number, place in whole]
+    told = [(hold.code, hold.message, hold.behind, hold.numbers) for hold, _ in reasons]
+    holds = []
+    for index, number, place in zip(left.tolist(), classes.tolist(), places.tolist(), strict=True):
+        code, message, behind, numbers = told[number]
+        holds.append(Hold(gang=names[index], code=code, message=message, behind=behind, numbers=numbers, place=place))
     for at, (early, likely) in times.items():
         holds[at] = replace(holds[at], earliest=early, likely=likely)
     return holds
@@ -72,19 +75,6 @@ def _classes(numbers: IntArray, most: int) -> tuple[IntArray, IntArray]:
     place = np.empty(most, dtype=np.int64)
     place[numbers[firsts]] = at[: len(firsts)]
     return firsts, place[numbers]
-
-
-def _placed(reason: Hold, gang: str, place: int) -> Hold:
-    return Hold(
-        gang=gang,
-        code=reason.code,
-        message=reason.message,
-        behind=reason.behind,
-        numbers=reason.numbers,
-        place=place,
-        earliest=reason.earliest,
-        likely=reason.likely,
-    )
 
 
 _FORESEEN = (HoldCode.ROOM, HoldCode.RESERVATION)

@@ -177,8 +177,7 @@ class Ledger:
         for admit in self._admits:
             key = admit.gang, admit.borrowed, admit.behind
             known = together.get(key)
-            nodes = {**known.nodes, **admit.nodes} if known is not None else admit.nodes
-            together[key] = replace(admit, nodes=nodes)
+            together[key] = admit if known is None else replace(admit, nodes={**known.nodes, **admit.nodes})
         yield from together.values()
 
     def reprieves(self) -> Iterator[Reprieve]:

@@ -16,7 +16,8 @@ import numpy as np
 
 from vkgateway.arbiter.facts import Node, Pool, Shape
 from vkgateway.arbiter.fitting import ABSENT, BoolArray, Fitting, IntArray
-from vkgateway.arbiter.views import View, Yard
+from vkgateway.arbiter.views import View
+from vkgateway.arbiter.yard import Saved, Yard
 from vkgateway.model.requests import Milli
 
 Among = Iterable[str] | BoolArray | None
@@ -185,6 +186,20 @@ class Room:
                 self._yard.change(change.shape, change.positions, back)
             else:
                 self._misses.pop(change, None)
+        self.version = mark.version
+
+    def save(self) -> tuple[Mark, Saved]:
+        """A state to go back to that is far away: much may be changed before."""
+        return self.mark(), self._yard.save()
+
+    def restore(self, saved: tuple[Mark, Saved]) -> None:
+        """Back to what was saved; all marks since then are void."""
+        mark, state = saved
+        for change in self._changes[mark.changes :]:
+            if not isinstance(change, _Change):
+                self._misses.pop(change, None)
+        del self._changes[mark.changes :]
+        self._yard.restore(state)
         self.version = mark.version
 
     def settle(self) -> None:

@@ -26,13 +26,14 @@ from vkgateway.arbiter.room import Mark as RoomMark
 from vkgateway.arbiter.room import Room
 from vkgateway.arbiter.within import Mark as WithinMark
 from vkgateway.arbiter.within import Within
+from vkgateway.arbiter.yard import Saved
 from vkgateway.model.requests import Milli
 
 
 class _Before(NamedTuple):
     """What a cycle began with."""
 
-    room: RoomMark
+    room: tuple[RoomMark, Saved]
     ends: int
     within: WithinMark
     used: dict[str, Milli]
@@ -166,14 +167,14 @@ class Standing(Accounts):
         self._changed_gangs = {}
         self._shares.clear()
         used = {tenant: dict(amounts) for tenant, amounts in self.used.items()}
-        self._before = _Before(self.room.mark(), self.ends.mark(), self.within.mark(), used, self.leaving.copy())
+        self._before = _Before(self.room.save(), self.ends.mark(), self.within.mark(), used, self.leaving.copy())
 
     def rewind(self) -> None:
         """Back to what is."""
         before, self._before = self._before, None
         if before is None:
             raise AssertionError("rewound without a beginning")
-        self.room.undo(before.room)
+        self.room.restore(before.room)
         self.ends.undo(before.ends)
         for name in self.within.undo(before.within):
             self.calling.changed(name)

@@ -10,8 +10,7 @@ import numpy as np
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.facts import Policy
-from vkgateway.arbiter.fitting import IntArray
-from vkgateway.arbiter.views import FloatArray
+from vkgateway.arbiter.fitting import FloatArray, IntArray
 from vkgateway.arbiter.waiting import Waiting
 
 _FEW = 8

@@ -1,20 +1,15 @@
-"""The free amounts of nodes in arrays, and what they are worth to one shape, brought up to date by what was touched."""
+"""What nodes are worth to one shape, brought up to date by what was touched."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from vkgateway.arbiter.facts import Node, Shape
-from vkgateway.arbiter.fitting import Fitting, IntArray
-from vkgateway.model.requests import Milli
-
-MOST = 1 << 56
-"""Amounts are cut here, so that sums of a hundred stay within 64 bits; 72 TB of memory in thousandths of a byte."""
+from vkgateway.arbiter.facts import Shape
+from vkgateway.arbiter.fitting import IntArray
+from vkgateway.arbiter.yard import FEW, SHARE, SPARE, SPARE_BITS, Yard
 
 PLENTY = 1 << 20
 """More pods than these are never said to fit on a node; of pods that ask for nothing so many do."""
@@ -22,96 +17,8 @@ PLENTY = 1 << 20
 NEVER = (1 << 63) - 1
 """The key of a node on which nothing fits."""
 
-_SOFT_BITS, _IMAGE_BITS, _SPARE_BITS = 3, 4, 10
-"""How finely a node's key tells taints, missing images and the other resources."""
-_SPARE = (1 << _SPARE_BITS) - 1
-
-_FEW, _SHARE = 8, 4
-"""Up to so many nodes are counted, or worked out, one by one; numpy is quicker for more. Where more than one in so many
-was touched, all are worked out."""
-
-FloatArray = npt.NDArray[np.float64]
-
-
-class Yard:
-    """The free amounts of nodes by resource, and a log of the nodes that were touched."""
-
-    def __init__(self, nodes: Sequence[Node], unit: str) -> None:
-        self.fitting = Fitting(nodes)
-        self.unit = unit
-        self.size = len(nodes)
-        self.touched: list[int] = []
-        self.dropped = 0
-        """How many entries were cut off the front of the log."""
-        self._latest: tuple[Shape | None, list[tuple[IntArray, int]]] = None, []
-        """The lines of the shape that was asked for last: pods of one shape come and go one after the other."""
-        self._free: dict[str, IntArray] = {}
-        self._ceiling: IntArray | None = None
-        self._scale: dict[str, FloatArray] = {}
-        for resource in sorted({name for node in nodes for name in node.allocatable} | {unit}):
-            allocatable = _column([node.allocatable for node in nodes], resource)
-            self._free[resource] = allocatable - _column([node.used for node in nodes], resource)
-            self._scale[resource] = _SPARE / np.maximum(allocatable, 1)
-        sizes = [node.allocatable.get(unit, 0) for node in nodes if node.usable]
-        self.whole = min(max(sizes, default=0), MOST)
-        """Thousandths of the unit of the largest usable node."""
-
-    def copy(self, ceiling: IntArray | None = None) -> Yard:
-        """The same nodes, their free amounts to be changed apart; no more units than a ceiling are handed out."""
-        other = Yard.__new__(Yard)
-        other.__dict__.update(self.__dict__)
-        other._free = {name: free.copy() for name, free in self._free.items()}
-        other._ceiling = self._ceiling if ceiling is None else ceiling
-        if other._ceiling is not None:
-            other._ceiling = np.minimum(other._ceiling, MOST)
-        other.touched, other.dropped = [], 0
-        other._latest = None, []
-        return other
-
-    def amount(self, resource: str) -> IntArray:
-        """What is free of a resource on each node; not to be written to."""
-        return self._free[resource]
-
-    def asked(self, shape: Shape) -> list[tuple[IntArray, int]] | None:
-        """For each resource that a shape asks for what is free and how much it asks; None: no node has one of them."""
-        if any(name not in self._free for name, _ in shape.requests):
-            return None
-        return self._lines(shape)
-
-    def _lines(self, shape: Shape) -> list[tuple[IntArray, int]]:
-        if self._latest[0] is not shape:
-            self._latest = shape, self._all_lines(shape)
-        return self._latest[1]
-
-    def _all_lines(self, shape: Shape) -> list[tuple[IntArray, int]]:
-        lines = [(self._free[name], min(amount, MOST)) for name, amount in shape.requests if name in self._free]
-        if self._ceiling is not None and (units := shape.amount(self.unit)):
-            lines.append((self._ceiling, min(units, MOST)))
-        return lines
-
-    def share(self, resource: str) -> tuple[IntArray, FloatArray]:
-        """What is free of a resource, and by what to multiply it for its part of what the node has."""
-        return self._free[resource], self._scale[resource]
-
-    def free_at(self, position: int) -> Milli:
-        """What is free on one node."""
-        return {name: int(free[position]) for name, free in self._free.items()}
-
-    def change(self, shape: Shape, positions: Sequence[int] | IntArray, counts: Sequence[int] | IntArray) -> None:
-        """Put pods of a shape on nodes; below zero: take them away. Each position is named once."""
-        few = len(positions) <= _FEW
-        many = len(positions) * _SHARE > self.size > _FEW
-        for free, amount in self._lines(shape):
-            if few:
-                for position, count in zip(positions, counts, strict=True):
-                    free[position] -= amount * count
-            else:
-                free[positions] -= amount * np.asarray(counts, dtype=np.int64)
-        # A log that was cut off says that all were touched.
-        self.touched.extend(positions if not many else (0,))
-        if many or len(self.touched) > 2 * self.size + 64:
-            self.dropped += len(self.touched)
-            self.touched.clear()
+_SOFT_BITS, _IMAGE_BITS = 3, 4
+"""How finely a node's key tells taints and missing images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +71,9 @@ class View:
             return
         # A node may have been touched more than once.
         touched = () if self._seen < log.dropped else dict.fromkeys(log.touched[self._seen - log.dropped :])
-        if not touched or len(touched) * _SHARE > log.size > _FEW:
+        if not touched or len(touched) * SHARE > log.size > FEW:
             self._all()
-        elif len(touched) > _FEW:
+        elif len(touched) > FEW:
             self._some(np.array(list(touched), dtype=np.int64))
         else:
             for position in touched:
@@ -220,7 +127,7 @@ class View:
             key += (units >= whole).astype(np.int64) << layout.broken
         if self._others:
             rest = sum(free[at] * scale[at] for free, scale in self._others) / len(self._others)
-            key += np.clip(rest, 0, _SPARE).astype(np.int64) << layout.spare
+            key += np.clip(rest, 0, SPARE).astype(np.int64) << layout.spare
         return capacity, np.where(mask, units, 0), np.where(capacity > 0, key, NEVER)
 
     def _one(self, position: int) -> None:
@@ -241,7 +148,7 @@ class View:
             key += 1 << self._layout.broken
         if self._others:
             rest = sum(free.item(position) * scale.item(position) for free, scale in self._others) / len(self._others)
-            key += int(min(max(rest, 0), _SPARE)) << self._layout.spare
+            key += int(min(max(rest, 0), SPARE)) << self._layout.spare
         self.key[position] = key
 
     def _note(self, position: int, capacity: int, units: int) -> None:
@@ -279,7 +186,7 @@ class _Layout(NamedTuple):
     def of(cls, whole: int, size: int) -> _Layout:
         images = max(size - 1, 0).bit_length()
         spare = images + _IMAGE_BITS
-        units = spare + _SPARE_BITS
+        units = spare + SPARE_BITS
         coarse = max(0, units + whole.bit_length() + _SOFT_BITS + 1 - 63)
         soft = units + whole.bit_length() - coarse
         return cls(images, spare, units, soft, soft + _SOFT_BITS, coarse)
@@ -290,7 +197,3 @@ class _Layout(NamedTuple):
         key += np.minimum(images, (1 << _IMAGE_BITS) - 1) << self.images
         key += np.arange(len(key))
         return key
-
-
-def _column(lists: Sequence[Milli], resource: str) -> IntArray:
-    return np.array([min(amounts.get(resource, 0), MOST) for amounts in lists], dtype=np.int64)

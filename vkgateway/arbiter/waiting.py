@@ -9,8 +9,7 @@ import numpy as np
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.facts import Band, PoolKey
-from vkgateway.arbiter.fitting import BoolArray, IntArray
-from vkgateway.arbiter.views import FloatArray
+from vkgateway.arbiter.fitting import BoolArray, FloatArray, IntArray
 
 _SPARE = 1024
 """Numbers that may be out of use before all are given anew."""

@@ -238,6 +238,30 @@ def test_few_some_and_all_nodes_touched_come_to_the_same() -> None:
                 assert getattr(kept.sums("rack"), part).tolist() == getattr(new.sums("rack"), part).tolist()
 
 
+@pytest.mark.parametrize("number", [1, 3, 40, 500])
+def test_what_was_saved_comes_back_however_much_was_changed(number: int) -> None:
+    room, shape = Room(pool(*(node(f"{index:02}") for index in range(40)))), gpus(1, cpu=1)
+    room.take("07", shape)
+    room.miss("before")
+    before, total, version = room.free("07"), room.total(shape), room.version
+    saved = room.save()
+    for index in range(number):
+        room.take(f"{index % 40:02}", shape)
+        room.total(shape)
+        if index % 3 == 0:
+            room.give("07", shape)
+    room.miss("within")
+    room.restore(saved)
+
+    assert (room.free("07"), room.total(shape), room.version) == (before, total, version)
+    assert (room.missed("before"), room.missed("within")) == (True, False)
+    new = View(room._yard, shape)
+    new.refresh()
+    assert room.view(shape).key.tolist() == new.key.tolist()
+    room.take("07", shape)
+    assert room.total(shape) == total - 1
+
+
 def test_images_that_no_node_has_make_no_difference() -> None:
     room = Room(pool(node("a"), node("b")))
     new, newer = (replace(gpus(1), images=frozenset({name})) for name in ("new", "newer"))
