@@ -58,9 +58,9 @@ async def _layers(recipe: Recipe, programs: dict[str, Path], *, work: Path) -> l
     if recipe.root:
         stack.append(work / "root.tar")
         await layers.root(stack[-1], recipe.root)
-    if recipe.libraries:
+    if recipe.libraries or recipe.sources:
         stack.append(work / "libraries.tar")
-        await layers.libraries(stack[-1], recipe.libraries, folder=work / "libraries")
+        await layers.libraries(stack[-1], recipe, folder=work / "libraries")
     if programs or recipe.files:
         stack.append(work / "files.tar")
         await asyncio.to_thread(layers.bare, stack[-1], programs, recipe.files, empty=recipe.root is None)

@@ -10,6 +10,8 @@ from operators.recipes import LIBRARIES, File, Kit, Recipe, Root
 from vkgateway.programs.binaries.published import Published
 
 KOPF_VERSION: Final = "1.45.2"
+SPARK_VERSION: Final = "4.0.5"
+_PY4J_VERSION: Final = "0.10.9.9"
 _CLIENT_VERSION: Final = "35.0.0"
 _USER: Final = (
     'echo \'app:x:1000:1000::/home/app:/bin/bash\' >>"$1/etc/passwd" && install -d -o 1000 -g 1000 "$1/home/app"'
@@ -57,6 +59,38 @@ KOPF: Final = Recipe(
 )
 
 
+# What Spark expects its image to run: in the pods that it makes `driver ...` or `executor`, else what it is told.
+_SPARK_ENTRYPOINT: Final = """\
+#!/bin/bash
+case "$1" in
+driver)
+  shift
+  set -- --deploy-mode client --conf "spark.driver.bindAddress=$SPARK_DRIVER_BIND_ADDRESS" "$@"
+  exec "$SPARK_HOME/bin/spark-submit" "$@"
+  ;;
+executor)
+  mapfile -t options < <(env | sed -n 's/^SPARK_JAVA_OPT_[0-9]*=//p')
+  exec java "${options[@]}" "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" -cp "$SPARK_HOME/jars/*" \\
+    org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \\
+    --driver-url "$SPARK_DRIVER_URL" --executor-id "$SPARK_EXECUTOR_ID" --cores "$SPARK_EXECUTOR_CORES" \\
+    --app-id "$SPARK_APPLICATION_ID" --hostname "$SPARK_EXECUTOR_POD_IP" --podName "$SPARK_EXECUTOR_POD_NAME" \\
+    --resourceProfileId "$SPARK_RESOURCE_PROFILE_ID"
+  ;;
+*) exec "$@" ;;
+esac
+"""
+SPARK: Final = Recipe(
+    name=f"vkgateway.local/spark:{SPARK_VERSION}",
+    root=Root(("openjdk-17-jre-headless", "python3"), (_USER,)),
+    libraries=(f"py4j=={_PY4J_VERSION}",),
+    sources=(f"pyspark=={SPARK_VERSION}",),
+    files={"opt/entrypoint": File(_SPARK_ENTRYPOINT, 0o755)},
+    environment={"PYTHONPATH": LIBRARIES, "SPARK_HOME": f"{LIBRARIES}/pyspark"},
+    entrypoint=("/opt/entrypoint",),
+    user="1000",
+)
+
+
 def _operator(published: Published, program: str, path: str, *, name: str = "") -> Recipe:
     """An image of one program, as the operator's own image has it."""
     return Recipe(
@@ -90,5 +124,6 @@ KITS: Final[Mapping[str, Kit]] = {
         ),
         manifests={name: (VOLCANO, name) for name in ("crds", "crds-jobflow")},
     ),
+    "spark": Kit(images=(SPARK,)),
 }
 """Name of the kit, as in `make operator-NAME`, to what it holds."""

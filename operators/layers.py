@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from operators.recipes import LIBRARIES, PYTHON, SUITE, File, Root
+from operators.recipes import LIBRARIES, PYTHON, SUITE, File, Recipe, Root
 from vkgateway.local.realnode.images import architecture
 from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.binaries.run import run
@@ -36,21 +36,26 @@ async def root(target: Path, wanted: Root) -> None:
         raise UnavailableError("mmdebstrap is not installed: it makes images from Debian packages", hint=_DEBIAN)
     argv = ["mmdebstrap", "--quiet", "--variant=essential", f"--include={','.join(wanted.packages)}"]
     argv += [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
+    # Java's installation scripts fail where this folder is not.
+    argv.append('--essential-hook=mkdir -p "$1/usr/share/man/man1"')
     argv += [f"--customize-hook={hook}" for hook in wanted.hooks]
     await _must(*argv, SUITE, str(target), what="mmdebstrap")
 
 
-async def libraries(target: Path, packages: tuple[str, ...], *, folder: Path) -> None:
+async def libraries(target: Path, recipe: Recipe, *, folder: Path) -> None:
     """Make a layer of Python packages for the images' Python, by this Python's pip; `folder` is for its work.
 
     Raises:
         UnavailableError: pip cannot get them.
     """
     machine = _MACHINES.get(architecture(), architecture())
-    argv = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder), "--no-compile"]
-    argv += ["--only-binary=:all:", "--implementation=cp", f"--python-version={PYTHON}"]
-    argv += [f"--platform={tag}_{machine}" for tag in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")]
-    await _must(*argv, *packages, what="pip")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder), "--no-compile"]
+    wheels = ["--only-binary=:all:", "--implementation=cp", f"--python-version={PYTHON}"]
+    wheels += [f"--platform={tag}_{machine}" for tag in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")]
+    if recipe.libraries:
+        await _must(*pip, *wheels, *recipe.libraries, what="pip")
+    if recipe.sources:
+        await _must(*pip, "--no-deps", *recipe.sources, what="pip")
     with tarfile.open(target, "w") as archive:
         archive.add(folder, LIBRARIES.lstrip("/"), filter=_anonymous)
 

@@ -44,7 +44,9 @@ class Recipe:
     root: Root | None = None
     """None: an empty file system with nothing but folders, a user list and the programs."""
     libraries: tuple[str, ...] = ()
-    """Python packages with versions."""
+    """Python packages with versions, as wheels."""
+    sources: tuple[str, ...] = ()
+    """Python packages with versions that are published as source alone, without anything to compile."""
     programs: Mapping[str, tuple[Published, str]] = field(default_factory=dict)
     """Path in the image to the program that lies there."""
     files: Mapping[str, File] = field(default_factory=dict)
@@ -66,6 +68,7 @@ class Recipe:
             SUITE,
             self.root and (self.root.packages, self.root.hooks),
             self.libraries,
+            self.sources,
             sorted((path, published.name, program) for path, (published, program) in self.programs.items()),
             sorted((path, file.text, file.mode) for path, file in self.files.items()),
             (self.name, self.entrypoint, self.command, sorted(self.environment.items()), self.user),

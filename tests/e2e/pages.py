@@ -63,10 +63,10 @@ def follow(page: Path, *, folder: Path, env: Mapping[str, str], timeout: float) 
         check=False,
     )
     said = done.stdout.split(f"{_MARK}\n")
-    for number, step in enumerate(steps):
-        where = f"{page.name}, line {step.line}:\n{step.commands}"
-        assert len(said) > number + 1, f"{where}\nfailed:\n{said[number]}\n{done.stderr[-4000:]}"
-        assert not step.shown or agrees(said[number], step.shown), f"{where}\nsaid:\n{said[number]}\nnot:\n{step.shown}"
+    places = [f"{page.name}, line {step.line}:\n{step.commands}" for step in steps]
+    assert len(said) > len(steps), f"{places[len(said) - 1]}\nfailed:\n{said[-1]}\n{done.stderr[-4000:]}"
+    for place, step, heard in zip(places, steps, said, strict=False):
+        assert not step.shown or agrees(heard, step.shown), f"{place}\nsaid:\n{heard}\nnot:\n{step.shown}"
 
 
 def _plain(line: str) -> str:

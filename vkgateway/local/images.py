@@ -8,6 +8,7 @@ from pathlib import Path
 from vkgateway.local import real
 from vkgateway.local import record as records
 from vkgateway.local.paths import Paths
+from vkgateway.local.realnode.images import names
 from vkgateway.local.realnode.node import RealNode
 from vkgateway.local.steps import Report
 from vkgateway.model.errors import NotFoundError, UnavailableError
@@ -25,7 +26,8 @@ async def load(data_dir: Path, archive: Path, *, report: Report) -> list[str]:
         ToolError: containerd does not answer, or does not take the archive.
     """
     node = await _node(data_dir, report=report)
-    return await asyncio.to_thread(node.load, archive)
+    await asyncio.to_thread(node.load, archive)
+    return await asyncio.to_thread(names, archive)
 
 
 async def present(data_dir: Path, *, report: Report) -> list[str]:

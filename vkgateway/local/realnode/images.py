@@ -71,6 +71,12 @@ class Image:
         )
 
 
+class _Named(msgspec.Struct):
+    """An entry of an archive's list of images."""
+
+    names: list[str] | None = msgspec.field(default=None, name="RepoTags")
+
+
 def pause_image(busybox: bytes) -> Image:
     """The image of pod sandboxes: one command that sleeps."""
     return Image(name=PAUSE_IMAGE, entries=_base(busybox), command=_PAUSE_COMMAND)
@@ -92,6 +98,16 @@ def write_images(directory: Path, *, applets: Sequence[str]) -> dict[str, Path]:
         write_file(path, image.archive(architecture=architecture()))
         written[image.name] = path
     return written
+
+
+def names(archive: Path) -> list[str]:
+    """The names of an archive's images, as `docker save` writes them; none where it tells none."""
+    try:
+        with tarfile.open(archive) as opened, opened.extractfile("manifest.json") or io.BytesIO() as file:
+            manifest = msgspec.json.decode(file.read(), type=list[_Named])
+    except (KeyError, tarfile.TarError, msgspec.DecodeError):
+        return []
+    return [name for image in manifest for name in image.names or []]
 
 
 def archive_path(directory: Path, name: str) -> Path:

@@ -136,13 +136,12 @@ class RealNode:
         """Return the merge patch for the Node's `status` that gives it its extended resources."""
         return manifests.node_status_patch(self.options)
 
-    def load(self, archive: Path) -> list[str]:
-        """Hand the images of an archive (docker or OCI, tar) to containerd; their names.
+    def load(self, archive: Path) -> None:
+        """Hand the images of an archive (docker or OCI, tar) to containerd; what bears their names is replaced.
 
-        What bears such a name already is replaced. Raises `ToolError` where containerd does not take the archive.
+        Raises `ToolError` where containerd does not take the archive.
         """
-        rows = (line.split() for line in self.ctr("images", "import", str(archive), timeout=_LOAD_SECONDS).splitlines())
-        return [row[0] for row in rows if row[1:] == ["saved"]]
+        self.ctr("images", "import", str(archive), timeout=_LOAD_SECONDS)
 
     def images(self) -> list[str]:
         """The names of the images on the node. Raises `ToolError` where containerd does not answer."""

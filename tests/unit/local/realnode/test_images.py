@@ -67,3 +67,21 @@ def test_unchanged_archives_are_left_alone(tmp_path: Path, monkeypatch: pytest.M
 
 def test_every_name_has_its_archive(tmp_path: Path) -> None:
     assert len({images.archive_path(tmp_path, name) for name in images.NAMES}) == len(images.NAMES)
+
+
+def test_an_archive_tells_its_names(tmp_path: Path) -> None:
+    archive = tmp_path / "image.tar"
+    archive.write_bytes(images.pause_image(b"busybox").archive(architecture="amd64"))
+    assert images.names(archive) == [images.PAUSE_IMAGE]
+
+
+@pytest.mark.parametrize("content", [b"no archive", b'[{"RepoTags": null}]', b"[7]"])
+def test_an_archive_that_tells_no_names_has_none(tmp_path: Path, content: bytes) -> None:
+    archive = tmp_path / "image.tar"
+    archive.write_bytes(content)
+    assert images.names(archive) == []
+    with tarfile.open(archive, "w") as opened:
+        member = tarfile.TarInfo("manifest.json")
+        member.size = len(content)
+        opened.addfile(member, io.BytesIO(content))
+    assert images.names(archive) == []
