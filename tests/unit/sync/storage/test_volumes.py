@@ -245,6 +245,17 @@ async def test_deleting_the_volume_of_a_claim_waits_for_the_claim(here: World) -
         await until(lambda: below(here) is None and volumes(here) == [])
 
 
+async def test_data_is_not_removed_for_what_a_late_watch_does_not_show(here: World) -> None:
+    claim(here)
+    async with here.gateway() as sync:
+        await mounted(here)
+        sync.storage.above._keys.clear()
+        here.above.store.delete(PERSISTENT_VOLUMES, volumes(here)[0]["metadata"]["name"])
+        await until(lambda: any("/persistentvolumeclaims/data" in one for one in here.above.requests))
+        await here.settled()
+    assert below(here) is not None
+
+
 async def test_what_grows_above_grows_below_and_how_that_goes_is_told(here: World) -> None:
     claim(here)
     async with here.gateway():
