@@ -192,3 +192,39 @@ def test_a_new_service_is_reached_at_its_address_at_once(sides: dict[str, Side])
     eventually(lambda: side.caller.resolve("later")["later"] == [shown], seconds=10)
     side.cluster.kubectl("delete", "service", "later", "-n", NAMESPACE)
     eventually(lambda: not side.caller.reaches(f"http://{shown}/"), seconds=10)
+
+
+def test_network_policies_stand_below_inside_the_fence(platform: Platform, sides: dict[str, Side]) -> None:
+    side = sides["alpha"]
+    below = ("-n", f"alpha--{NAMESPACE}")
+    fence = platform.compute.get("networkpolicy", "vkgateway-tenant", *below)["spec"]
+    own = {"namespaceSelector": {"matchLabels": {"vkgateway.io/tenant": "alpha"}}}
+    assert fence["ingress"] == [{"from": [own]}]
+    policy = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "web", "namespace": NAMESPACE},
+        "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{"ports": [{"port": "http"}]}]},
+    }
+    side.cluster.apply(policy)
+    made = eventually(lambda: platform.compute.find("networkpolicy", "web", *below))
+    assert made is not None
+    assert made["spec"]["ingress"] == [{"from": [own], "ports": [{"port": "http", "protocol": "TCP"}]}]
+    eventually(lambda: "ingress" not in platform.compute.get("networkpolicy", "vkgateway-tenant", *below)["spec"])
+    opened = platform.compute.get("networkpolicy", "vkgateway-tenant-ingress-0", *below)["spec"]
+    assert opened["podSelector"]["matchExpressions"] == [{"key": "app", "operator": "NotIn", "values": ["web"]}]
+    side.cluster.kubectl("delete", "networkpolicy", "web", "-n", NAMESPACE)
+    eventually(lambda: platform.compute.get("networkpolicy", *below)["items"][1:] == [])
+    assert platform.compute.get("networkpolicy", "vkgateway-tenant", *below)["spec"] == fence
+
+
+def test_a_full_name_as_hostname_is_the_tenants(sides: dict[str, Side]) -> None:
+    cluster = sides["alpha"].cluster
+    named = pod("full", hostname="h", subdomain="peers", setHostnameAsFQDN=True, **REAL)
+    named["metadata"]["namespace"] = NAMESPACE
+    cluster.apply(named)
+    cluster.kubectl("wait", "pod/full", "-n", NAMESPACE, "--for=condition=Ready", "--timeout=90s", timeout=100)
+    full = f"h.peers.{DOMAIN}"
+    assert cluster.kubectl("exec", "-n", NAMESPACE, "full", "--", "hostname").strip() == full
+    assert full in cluster.kubectl("exec", "-n", NAMESPACE, "full", "--", "cat", "/etc/hosts")
+    cluster.kubectl("delete", "pod", "full", "-n", NAMESPACE, timeout=100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -285,6 +286,7 @@ class ComputeController:
         await look_at_ranges(attached.link)
         answer = await client.request("GET", _VERSION_PATH)
         attached.version = msgspec.json.decode(answer, type=_Version).git_version
+        attached.link.minor = _minor(attached.version)
         attached.prepare_due = self._monotonic() + PREPARE_SECONDS
         if not attached.prepared:
             log.info("compute cluster is ready", compute=attached.link.name, version=attached.version)
@@ -345,6 +347,13 @@ class ComputeController:
                 message=one.message or one.reason,
                 kind="Warning" if one.status == "False" else "Normal",
             )
+
+
+def _minor(version: str) -> int | None:
+    """36 of `v1.36.3` or `v1.36+`; None of what is no version."""
+    parts = version.lstrip("v").split(".")
+    digits = "".join(itertools.takewhile(str.isdigit, parts[1])) if len(parts) > 1 else ""
+    return int(digits) if digits else None
 
 
 def _same(old: ComputeCluster, new: ComputeCluster) -> bool:

@@ -112,6 +112,8 @@ class ComputeLink:
         self.client = client
         self.reachable = False
         self.why_unreachable = "not connected yet"
+        self.minor: int | None = None
+        """Its Kubernetes release's second number (36 of 1.36.3), once it is known."""
         self.service_ranges: Sequence[str] = ()
         """The ranges of its Services' addresses, as they were looked at last."""
         self.on_nodes_changed: list[Callable[[], None]] = []

@@ -82,6 +82,7 @@ def forward_pod(
     _forward_contents(made, values)
     _forward_placement(made, pod, tenant=tenant, pool=pool, namespaces=namespaces)
     _forward_identity(made, tenant=tenant, namespace=metadata["namespace"])
+    _forward_hostname(made, pod, tenant=tenant)
     made["priorityClassName"] = LOW_CLASS if borrowed else _CLASSES[band_of(spec)]
     below = forward_metadata(pod, tenant=tenant, pool=pool, namespace=namespace, derived=values.derived)
     if compute_node:
@@ -122,6 +123,18 @@ def _forward_placement(
     constraints = made.get("topologySpreadConstraints")
     if constraints:
         made["topologySpreadConstraints"] = spread_constraints(constraints, peers=Peers(tenant, labels, namespaces))
+
+
+def _forward_hostname(made: dict[str, Any], pod: Object, *, tenant: TenantContext) -> None:
+    """The full name as hostname is told outright: a kubelet would make it of the compute namespace's name."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    if not (spec.get("setHostnameAsFQDN") and spec.get("subdomain")) or spec.get("hostnameOverride"):
+        return
+    del made["setHostnameAsFQDN"]
+    if not spec.get("hostNetwork"):
+        name = spec.get("hostname") or metadata["name"]
+        zone = f"{metadata['namespace']}.svc.{tenant.cluster_domain}"
+        made["hostnameOverride"] = f"{name}.{spec['subdomain']}.{zone}"
 
 
 def _forward_identity(made: dict[str, Any], *, tenant: TenantContext, namespace: str) -> None:

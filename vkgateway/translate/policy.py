@@ -44,7 +44,7 @@ def refusals(pod: Object, *, tenant: TenantContext, pool: PoolContext | None = N
         Refusal(field=broken.field, value=broken.value, rule=broken.rule, message=broken.message)
         for broken in security.violations(pod, level=tenant.pod_security)
     ]
-    found += _unsupported_fields(spec)
+    found += _unsupported_fields(spec, pool)
     for index, volume in enumerate(spec.get("volumes") or ()):
         found += _volume(volume, f"spec.volumes[{index}]")
         found += _volume_of_nodes(volume, f"spec.volumes[{index}]", tenant)
@@ -72,12 +72,12 @@ _UNSUPPORTED_FIELDS: Final[Mapping[str, str]] = {
 }
 
 
-def _unsupported_fields(spec: Mapping[str, Any]) -> Iterator[Refusal]:
+def _unsupported_fields(spec: Mapping[str, Any], pool: PoolContext | None) -> Iterator[Refusal]:
     for name, message in _UNSUPPORTED_FIELDS.items():
         if spec.get(name):
             yield Refusal(field=f"spec.{name}", value=_first_name(spec[name]), rule=NOT_SUPPORTED, message=message)
-    if spec.get("setHostnameAsFQDN") and spec.get("subdomain"):
-        message = "a pod's full name is not known below yet, so it cannot be its hostname; leave setHostnameAsFQDN out"
+    if spec.get("setHostnameAsFQDN") and spec.get("subdomain") and pool is not None and not pool.full_hostnames:
+        message = "the compute cluster is too old for full hostnames with a subdomain; leave setHostnameAsFQDN out"
         yield Refusal(field="spec.setHostnameAsFQDN", value="true", rule=NOT_SUPPORTED, message=message)
 
 

@@ -432,6 +432,18 @@ def test_hostname_is_kept_and_subdomain_would_show_the_compute_namespace() -> No
     assert "subdomain" not in spec
 
 
+@pytest.mark.parametrize(
+    ("hostname", "expected"), [("h", "h.s.default.svc.cluster.local"), ("", "web-1.s.default.svc.cluster.local")]
+)
+def test_a_full_hostname_is_the_tenants(hostname: str, expected: str) -> None:
+    spec = forward(pod(setHostnameAsFQDN=True, subdomain="s", hostname=hostname))["spec"]
+    assert spec["hostnameOverride"] == expected
+    assert "subdomain" not in spec
+    assert "setHostnameAsFQDN" not in spec
+    assert "hostnameOverride" not in forward(pod(setHostnameAsFQDN=True))["spec"]
+    assert "hostnameOverride" not in forward(pod(setHostnameAsFQDN=True, subdomain="s", hostNetwork=True))["spec"]
+
+
 def test_readiness_gates_are_judged_above() -> None:
     made = forward(pod(readinessGates=[{"conditionType": "example.com/a"}, {"conditionType": "b"}]))
     assert "readinessGates" not in made["spec"]

@@ -93,17 +93,17 @@ def test_volumes_that_are_not_supported_yet(volume: dict[str, Any], field: str) 
     assert refusal.message.startswith("volume data: ")
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"resourceClaims": [{"name": "gpu"}]},
-        {"setHostnameAsFQDN": True, "subdomain": "s"},
-    ],
-)
-def test_fields_that_are_not_supported_yet(spec: dict[str, Any]) -> None:
-    refusal = only(pod(**spec))
+def test_fields_that_are_not_supported_yet() -> None:
+    refusal = only(pod(resourceClaims=[{"name": "gpu"}]))
     assert refusal.rule == "NotSupported"
-    assert refusal.field == f"spec.{next(iter(spec))}"
+    assert refusal.field == "spec.resourceClaims"
+
+
+def test_full_hostnames_need_a_compute_cluster_that_knows_them() -> None:
+    named = pod(setHostnameAsFQDN=True, subdomain="s")
+    (refusal,) = refusals(named, tenant=TENANT, pool=POOL)
+    assert (refusal.rule, refusal.field) == ("NotSupported", "spec.setHostnameAsFQDN")
+    assert refusals(named, tenant=TENANT, pool=replace(POOL, full_hostnames=True)) == ()
 
 
 @pytest.mark.parametrize("spec", [{"schedulingGroup": {"podGroupName": "g"}}, {"workloadRef": {"name": "w"}}])
