@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.addresses import Addresses
 from tests.unit.sync.test_names import FORWARDER, FakeServers
-from tests.unit.sync.test_services import serve, writes
+from tests.unit.sync.test_services import nothing_to_write, serve
 from tests.unit.sync.world import BELOW, World, compute_node, names, until, world
 from vkgateway.kube.resources import NAMESPACES, NETWORK_POLICIES, NODES
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
@@ -144,11 +144,7 @@ async def test_a_restart_writes_nothing_and_finds_what_was_meddled_with(here: Wo
         await here.forwarded()
         await until(lambda: len(names(here.below, NETWORK_POLICIES)) == 3)
         await here.settled()
-        before = writes(here)
-    async with here.gateway() as sync:
-        await until(lambda: sync.services.complete and sync.complete)
-        await here.settled()
-        assert writes(here) == before
+    assert await nothing_to_write(here)
     meddled = copy.deepcopy(here.below.store.get(NETWORK_POLICIES, FENCE, BELOW))
     meddled["spec"]["ingress"] = [{}]
     here.below.store.update(NETWORK_POLICIES, meddled, name=FENCE, namespace=BELOW)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.addresses import Addresses
 from tests.unit.sync.test_names import FakeServers, address, answering, api
-from tests.unit.sync.test_services import below, serve, writes
+from tests.unit.sync.test_services import below, nothing_to_write, serve
 from tests.unit.sync.world import World, compute_node, until, world
 from vkgateway.kube.resources import NAMESPACES, NODES, SERVICE_CIDRS, SERVICES
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
@@ -136,11 +136,7 @@ async def test_an_address_that_a_stranger_has_is_told_and_names_lead_to_another(
         name = "web.default.svc.cluster.local"
         await until(lambda: served(here) and served(here)[-1][2].get(name) == cluster_ip(here))
         await here.settled()
-        before = writes(here)
-    async with here.gateway() as sync:
-        await until(lambda: sync.services.complete)
-        await here.settled()
-    assert writes(here) == before
+    assert await nothing_to_write(here)
 
 
 async def test_a_service_that_was_made_anew_above_has_its_new_address_below(here: World) -> None:
