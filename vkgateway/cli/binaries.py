@@ -104,10 +104,14 @@ async def fetch(
     program_dirs: Sequence[Path],
     data_dir: Path,  # noqa: ARG001 - every command takes --data-dir
 ) -> None:
-    """Get PROGRAMS that are not there yet (default: what a platform without a real node needs)."""
-    from vkgateway.programs.binaries.catalogue import CORE_PROGRAMS, PROGRAMS
+    """Get PROGRAMS that are not there yet (default: what a platform without a real node needs).
 
-    names = programs or (tuple(PROGRAMS) if everything else CORE_PROGRAMS)
+    The conformance suite and the programs in its images (e2e.test, agnhost, nonewprivs, sample-apiserver) are got by
+    name only.
+    """
+    from vkgateway.programs.binaries.catalogue import CORE_PROGRAMS, STANDARD_PROGRAMS
+
+    names = programs or (STANDARD_PROGRAMS if everything else CORE_PROGRAMS)
     with Progress() as progress:
         resolver = _resolver(
             kubernetes_version,

@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, str] = {
     "usage": "vkgateway.cli.usage:usage",
     "replay": "vkgateway.cli.replay:replay",
     "image": "vkgateway.cli.image:image",
+    "conformance": "vkgateway.cli.conformance:conformance",
     "binaries": "vkgateway.cli.binaries:binaries",
     "serve": "vkgateway.cli.serve:serve",
     "version": "vkgateway.cli.version:version",

@@ -10,12 +10,13 @@ from vkgateway.programs.binaries.catalogue import (
     CORE_PROGRAMS,
     DEFAULT_VERSIONS,
     PROGRAMS,
+    STANDARD_PROGRAMS,
     UNITS,
     Unit,
     check_version,
     unit_of,
 )
-from vkgateway.programs.binaries.gobuild import Progress, elapsed, file_name, go_mod, link_flags
+from vkgateway.programs.binaries.gobuild import Progress, commands, elapsed, file_name, go_mod, link_flags
 from vkgateway.programs.binaries.release import NoReleaseError, parse_checksum
 
 UPSTREAM = """\
@@ -52,6 +53,23 @@ def test_the_control_plane_is_built_in_one_run() -> None:
     names = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
     assert len({unit_of(name).name for name in names}) == 1
     assert unit_of("kubelet") is unit_of("kube-proxy") is not unit_of("kubectl")
+
+
+def test_the_conformance_suite_is_got_by_name_only() -> None:
+    suite = unit_of("e2e.test")
+    assert set(suite.packages).isdisjoint(STANDARD_PROGRAMS)
+    assert set(STANDARD_PROGRAMS) | set(suite.packages) == set(PROGRAMS)
+
+
+def test_a_test_package_is_built_after_the_programs_by_the_same_flags(tmp_path: Path) -> None:
+    suite = unit_of("e2e.test")
+    plain, tests = commands(suite, "1.36.3", output=tmp_path)
+    assert plain[:1] == ["build"]
+    assert tests[:2] == ["test", "-c"]
+    assert tests[-1] == "k8s.io/kubernetes/test/e2e"
+    assert "k8s.io/kubernetes/test/e2e" not in plain
+    assert [word for word in plain if word.startswith("-")] == [word for word in tests[2:] if word.startswith("-")]
+    assert [command[0] for command in commands(unit_of("etcd"), "3.6.8", output=tmp_path)] == ["build"]
 
 
 def test_an_unknown_program_is_bad_input_that_lists_the_known() -> None:
@@ -142,6 +160,10 @@ def test_the_linker_is_told_the_version() -> None:
 )
 def test_the_file_that_go_build_writes(package: str, expected: str) -> None:
     assert file_name(package) == expected
+
+
+def test_the_file_that_go_test_writes() -> None:
+    assert file_name("k8s.io/kubernetes/test/e2e", test=True) == "e2e.test"
 
 
 @pytest.mark.parametrize(

@@ -439,3 +439,13 @@ async def test_an_unreachable_host_is_asked_once_in_a_run(world: World, tmp_path
         with pytest.raises(Exception, match=r"127\.0\.0\.1 cannot be reached"):
             await downloader.fetch(unit, "3.6.8", folder=tmp_path)
     assert list(downloader.unreachable) == ["127.0.0.1"]
+
+
+async def test_a_program_that_tells_no_version_is_taken_from_a_named_folder_alone(world: World, tmp_path: Path) -> None:
+    world.script(world.bin, "agnhost", "echo agnhost version 2.63.0")
+    assert await world.resolver().locate("agnhost") is None
+    named = tmp_path / "named"
+    world.script(named, "agnhost", "echo agnhost version 2.63.0")
+    found = await world.resolver(program_dirs=[named]).locate("agnhost")
+    assert found is not None
+    assert (found.path, found.source) == (named / "agnhost", "named folder")

@@ -136,11 +136,11 @@ def _tar(entries: Sequence[Entry]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for entry in entries:
-            archive.addfile(_member(entry), io.BytesIO(entry.data or b""))
+            archive.addfile(member(entry), io.BytesIO(entry.data or b""))
     return buffer.getvalue()
 
 
-def _member(entry: Entry) -> tarfile.TarInfo:
+def member(entry: Entry) -> tarfile.TarInfo:
     """A tar header without time or owner: the same file gives the same bytes everywhere."""
     member = tarfile.TarInfo(os.fspath(entry.path))
     member.mode = entry.mode

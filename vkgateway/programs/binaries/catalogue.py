@@ -52,6 +52,12 @@ class Unit:
     """What a build with cold caches takes on two cores, roughly. The longest build begins first."""
     version_args: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Program to the arguments that make it tell its version, where these are not `--version`."""
+    tests: frozenset[str] = frozenset()
+    """Programs whose package is a test package: `go test -c` builds them, each by name `PACKAGE.test`."""
+    untold: frozenset[str] = frozenset()
+    """Programs that tell no version, or one of their own: they are never taken from PATH, and not asked when built."""
+    on_request: bool = False
+    """Fetched by name only: neither a platform nor a node needs it."""
 
 
 _KUBERNETES = "k8s.io/kubernetes"
@@ -143,10 +149,33 @@ UNITS: tuple[Unit, ...] = (
         seconds=90,
         version_args={"coredns": ("-version",)},
     ),
+    Unit(
+        # Nothing of it is published as a program with a checksum of its own.
+        name="conformance",
+        project="kubernetes",
+        packages={
+            "e2e.test": f"{_KUBERNETES}/test/e2e",
+            "agnhost": f"{_KUBERNETES}/test/images/agnhost",
+            "nonewprivs": f"{_KUBERNETES}/test/images/nonewprivs",
+            "sample-apiserver": "k8s.io/sample-apiserver",
+        },
+        modules=(_KUBERNETES,),
+        variables=_KUBERNETES_VARIABLES,
+        staging=True,
+        seconds=300,
+        tests=frozenset({"e2e.test"}),
+        untold=frozenset({"agnhost", "nonewprivs", "sample-apiserver"}),
+        on_request=True,
+    ),
 )
 
 PROGRAMS: Mapping[str, Unit] = {program: unit for unit in UNITS for program in unit.packages}
 """Every program's name to the unit that it is built in."""
+
+STANDARD_PROGRAMS: tuple[str, ...] = tuple(
+    program for unit in UNITS if not unit.on_request for program in unit.packages
+)
+"""All that a platform with a real node runs."""
 
 CORE_PROGRAMS: tuple[str, ...] = tuple(
     program for unit in UNITS if unit.name in ("kubernetes", "etcd", "kwok") for program in unit.packages
@@ -195,6 +224,11 @@ def minor_of(version: str) -> tuple[int, int]:
     """Major and minor number."""
     major, minor, _ = version.split(".", 2)
     return int(major), int(minor)
+
+
+def tells_version(program: str) -> bool:
+    """Whether the program tells its release when asked."""
+    return program not in PROGRAMS[program].untold
 
 
 def version_args(program: str) -> tuple[str, ...]:

@@ -104,14 +104,24 @@ async def build(
         if package.startswith("./"):
             shutil.copytree(_MAINS / package, folder / package)
     output = folder / "out"
-    argv = [str(go.command), "build", "-v", "-trimpath", f"-p={os.cpu_count() or 1}"]
-    argv += ["-ldflags", link_flags(unit, version), "-o", f"{output}/", *unit.packages.values()]
     progress = Progress(f"building {what}", report=report, every=tell_every)
     async with progress.ticking():
-        code, lines = await run(argv, env=env, cwd=folder, on_line=progress.line, log=log)
-    if code != 0:
-        raise errors.from_output(lines, what=what, folder=folder, log=log)
-    return {program: output / file_name(package) for program, package in unit.packages.items()}
+        for argv in commands(unit, version, output=output):
+            code, lines = await run([str(go.command), *argv], env=env, cwd=folder, on_line=progress.line, log=log)
+            if code != 0:
+                raise errors.from_output(lines, what=what, folder=folder, log=log)
+    return {
+        program: output / file_name(package, test=program in unit.tests) for program, package in unit.packages.items()
+    }
+
+
+def commands(unit: Unit, version: str, *, output: Path) -> list[list[str]]:
+    """What Go is asked for: to build the programs, then those that are test packages."""
+    flags = ["-v", "-trimpath", f"-p={os.cpu_count() or 1}", "-ldflags", link_flags(unit, version), "-o", f"{output}/"]
+    tests = [package for program, package in unit.packages.items() if program in unit.tests]
+    plain = [package for program, package in unit.packages.items() if program not in unit.tests]
+    wanted = ((["build"], plain), (["test", "-c"], tests))
+    return [[*command, *flags, *packages] for command, packages in wanted if packages]
 
 
 def _start_log(log: Path) -> None:
@@ -161,10 +171,11 @@ def link_flags(unit: Unit, version: str) -> str:
     return " ".join(["-s", "-w", *(f"-X {value}" for value in values)])
 
 
-def file_name(package: str) -> str:
-    """The name that `go build` gives the program of a package: its last part that is no major version."""
+def file_name(package: str, *, test: bool = False) -> str:
+    """The name that Go gives the program of a package: its last part that is no major version."""
     parts: Iterator[str] = reversed(package.split("/"))
-    return next(part for part in parts if not re.fullmatch(r"v\d+", part))
+    name = next(part for part in parts if not re.fullmatch(r"v\d+", part))
+    return f"{name}.test" if test else name
 
 
 def elapsed(seconds: float) -> str:

@@ -42,7 +42,7 @@ class Downloader:
             ChecksumError: what came is not what was published.
         """
         if unit.release is None:
-            raise NoReleaseError(f"{unit.project} publishes no checksums")
+            raise NoReleaseError("nothing is published with a checksum")
         import aiohttp
 
         timeout = aiohttp.ClientTimeout(connect=_CONNECT_SECONDS, sock_read=_READ_SECONDS)

@@ -14,6 +14,7 @@ from vkgateway.programs.binaries.catalogue import (
     DEFAULT_VERSIONS,
     Unit,
     check_version,
+    tells_version,
     unit_of,
     version_args,
 )
@@ -90,7 +91,7 @@ class Resolver:
             if os.access(path, os.X_OK) and await self._fits(path, name, named=True):
                 return Located(path, "named folder")
         on_path = shutil.which(name)
-        if on_path is not None and await self._fits(Path(on_path), name, named=False):
+        if on_path is not None and tells_version(name) and await self._fits(Path(on_path), name, named=False):
             return Located(Path(on_path), "PATH")
         if self.cache.has(name, version):
             return Located(self.cache.path(name, version), "cache")
@@ -138,6 +139,9 @@ class Resolver:
         In a folder that the user named, a program that tells no version (a private build) is taken at its word.
         """
         wanted = self.version_of(name)
+        if not tells_version(name):
+            self._report(f"{path} is taken for {wanted} as you named its folder")
+            return True
         told = _TOLD.search(await told_version(path, version_args(name)))
         if told is not None and told[1] == wanted:
             return True
@@ -211,6 +215,8 @@ class Resolver:
         return built, f"built with {go.version}"
 
     async def _verify(self, path: Path, program: str, version: str) -> None:
+        if not tells_version(program):
+            return
         told = _TOLD.search(await told_version(path, version_args(program)))
         if told is None or told[1] != version:
             found = f"version {told[1]}" if told else "no version"

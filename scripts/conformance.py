@@ -1,0 +1,55 @@
+"""Kubernetes' conformance cases on a platform of their own: straight on its real node, then in a tenant."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TENANT = "conformance"
+MANIFEST = Path(__file__).with_name("conformance-tenant.yaml")
+VKGATEWAY = Path(sys.executable).with_name("vkgateway")
+NOT_ALL_PASSED = 1
+
+
+def main() -> int:
+    """Run what was not run yet; the exit code is that of the report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--focus", default=os.environ.get("FOCUS", ""), help="only cases whose name fits [env: FOCUS]")
+    parser.add_argument("--workers", default=os.environ.get("WORKERS", "4"), help="cases at once [env: WORKERS]")
+    parser.add_argument("--again", default=os.environ.get("AGAIN", "none"), help="none, failed or all [env: AGAIN]")
+    options = parser.parse_args()
+    os.environ.setdefault("VKGATEWAY_DATA_DIR", str(data_dir()))
+    os.environ.pop("VKGATEWAY_KUBECONFIG", None)
+    chosen = ("--focus", options.focus) if options.focus else ()
+    # Nodes on paper run nothing: cases that landed there would fail.
+    hollow = ("--hollow-nodes", "a100=0", "--hollow-nodes", "v100=0")
+    if code := call("up", "--real-node", "yes", *hollow):
+        return code
+    if subprocess.run([VKGATEWAY, "tenant", "describe", TENANT], capture_output=True, check=False).returncode:
+        call("tenant", "create", "-f", str(MANIFEST))
+    how = (*chosen, "--workers", options.workers, "--again", options.again)
+    for side in ("--straight", TENANT):
+        if (code := call("conformance", "run", side, *how)) not in {0, NOT_ALL_PASSED}:
+            return code
+    code = call("conformance", "report", TENANT, *chosen)
+    call("down")
+    return code
+
+
+def data_dir() -> Path:
+    """Where the platform and what was run are kept, apart from a platform that somebody uses."""
+    base = os.environ.get("XDG_DATA_HOME", "")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "vkgateway-conformance"
+
+
+def call(*arguments: str) -> int:
+    """Run vkgateway; its exit code."""
+    print("$ vkgateway " + " ".join(arguments), file=sys.stderr, flush=True)
+    return subprocess.run([VKGATEWAY, *arguments], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""Cases: the suite's list, choosing, portions, and the pattern by which the suite finds them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from vkgateway.conformance.cases import Case, choose, focus_pattern, parse, portions
+from vkgateway.model.errors import InputError
+
+LIST = """\
+- testname: Pods, lifecycle
+  codename: '[sig-node] Pods should be (really) run [NodeConformance] [Conformance]'
+  description: Long.
+  release: v1.9, v1.19
+  file: test/e2e/common/node/pods.go
+- testname: Scheduler
+  codename: '[sig-scheduling] SchedulerPredicates [Serial] validates limits [Conformance]'
+  description: Long.
+  release: v1.9
+  file: test/e2e/scheduling/predicates.go
+"""
+
+
+def test_the_list_is_read_by_name() -> None:
+    run, limits = parse(LIST)
+    assert run.name == "[sig-node] Pods should be (really) run [NodeConformance] [Conformance]"
+    assert (run.file, run.release, run.serial) == ("test/e2e/common/node/pods.go", "v1.9, v1.19", False)
+    assert (limits.area, limits.serial) == ("sig-scheduling", True)
+
+
+@pytest.mark.parametrize("text", ["nothing", "- name: other", "{", ""])
+def test_what_is_no_list_is_bad_input(text: str) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        parse(text)
+
+
+def test_choosing() -> None:
+    run, limits = parse(LIST)
+    assert choose((run, limits)) == (run, limits)
+    assert choose((run, limits), focus=["sig-node", "nobody"]) == (run,)
+    assert choose((run, limits), skip=[r"\[Serial\]"]) == (run,)
+    with pytest.raises(InputError, match=r"'\('"):
+        choose((run,), focus=["("])
+
+
+def test_the_suite_finds_just_the_cases_that_are_meant() -> None:
+    run, limits = parse(LIST)
+    pattern = re.compile(focus_pattern([run]))
+    # The suite looks at its own title, a blank and the case's full text.
+    assert pattern.search(f"Kubernetes e2e suite {run.name}")
+    assert not pattern.search(f"Kubernetes e2e suite {run.name} and more")
+    assert not pattern.search(f"Kubernetes e2e suite {limits.name}")
+    assert re.compile(focus_pattern([run, limits])).search(f"Kubernetes e2e suite {limits.name}")
+
+
+def test_blanks_and_dashes_stay_as_they_are_for_go_knows_no_escape_for_them() -> None:
+    assert focus_pattern([Case(name="a b-c/d [e]")]) == r" (a b-c/d \[e\])$"
+
+
+def test_portions() -> None:
+    cases = [Case(name=str(number)) for number in range(5)]
+    assert [[case.name for case in some] for some in portions(cases, size=2)] == [["0", "1"], ["2", "3"], ["4"]]
+    assert portions([], size=2) == []

@@ -1,0 +1,57 @@
+"""A tenant beside the yardstick: verdicts, reasons, the share."""
+
+from __future__ import annotations
+
+from vkgateway.conformance.cases import Case
+from vkgateway.conformance.comparison import Reason, compare, reasons
+from vkgateway.conformance.outcomes import Outcome, Record
+
+PASSED, FAILED, SKIPPED = Outcome(state="passed"), Outcome(state="failed"), Outcome(state="skipped")
+
+
+def record(**outcomes: Outcome) -> Record:
+    return Record(cluster="alpha", kubernetes_version="1.36.3", outcomes=outcomes)
+
+
+def test_every_pair_of_outcomes_has_its_verdict() -> None:
+    cases = [Case(name=name) for name in "abcdef"]
+    tenant = record(a=PASSED, b=FAILED, c=PASSED, d=FAILED, e=SKIPPED)
+    straight = record(a=PASSED, b=PASSED, c=FAILED, d=FAILED, e=PASSED, f=PASSED)
+    found = compare(cases, tenant=tenant, straight=straight)
+    assert [(one.name, one.verdict) for one in found.cases] == [
+        ("a", "both"),
+        ("b", "yardstick"),
+        ("c", "tenant"),
+        ("d", "neither"),
+        ("e", "yardstick"),
+        ("f", "open"),
+    ]
+    assert found.ratio == 1 / 3
+
+
+def test_without_a_yardstick_everything_is_open() -> None:
+    found = compare([Case(name="a")], tenant=record(a=PASSED), straight=None)
+    assert [one.verdict for one in found.cases] == ["open"]
+    assert found.ratio == 1.0
+
+
+def test_failures_have_the_first_reason_that_fits() -> None:
+    known = [
+        Reason(cause="design", text="One first.", cases=("sig-node.*first",)),
+        Reason(cause="machine", text="Then the rest.", cases=("sig-node",)),
+    ]
+    cases = [Case(name=name) for name in ("[sig-node] first", "[sig-node] second", "other", "[sig-node] passes")]
+    tenant = Record(cluster="a", kubernetes_version="1.36.3", outcomes={case.name: FAILED for case in cases[:3]})
+    tenant = tenant.told({"[sig-node] passes": PASSED})
+    straight = Record(cluster="s", kubernetes_version="1.36.3", outcomes={case.name: PASSED for case in cases})
+    found = compare(cases, tenant=tenant, straight=straight, known=known)
+    assert [(one.cause, one.reason) for one in found.cases] == [
+        ("design", "One first."),
+        ("machine", "Then the rest."),
+        ("unknown", ""),
+        (None, ""),
+    ]
+
+
+def test_the_reasons_that_are_kept_can_be_read() -> None:
+    assert all(reason.text and reason.cases for reason in reasons())

@@ -1,0 +1,84 @@
+"""Outcomes: read from a report of Ginkgo, kept in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from vkgateway.conformance.outcomes import MESSAGE_LENGTH, Outcome, Record, load, parse, save
+from vkgateway.model.errors import InputError
+
+
+def spec(name: str, state: str, *, seconds: float = 0, kind: str = "It", **failure: Any) -> dict[str, Any]:
+    """One case in a report, as Ginkgo writes it."""
+    container, _, leaf = name.partition(" ")
+    found: dict[str, Any] = {
+        "ContainerHierarchyTexts": [container],
+        "LeafNodeText": leaf,
+        "LeafNodeType": kind,
+        "State": state,
+        "RunTime": int(seconds * 1e9),
+    }
+    return {**found, "Failure": failure} if failure else found
+
+
+def report(*specs: dict[str, Any]) -> bytes:
+    return msgspec.json.encode([{"SuiteDescription": "Kubernetes e2e suite", "SpecReports": list(specs)}])
+
+
+def test_outcomes_are_those_of_the_cases_asked_for() -> None:
+    place = {"FileName": "/go/pkg/mod/k8s.io/kubernetes@v1.36.3/test/e2e/node/pods.go", "LineNumber": 12}
+    text = report(
+        spec("a passes", "passed", seconds=1.25),
+        spec("b fails", "failed", seconds=3, Message=" no pod \n", Location=place),
+        spec("c panics", "panicked", seconds=1, Message="oh"),
+        spec("d is refused", "skipped", Message="needs two nodes"),
+        spec("e of others", "passed", seconds=1),
+        {"LeafNodeType": "SynchronizedBeforeSuite", "State": "passed", "ContainerHierarchyTexts": None},
+    )
+    names = {"a passes", "b fails", "c panics", "d is refused"}
+    assert parse(text, names=names, log="x.log") == {
+        "a passes": Outcome(state="passed", seconds=1.2, log="x.log"),
+        "b fails": Outcome(
+            state="failed", seconds=3.0, message="no pod", where="test/e2e/node/pods.go:12", log="x.log"
+        ),
+        "c panics": Outcome(state="failed", seconds=1.0, message="oh", log="x.log"),
+        "d is refused": Outcome(state="skipped", message="needs two nodes", log="x.log"),
+    }
+
+
+@pytest.mark.parametrize("state", ["interrupted", "aborted", "skipped", "pending"])
+def test_a_case_that_was_cut_off_has_no_outcome(state: str) -> None:
+    assert parse(report(spec("a case", state)), names={"a case"}) == {}
+
+
+def test_long_messages_are_cut() -> None:
+    found = parse(report(spec("a case", "failed", Message="x" * 5000)), names={"a case"})
+    assert len(found["a case"].message) == MESSAGE_LENGTH + len(" ...")
+
+
+def test_what_is_no_report_is_bad_input() -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        parse(b"{", names=())
+
+
+def test_a_record_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+    file = tmp_path / "outcomes.json"
+    assert load(file) is None
+    record = Record(cluster="alpha", kubernetes_version="1.36.3").told({"a": Outcome(state="passed", seconds=1.5)})
+    save(file, record)
+    assert load(file) == record
+    file.write_text("{")
+    with pytest.raises(InputError, match="damaged"):
+        load(file)
+
+
+def test_a_case_run_again_counts_its_runs() -> None:
+    record = Record(cluster="alpha", kubernetes_version="1.36.3")
+    record = record.told({"a": Outcome(state="failed"), "b": Outcome(state="failed")})
+    record = record.told({"a": Outcome(state="passed")})
+    assert record.outcomes == {"a": Outcome(state="passed", runs=2), "b": Outcome(state="failed")}
+    assert (record.count("passed"), record.count("failed")) == (1, 1)

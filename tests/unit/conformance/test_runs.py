@@ -1,0 +1,103 @@
+"""Runs: portions handed to workers, what was found kept at once, and a run cut short taken up again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from vkgateway.conformance.cases import Case
+from vkgateway.conformance.outcomes import Outcome, Record
+from vkgateway.conformance.runs import Side, left, run
+from vkgateway.conformance.suite import SuiteError
+
+TOGETHER = [Case(name=f"case {number}") for number in range(5)]
+ALONE = [Case(name=f"case {number} [Serial]") for number in range(2)]
+
+
+class FakeSuite:
+    """Passes every case but those named; remembers what ran beside what."""
+
+    def __init__(self, *, failing: Sequence[str] = (), cut: Sequence[str] = (), broken: str = "") -> None:
+        self.failing, self.cut, self.broken = failing, cut, broken
+        self.ran: list[str] = []
+        self.at_work: set[str] = set()
+        self.most = 0
+        self.beside_serial = False
+
+    async def run(self, cases: Sequence[Case], *, kubeconfig: Path, log: Path) -> dict[str, Outcome]:
+        names = [case.name for case in cases]
+        if self.broken in names:
+            raise SuiteError("no report")
+        self.at_work.add(names[0])
+        await asyncio.sleep(0)
+        self.most = max(self.most, len(self.at_work))
+        self.beside_serial |= any(case.serial for case in cases) and len(self.at_work) > 1
+        self.at_work.remove(names[0])
+        self.ran += names
+        return {
+            name: Outcome(state="failed" if name in self.failing else "passed")
+            for name in names
+            if name not in self.cut
+        }
+
+
+@pytest.fixture
+def side(tmp_path: Path) -> Side:
+    return Side(name="alpha", kubeconfig=tmp_path / "config", kubernetes_version="1.36.3", folder=tmp_path)
+
+
+async def test_cases_run_side_by_side_but_serial_ones_alone(side: Side) -> None:
+    suite = FakeSuite()
+    record = await run([*ALONE, *TOGETHER], side, suite=suite, workers=3, report=lambda _: None, portion=1)
+    assert record.count("passed") == 7
+    assert suite.most == 3
+    assert not suite.beside_serial
+    assert sorted(suite.ran[-2:]) == [case.name for case in ALONE]
+
+
+async def test_what_was_found_is_kept_when_the_suite_breaks(side: Side) -> None:
+    suite = FakeSuite(broken="case 3")
+    with pytest.raises(SuiteError, match="no report"):
+        await run(TOGETHER, side, suite=suite, workers=1, report=lambda _: None, portion=1)
+    assert side.record().outcomes.keys() == {"case 0", "case 1", "case 2"}
+    rest = left(TOGETHER, side.record(), again="none")
+    assert [case.name for case in rest] == ["case 3", "case 4"]
+
+
+async def test_progress_tells_what_failed_and_what_came_to_nothing(side: Side) -> None:
+    said: list[str] = []
+    suite = FakeSuite(failing=["case 1"], cut=["case 2"])
+    await run(TOGETHER, side, suite=suite, workers=1, report=said.append)
+    assert said == [
+        "alpha: failed: case 1",
+        "alpha: not run: case 2",
+        "alpha: 5 of 5 cases, 2 failed",
+    ]
+
+
+def test_what_is_left() -> None:
+    record = Record(
+        cluster="alpha",
+        kubernetes_version="1.36.3",
+        outcomes={
+            "case 0": Outcome(state="passed"),
+            "case 1": Outcome(state="failed"),
+            "case 2": Outcome(state="skipped"),
+        },
+    )
+
+    def names(again: str) -> list[str]:
+        return [case.name for case in left(TOGETHER, record, again=again)]  # type: ignore[arg-type]
+
+    assert names("none") == ["case 3", "case 4"]
+    assert names("failed") == ["case 1", "case 3", "case 4"]
+    assert names("all") == [case.name for case in TOGETHER]
+
+
+async def test_another_release_begins_anew(side: Side, tmp_path: Path) -> None:
+    await run(TOGETHER, side, suite=FakeSuite(), workers=1, report=lambda _: None)
+    newer = Side(name="alpha", kubeconfig=side.kubeconfig, kubernetes_version="1.37.0", folder=tmp_path)
+    assert newer.record().outcomes == {}

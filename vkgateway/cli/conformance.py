@@ -1,0 +1,323 @@
+"""`vkgateway conformance`: Kubernetes' own conformance cases, in a tenant and straight on the compute cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from vkgateway.cli.options import asynchronous, cluster_options
+from vkgateway.cli.output import Column, output_option, print_objects
+from vkgateway.model.errors import InputError, UnavailableError
+
+if TYPE_CHECKING:
+    from vkgateway.cli.progress import Progress
+    from vkgateway.conformance.cases import Case
+    from vkgateway.conformance.comparison import Compared, Comparison
+    from vkgateway.conformance.outcomes import Record
+    from vkgateway.conformance.runs import Again, Side
+    from vkgateway.conformance.suite import Suite
+    from vkgateway.programs.binaries.resolver import Resolver
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+STRAIGHT = "straight"
+"""Name of the yardstick: the compute cluster itself."""
+
+CASE_COLUMNS: tuple[Column[Case], ...] = (
+    Column("case", lambda case: case.name),
+    Column("serial", lambda case: case.serial),
+    Column("release", lambda case: case.release),
+)
+
+REPORT_COLUMNS: tuple[Column[Compared], ...] = (
+    Column("passed by", lambda one: one.verdict),
+    Column("cause", lambda one: one.cause),
+    Column("case", lambda one: one.name),
+    Column("reason", lambda one: one.reason),
+)
+
+RUN_EPILOG = """\b
+Examples:
+  vkgateway conformance run --straight
+  vkgateway conformance run alpha
+  vkgateway conformance run alpha --focus 'sig-node.*Probe' --again all
+  vkgateway conformance run alpha --suite ./e2e.test
+"""
+
+
+@click.group(epilog="Example: vkgateway conformance run alpha && vkgateway conformance report alpha")
+def conformance() -> None:
+    """Run Kubernetes' own conformance cases in a tenant, and straight on the compute cluster as the yardstick.
+
+    The suite is that of the cluster's Kubernetes; it is built where there is none. What was run is kept, so that a
+    run cut short goes on where it was.
+    """
+
+
+def selection_options(command: F) -> F:
+    """Adds what chooses cases; the command gets `focus`, `skip` and `only_subset`."""
+    for option in (
+        click.option("--subset", "only_subset", is_flag=True, help="Only the cases that the project's tests run."),
+        click.option("--skip", multiple=True, metavar="REGEX", help="Without cases whose name fits; again for more."),
+        click.option("--focus", multiple=True, metavar="REGEX", help="Only cases whose name fits; again for more."),
+    ):
+        command = option(command)
+    return command
+
+
+def suite_option(command: F) -> F:
+    """Adds `--suite`; the command gets `suite_file`."""
+    return click.option(
+        "--suite",
+        "suite_file",
+        type=click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=True),
+        help="The program e2e.test of the cluster's Kubernetes. [default: built, or from the cache]",
+    )(command)
+
+
+@conformance.command("list", epilog="Example: vkgateway conformance list --focus sig-node -o name")
+@selection_options
+@suite_option
+@click.option("--kubernetes-version", metavar="X.Y.Z", help="Whose cases. [default: that of `vkgateway version`]")
+@output_option
+@cluster_options
+@asynchronous
+async def list_cases(
+    *,
+    focus: tuple[str, ...],
+    skip: tuple[str, ...],
+    only_subset: bool,
+    suite_file: Path | None,
+    kubernetes_version: str | None,
+    output: str,
+    data_dir: Path,  # noqa: ARG001 - every command takes --data-dir
+    kubeconfig: Path | None,  # noqa: ARG001 - and --kubeconfig
+) -> None:
+    """List the conformance cases of a Kubernetes release."""
+    from vkgateway.cli.progress import Progress
+    from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+
+    with Progress() as progress:
+        suite = await _suite(kubernetes_version or DEFAULT_KUBERNETES_VERSION, file=suite_file, progress=progress)
+    found = _chosen(await suite.cases(), focus=focus, skip=skip, only_subset=only_subset)
+    print_objects(found, output=output, columns=CASE_COLUMNS, name=lambda case: case.name)
+
+
+@conformance.command(epilog=RUN_EPILOG)
+@click.argument("tenant", required=False)
+@click.option("--straight", is_flag=True, help="On the compute cluster itself: what its machines can do at all.")
+@selection_options
+@click.option(
+    "--again",
+    type=click.Choice(["none", "failed", "all"]),
+    default="none",
+    show_default=True,
+    help="Which of the cases that were run before are run once more.",
+)
+@click.option("--workers", type=click.IntRange(min=1), default=4, show_default=True, help="Cases at once.")
+@suite_option
+@click.option("--suite-arg", "arguments", multiple=True, metavar="FLAG", help="A flag for the suite; again for more.")
+@click.option(
+    "--make-images/--no-make-images",
+    default=True,
+    show_default=True,
+    help="Make the suite's images for an embedded real node; elsewhere nodes pull them.",
+)
+@cluster_options
+@click.pass_context
+@asynchronous
+async def run(
+    ctx: click.Context,
+    *,
+    tenant: str | None,
+    straight: bool,
+    focus: tuple[str, ...],
+    skip: tuple[str, ...],
+    only_subset: bool,
+    again: Again,
+    workers: int,
+    suite_file: Path | None,
+    arguments: tuple[str, ...],
+    make_images: bool,
+    data_dir: Path,
+    kubeconfig: Path | None,
+) -> None:
+    """Run the cases in TENANT, or with --straight on the compute cluster. Exit code 1 where one fails.
+
+    It may be interrupted and repeated: cases that were run are not run again unless --again says so.
+    """
+    from vkgateway.cli.progress import Progress
+    from vkgateway.conformance import runs
+    from vkgateway.conformance.cluster import remove_leftovers
+
+    if (tenant is None) is not straight:
+        raise InputError("name a tenant, or say --straight", hint="vkgateway conformance run --help")
+    with Progress() as progress:
+        side = await _side(tenant, data_dir=data_dir, kubeconfig=kubeconfig)
+        suite = await _suite(side.kubernetes_version, file=suite_file, progress=progress, arguments=arguments)
+        cases = _chosen(await suite.cases(), focus=focus, skip=skip, only_subset=only_subset)
+        if make_images:
+            await _provide_images(suite, data_dir=data_dir, version=side.kubernetes_version, progress=progress)
+        todo = runs.left(cases, side.record(), again=again)
+        progress.done(f"{side.name}: {len(cases)} cases of Kubernetes {side.kubernetes_version}, {len(todo)} to run")
+        await remove_leftovers(side.kubeconfig)
+        record = await runs.run(todo, side, suite=suite, workers=workers, report=progress.done)
+    ctx.exit(_summary(record, cases))
+
+
+def _summary(record: Record, cases: Sequence[Case]) -> int:
+    """Print the sum; the exit code."""
+    states = [outcome.state if (outcome := record.outcomes.get(case.name)) else "not run" for case in cases]
+    passed = states.count("passed")
+    counts = {state: states.count(state) for state in ("failed", "skipped", "not run")}
+    others = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    click.echo(f"{record.cluster}: {passed} of {len(cases)} cases passed" + (f", {others}" if others else ""))
+    return int("failed" in states or "not run" in states)
+
+
+@conformance.command(epilog="Example: vkgateway conformance report alpha -o json")
+@click.argument("tenant")
+@selection_options
+@suite_option
+@click.option("--all", "everything", is_flag=True, help="In the table, also the cases that both passed.")
+@output_option
+@cluster_options
+@asynchronous
+async def report(
+    *,
+    tenant: str,
+    focus: tuple[str, ...],
+    skip: tuple[str, ...],
+    only_subset: bool,
+    suite_file: Path | None,
+    everything: bool,
+    output: str,
+    data_dir: Path,
+    kubeconfig: Path | None,  # noqa: ARG001 - every command that names a tenant takes it
+) -> None:
+    """Set what TENANT passed beside what the compute cluster passed, with the reason of each failure that is known."""
+    from vkgateway.conformance import comparison
+
+    record, yardstick = _record(data_dir, tenant), _record(data_dir, "")
+    if record is None:
+        raise UnavailableError(f"no case was run in tenant {tenant!r} yet", hint=f"vkgateway conformance run {tenant}")
+    suite = await _suite(record.kubernetes_version, file=suite_file, progress=None)
+    cases = _chosen(await suite.cases(), focus=focus, skip=skip, only_subset=only_subset)
+    found = comparison.compare(cases, tenant=record, straight=yardstick, known=comparison.reasons())
+    if output in {"json", "yaml"}:
+        print_objects([found], output=output, columns=(), name=lambda _: tenant, single=True)
+        return
+    rows = [one for one in found.cases if everything or one.verdict != "both"]
+    print_objects(rows, output=output, columns=REPORT_COLUMNS, name=lambda one: one.name, empty="Both passed all.")
+    if output == "table":
+        click.echo(_sum(found), err=True)
+
+
+def _sum(found: Comparison) -> str:
+    both, alone = len(found.of("both")), len(found.of("yardstick"))
+    others = {
+        "by the tenant alone": len(found.of("tenant")),
+        "by neither": len(found.of("neither")),
+        "not run on both": len(found.of("open")),
+    }
+    rest = ", ".join(f"{count} {words}" for words, count in others.items() if count)
+    share = f"{found.tenant} passes {both} of the {both + alone} cases that the yardstick passes ({found.ratio:.1%})"
+    return f"{share}; {rest}." if rest else f"{share}."
+
+
+def _chosen(
+    cases: Sequence[Case], *, focus: tuple[str, ...], skip: tuple[str, ...], only_subset: bool
+) -> tuple[Case, ...]:
+    from vkgateway.conformance.cases import choose, subset
+
+    found = choose(cases, focus=focus, skip=skip)
+    if not only_subset:
+        return found
+    names = subset()
+    return tuple(case for case in found if case.name in names)
+
+
+def folder_of(data_dir: Path, tenant: str) -> Path:
+    """Where what was run is kept; an empty name stands for the yardstick."""
+    base = data_dir / "conformance"
+    return base / "tenants" / tenant if tenant else base / STRAIGHT
+
+
+def _record(data_dir: Path, tenant: str) -> Record | None:
+    from vkgateway.conformance import outcomes, runs
+
+    return outcomes.load(runs.record_file(folder_of(data_dir, tenant)))
+
+
+async def _side(tenant: str | None, *, data_dir: Path, kubeconfig: Path | None) -> Side:
+    """The cluster that is tested, with a kubeconfig of its admin."""
+    from vkgateway.cli import cluster
+    from vkgateway.cli.tenant_kubeconfig import fetch
+    from vkgateway.conformance.cluster import server_version
+    from vkgateway.conformance.runs import Side
+    from vkgateway.kube import kubeconfig as files
+
+    folder = folder_of(data_dir, tenant or "")
+    config = kubeconfig or data_dir / "compute.kubeconfig"
+    async with cluster.management_cluster(data_dir, kubeconfig) as client:
+        if tenant is not None:
+            config = folder / "admin.kubeconfig"
+            files.write(config, await fetch(client, tenant))
+    version = await server_version(config)
+    return Side(name=tenant or STRAIGHT, kubeconfig=config, kubernetes_version=version, folder=folder)
+
+
+async def _suite(
+    version: str, *, file: Path | None, progress: Progress | None, arguments: tuple[str, ...] = ()
+) -> Suite:
+    from vkgateway.conformance.suite import Suite
+
+    resolver = _resolver(version, progress=progress)
+    wanted = ("kubectl",) if file else ("kubectl", "e2e.test")
+    found = await resolver.resolve(*wanted)
+    return Suite(program=file or found["e2e.test"], kubectl=found["kubectl"], arguments=arguments)
+
+
+def _resolver(version: str, *, progress: Progress | None) -> Resolver:
+    from vkgateway.programs.binaries.resolver import Resolver
+
+    if progress is None:
+        return Resolver(kubernetes_version=version, report=_ignore)
+    live = progress if sys.stderr.isatty() else None
+    return Resolver(kubernetes_version=version, report=progress.done, progress=live)
+
+
+async def _provide_images(suite: Suite, *, data_dir: Path, version: str, progress: Progress) -> None:
+    """Give the platform's real node what it lacks; nothing where there is no such node."""
+    import asyncio
+
+    from vkgateway.conformance import images
+    from vkgateway.local.node_images import NodeImages
+    from vkgateway.local.paths import Paths
+    from vkgateway.local.record import load
+
+    record = load(Paths(data_dir).record)
+    if record is None or record.real_node_why_not:
+        return
+    resolver = _resolver(version, progress=progress)
+    programs = await resolver.resolve("ctr", *images.PROGRAMS)
+    node = NodeImages(data_dir, record=record, ctr=programs["ctr"])
+    missing = await node.missing(images.wanted(await suite.images()))
+    if not missing:
+        return
+    progress(f"making {len(missing)} images")
+    folder = data_dir / "conformance"
+    archive = folder / "images.tar"
+    await asyncio.to_thread(images.make, archive, missing, programs=programs, root=folder / "root.tar")
+    progress("handing them to the node")
+    await node.add(archive)
+    archive.unlink()
+    progress.done(f"{len(missing)} images made for the real node")
+
+
+def _ignore(_: str) -> None:
+    """A report says what was found, not how its programs came here."""

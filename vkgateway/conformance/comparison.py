@@ -1,0 +1,114 @@
+"""A tenant beside the yardstick: which cases both passed, which only one, and why as far as it is known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from typing import Literal
+
+import msgspec
+import yaml
+
+from vkgateway.conformance.cases import Case
+from vkgateway.conformance.outcomes import Outcome, Record
+
+Verdict = Literal["both", "yardstick", "tenant", "neither", "open"]
+"""Who passed: both, the yardstick alone, the tenant alone, neither; open: not run on both."""
+
+Cause = Literal["design", "missing", "machine", "unknown"]
+"""Why a case fails: so wanted, not there yet, this machine's fault, or not known."""
+
+REASONS_FILE = "reasons.yaml"
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """A known cause of failures, and the cases that it is the cause of."""
+
+    cause: Cause
+    text: str
+    cases: tuple[str, ...]
+    """Regular expressions; a case fits if one is found in its name."""
+
+    def fits(self, name: str) -> bool:
+        """Whether it is the cause of this case's failure."""
+        return any(re.search(pattern, name) for pattern in self.cases)
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One case on both sides."""
+
+    name: str
+    verdict: Verdict
+    cause: Cause | None = None
+    reason: str = ""
+    tenant: Outcome | None = None
+    straight: Outcome | None = None
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All cases on both sides, and the sum."""
+
+    tenant: str
+    kubernetes_version: str
+    cases: tuple[Compared, ...]
+
+    def of(self, verdict: Verdict) -> tuple[Compared, ...]:
+        """The cases of one verdict."""
+        return tuple(case for case in self.cases if case.verdict == verdict)
+
+    @property
+    def ratio(self) -> float:
+        """Of what the yardstick passes, the part that the tenant passes: 0 to 1; 1 where there is nothing to pass."""
+        both, alone = len(self.of("both")), len(self.of("yardstick"))
+        return both / (both + alone) if both + alone else 1.0
+
+
+def reasons() -> tuple[Reason, ...]:
+    """What is known of failures; the first that fits counts."""
+    text = resources.files("vkgateway.conformance").joinpath(REASONS_FILE).read_text(encoding="utf-8")
+    return msgspec.convert(yaml.safe_load(text), tuple[Reason, ...])
+
+
+def compare(
+    cases: Iterable[Case], *, tenant: Record, straight: Record | None, known: Sequence[Reason] = ()
+) -> Comparison:
+    """Set a tenant beside the yardstick."""
+    rows = (
+        _compared(
+            case.name,
+            tenant.outcomes.get(case.name),
+            straight.outcomes.get(case.name) if straight else None,
+            known=known,
+        )
+        for case in cases
+    )
+    return Comparison(tenant=tenant.cluster, kubernetes_version=tenant.kubernetes_version, cases=tuple(rows))
+
+
+def _compared(name: str, tenant: Outcome | None, straight: Outcome | None, *, known: Sequence[Reason]) -> Compared:
+    verdict = _verdict(tenant, straight)
+    why = None
+    if verdict in {"yardstick", "neither"}:
+        why = next((reason for reason in known if reason.fits(name)), None)
+    return Compared(
+        name=name,
+        verdict=verdict,
+        cause=(why.cause if why else "unknown") if verdict in {"yardstick", "neither"} else None,
+        reason=why.text if why else "",
+        tenant=tenant,
+        straight=straight,
+    )
+
+
+def _verdict(tenant: Outcome | None, straight: Outcome | None) -> Verdict:
+    if tenant is None or straight is None:
+        return "open"
+    passed = (tenant.state == "passed", straight.state == "passed")
+    verdicts: dict[tuple[bool, bool], Verdict] = {
+        (True, True): "both",
+        (False, True): "yardstick",
+        (True, False): "tenant",
+        (False, False): "neither",
+    }
+    return verdicts[passed]

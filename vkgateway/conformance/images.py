@@ -1,0 +1,133 @@
+"""The suite's images, made on this machine: a Debian root and Kubernetes' test programs, by the suite's names."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from vkgateway.controlplane.pki import Authority
+from vkgateway.local.realnode.debian import make_root
+from vkgateway.local.realnode.images import Entry, architecture
+from vkgateway.local.realnode.layers import Layer, Layered, write_archive, write_layer
+
+PROGRAMS: Final = ("agnhost", "nonewprivs", "sample-apiserver", "etcd")
+"""What stands in the images beside Debian's packages."""
+
+PACKAGES: Final = (
+    "bash",
+    "bind9-dnsutils",
+    "busybox",
+    "curl",
+    "iproute2",
+    "iputils-ping",
+    "netcat-openbsd",
+    "nginx",
+)
+
+_COMMANDS: Final = (
+    # Shells other than bash drop variables whose names hold dots, and cases look for just those.
+    'ln -sf bash "$1/usr/bin/sh"',
+    'for name in $(chroot "$1" busybox --list); do'
+    ' chroot "$1" sh -c "command -v $name" >/dev/null || ln -s /bin/busybox "$1/usr/bin/$name"; done',
+    # Users that cases count on.
+    'echo "user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh" >>"$1/etc/passwd"',
+    'printf "user-defined-in-image:x:1000:\\ngroup-defined-in-image:x:50000:user-defined-in-image\\n" >>"$1/etc/group"',
+    'printf "server { listen 80; root /usr/share/nginx/html; index index.html; }\\n"'
+    ' >"$1/etc/nginx/sites-available/default"',
+    'ln -sf /dev/stdout "$1/var/log/nginx/access.log"; ln -sf /dev/stderr "$1/var/log/nginx/error.log"',
+)
+"""Lines of shell that make Debian's root what the images' own roots are in the respects that cases look at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """What an image of a name runs, and which small files are its own."""
+
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    user: str = ""
+    files: Mapping[str, bytes] | None = None
+
+
+_AGNHOST: Final = _Kind(entrypoint=("/agnhost",), command=("pause",))
+_SHELL: Final = _Kind(command=("/bin/sh",))
+
+KINDS: Final[Mapping[str, _Kind]] = {
+    "agnhost": _AGNHOST,
+    "busybox": _SHELL,
+    "etcd": _Kind(entrypoint=("/usr/local/bin/etcd",)),
+    "glibc-dns-testing": _SHELL,
+    "jessie-dnsutils": _SHELL,
+    "httpd": _Kind(command=("nginx", "-g", "daemon off;")),
+    "kitten": _Kind(
+        entrypoint=("/agnhost",), command=("test-webserver",), files={"data.json": b'{"image": "kitten.jpg"}\n'}
+    ),
+    "nautilus": _Kind(
+        entrypoint=("/agnhost",), command=("test-webserver",), files={"data.json": b'{"image": "nautilus.jpg"}\n'}
+    ),
+    "nginx": _Kind(command=("nginx", "-g", "daemon off;")),
+    "nonewprivs": _Kind(command=("nnp",)),
+    "nonroot": _Kind(command=("/bin/sh",), user="1234"),
+    "pause": _Kind(command=("sleep", "2147483647")),
+    "perl": _Kind(command=("perl",)),
+    "sample-apiserver": _Kind(entrypoint=("/sample-apiserver",)),
+}
+"""Name of an image, without registry and tag, to what it is; images of other names are not made."""
+
+
+def kind_of(image: str) -> _Kind | None:
+    """What the image is, by its last name; None for those that are not made."""
+    path, _, _ = image.rpartition(":")
+    folder, _, name = path.rpartition("/")
+    return None if folder.endswith("-test") else KINDS.get(name)
+
+
+def wanted(images: Iterable[str]) -> tuple[str, ...]:
+    """Of the suite's images, those that are made here: neither private ones nor those of storage drivers."""
+    return tuple(image for image in images if kind_of(image) is not None)
+
+
+def make(archive: Path, images: Sequence[str], *, programs: Mapping[str, Path], root: Path) -> None:
+    """Write the images called `images` into one archive; `root` is Debian's root, made if it is not there yet.
+
+    `programs` names the file of each of PROGRAMS.
+
+    Raises:
+        UnavailableError, ToolError: Debian's packages cannot be had.
+    """
+    if not root.exists():
+        make_root(root, packages=PACKAGES, commands=_COMMANDS)
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=archive.parent) as name:
+        folder = Path(name)
+        shared = (Layer.of(root), write_layer(folder / "programs.tar", _program_files(programs)))
+        made = [_image(image, shared, folder=folder) for image in images]
+        write_archive(archive, made, architecture=architecture())
+
+
+def _image(name: str, shared: Sequence[Layer], *, folder: Path) -> Layered:
+    kind = kind_of(name)
+    assert kind is not None, name
+    layers = list(shared)
+    if kind.files:
+        own = folder / f"{name.replace('/', '-')}.tar"
+        layers.append(write_layer(own, [Entry(path, 0o644, data) for path, data in kind.files.items()]))
+    return Layered(name=name, layers=layers, entrypoint=kind.entrypoint, command=kind.command, user=kind.user)
+
+
+def _program_files(programs: Mapping[str, Path]) -> list[Entry | tuple[Entry, Path]]:
+    certificate = Authority.create("localhost").issue("localhost", dns=("localhost",), server=True)
+    return [
+        (Entry("agnhost"), programs["agnhost"]),
+        Entry("agnhost-2", 0o777, target="agnhost"),
+        Entry("uploads", 0o777),
+        Entry("localhost.crt", 0o644, certificate.cert_pem),
+        Entry("localhost.key", 0o644, certificate.key_pem),
+        (Entry("sample-apiserver"), programs["sample-apiserver"]),
+        (Entry("usr/local/bin/etcd"), programs["etcd"]),
+        # Set-uid and set-gid: a case checks that a pod can forbid it to gain rights.
+        (Entry("usr/local/bin/nnp", 0o6755), programs["nonewprivs"]),
+    ]

@@ -1,0 +1,150 @@
+"""What came of cases: read from the suite's report, kept in a file that a run cut short goes on from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from vkgateway.controlplane.files import write_file
+from vkgateway.model.errors import InputError
+
+State = Literal["passed", "failed", "skipped"]
+
+_ENDS = frozenset({"skipped", "failed", "panicked", "timedout"})
+MESSAGE_LENGTH = 2000
+"""Characters of a failure's message that are kept; the log has all of it."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What came of one case."""
+
+    state: State
+    """Skipped: the suite itself refused to run it on this cluster."""
+    seconds: float = 0.0
+    message: str = ""
+    """Why it failed or was skipped."""
+    where: str = ""
+    """File and line in the suite's source."""
+    log: str = ""
+    """File beside the record that holds the suite's output."""
+    runs: int = 1
+    """How often it was run; more than once where a failure was tried again."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All that is known of one cluster."""
+
+    cluster: str
+    """The tenant's name, or `straight`."""
+    kubernetes_version: str
+    outcomes: dict[str, Outcome] = {}
+
+    def told(self, found: Mapping[str, Outcome]) -> Record:
+        """The record with more outcomes; a case run again counts its runs."""
+        merged = dict(self.outcomes)
+        for name, outcome in found.items():
+            before = merged.get(name)
+            merged[name] = msgspec.structs.replace(outcome, runs=before.runs + 1) if before else outcome
+        return msgspec.structs.replace(self, outcomes=merged)
+
+    def count(self, state: State) -> int:
+        """How many cases ended so."""
+        return sum(outcome.state == state for outcome in self.outcomes.values())
+
+
+def load(path: Path) -> Record | None:
+    """Read a record; None where there is none.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Record)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise InputError(f"record {path} is damaged: {error}", hint="Remove it, and the run begins anew.") from error
+
+
+def save(path: Path, record: Record) -> None:
+    """Write a record; the old one or the new one is there at any moment."""
+    write_file(path, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+
+
+class _Location(msgspec.Struct, rename="pascal"):
+    file_name: str = ""
+    line_number: int = 0
+
+
+class _Failure(msgspec.Struct, rename="pascal"):
+    message: str = ""
+    location: _Location = msgspec.field(default_factory=_Location)
+
+
+class _Spec(msgspec.Struct, rename="pascal"):
+    state: str
+    container_hierarchy_texts: list[str] | None = None
+    leaf_node_text: str = ""
+    leaf_node_type: str = ""
+    run_time: int = 0
+    """Nanoseconds."""
+    failure: _Failure = msgspec.field(default_factory=_Failure)
+
+    @property
+    def name(self) -> str:
+        return " ".join([*(self.container_hierarchy_texts or ()), self.leaf_node_text])
+
+
+class _Suite(msgspec.Struct, rename="pascal"):
+    spec_reports: list[_Spec] | None = None
+    special_suite_failure_reasons: list[str] | None = None
+
+
+def parse(report: bytes, *, names: Collection[str], log: str = "") -> dict[str, Outcome]:
+    """The outcomes of the cases called `names` in a JSON report of Ginkgo; cases that were cut off are left out.
+
+    Raises:
+        InputError: it is no such report.
+    """
+    try:
+        suites = msgspec.json.decode(report, type=list[_Suite])
+    except msgspec.DecodeError as error:
+        raise InputError(f"the suite's report cannot be read: {error}") from error
+    wanted = frozenset(names)
+    specs = (spec for suite in suites for spec in suite.spec_reports or ())
+    return {
+        spec.name: outcome
+        for spec in specs
+        if spec.leaf_node_type == "It" and spec.name in wanted and (outcome := _outcome(spec, log=log)) is not None
+    }
+
+
+def _outcome(spec: _Spec, *, log: str) -> Outcome | None:
+    """None for what was never begun or broken off from outside."""
+    seconds = round(spec.run_time / 1e9, 1)
+    if spec.state == "passed":
+        return Outcome(state="passed", seconds=seconds, log=log)
+    if spec.state not in _ENDS or (spec.state == "skipped" and not spec.failure.message):
+        return None
+    where = spec.failure.location
+    return Outcome(
+        state="skipped" if spec.state == "skipped" else "failed",
+        seconds=seconds,
+        message=_shortened(spec.failure.message),
+        where=f"{_short_path(where.file_name)}:{where.line_number}" if where.file_name else "",
+        log=log,
+    )
+
+
+def _shortened(message: str) -> str:
+    text = message.strip()
+    return text if len(text) <= MESSAGE_LENGTH else text[:MESSAGE_LENGTH] + " ..."
+
+
+def _short_path(path: str) -> str:
+    """Without the folder of the module: `test/e2e/common/node/pods.go`."""
+    return re.sub(r"^.*k8s\.io/kubernetes(?:@[^/]+)?/", "", path)

@@ -1,0 +1,125 @@
+"""A run that can be cut short at any moment: what is left is handed to workers, and each portion's outcome is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from vkgateway.conformance import outcomes
+from vkgateway.conformance.cases import Case, portions
+from vkgateway.conformance.outcomes import Outcome, Record
+
+Again = Literal["none", "failed", "all"]
+"""Which cases with an outcome are run once more."""
+
+PORTION = 6
+"""Cases that one process of the suite runs: it takes seconds to start, and a run cut short loses what it was at."""
+
+
+class Runs(Protocol):
+    """What runs cases: the suite, or a stand-in for it."""
+
+    async def run(self, cases: Sequence[Case], *, kubeconfig: Path, log: Path) -> dict[str, Outcome]:
+        """Run some cases and tell what came of each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One cluster that is tested, and the folder that keeps what came of it."""
+
+    name: str
+    kubeconfig: Path
+    kubernetes_version: str
+    folder: Path
+
+    @property
+    def record_file(self) -> Path:
+        """Outcomes, written anew after each portion."""
+        return record_file(self.folder)
+
+    def record(self) -> Record:
+        """What is known; nothing of what another release of the suite found."""
+        found = outcomes.load(self.record_file)
+        if found is None or found.kubernetes_version != self.kubernetes_version:
+            return Record(cluster=self.name, kubernetes_version=self.kubernetes_version)
+        return found
+
+
+def record_file(folder: Path) -> Path:
+    """Where the record of a side lies."""
+    return folder / "outcomes.json"
+
+
+def left(cases: Iterable[Case], record: Record, *, again: Again) -> tuple[Case, ...]:
+    """The cases that are still to be run."""
+    if again == "all":
+        return tuple(cases)
+    kept = ("passed", "skipped") if again == "failed" else ("passed", "skipped", "failed")
+    done = {name for name, outcome in record.outcomes.items() if outcome.state in kept}
+    return tuple(case for case in cases if case.name not in done)
+
+
+async def run(
+    cases: Sequence[Case],
+    side: Side,
+    *,
+    suite: Runs,
+    workers: int,
+    report: Callable[[str], None],
+    portion: int = PORTION,
+) -> Record:
+    """Run cases: those that bear company by `workers` at once, then the others alone; the record after the last.
+
+    Raises:
+        SuiteError: the suite came to no case at all; what was found before that is kept.
+    """
+    told = _Told(side, len(cases), report)
+    together = [case for case in cases if not case.serial]
+    alone = [case for case in cases if case.serial]
+    for group, hands in ((together, workers), (alone, 1)):
+        waiting = iter(portions(group, size=max(1, min(portion, -(-len(group) // hands)))))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(hands):
+                    tasks.create_task(_work(waiting, told, suite=suite), name=f"conformance-{number}")
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+    return told.record
+
+
+async def _work(waiting: Iterator[tuple[Case, ...]], told: _Told, *, suite: Runs) -> None:
+    for some in waiting:
+        log = told.side.folder / "logs" / f"{_file_name(some[0])}.log"
+        log.unlink(missing_ok=True)
+        told.add(some, await suite.run(some, kubeconfig=told.side.kubeconfig, log=log))
+
+
+class _Told:
+    """Keeps the record, and tells how far the run is."""
+
+    def __init__(self, side: Side, total: int, report: Callable[[str], None]) -> None:
+        self.side = side
+        self.record = side.record()
+        self._total = total
+        self._done = 0
+        self._failed = 0
+        self._report = report
+
+    def add(self, cases: Sequence[Case], found: dict[str, Outcome]) -> None:
+        self.record = self.record.told(found)
+        outcomes.save(self.side.record_file, self.record)
+        self._done += len(cases)
+        for case in cases:
+            outcome = found.get(case.name)
+            if outcome is None or outcome.state == "failed":
+                self._failed += 1
+                self._report(f"{self.side.name}: {'failed' if outcome else 'not run'}: {case.name}")
+        self._report(f"{self.side.name}: {self._done} of {self._total} cases, {self._failed} failed")
+
+
+def _file_name(case: Case) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", case.name).strip("-")[:120]

@@ -1,0 +1,37 @@
+"""A root file system from Debian's packages, as an archive that serves as an image's layer."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+from vkgateway.local.realnode.host import run
+from vkgateway.local.realnode.probe import find_tool
+from vkgateway.model.errors import UnavailableError
+
+_SECONDS = 600.0
+_UNWANTED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
+
+
+def make_root(archive: Path, *, packages: Sequence[str], commands: Sequence[str] = ()) -> None:
+    """Write the packages and what they need into the tar file `archive`.
+
+    Each of `commands` is a line of shell that runs on this machine at the end, with the new root as `$1`.
+
+    Raises:
+        UnavailableError: this machine has no mmdebstrap, or no release name of Debian's kind.
+        ToolError: packages cannot be had.
+    """
+    if find_tool("mmdebstrap") is None:
+        raise UnavailableError("mmdebstrap is not installed", hint="On Debian and Ubuntu: apt install mmdebstrap")
+    release = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+    if not release:
+        raise UnavailableError("this machine's /etc/os-release names no release of Debian or Ubuntu")
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    options = [f"--dpkgopt=path-exclude={pattern}" for pattern in _UNWANTED]
+    options += [f"--customize-hook={command}" for command in commands]
+    unfinished = archive.with_suffix(".unfinished.tar")
+    include = f"--include={','.join(packages)}"
+    run("mmdebstrap", "--quiet", "--variant=essential", include, *options, release, str(unfinished), timeout=_SECONDS)
+    unfinished.replace(archive)

@@ -1,0 +1,96 @@
+"""Images of several layers that share them: one archive for all, with no layer in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from vkgateway.local.realnode.images import Entry, member
+
+_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer on disk: an uncompressed tar file, with its SHA-256."""
+
+    path: Path
+    digest: str
+
+    @classmethod
+    def of(cls, path: Path) -> Layer:
+        """The layer in a file."""
+        with path.open("rb") as file:
+            return cls(path, hashlib.file_digest(file, "sha256").hexdigest())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layered:
+    """An image: its name, its layers from the lowest on, and what it runs."""
+
+    name: str
+    layers: Sequence[Layer]
+    entrypoint: Sequence[str] = ()
+    command: Sequence[str] = ()
+    user: str = ""
+
+    def config(self, *, architecture: str) -> bytes:
+        """Return the image's configuration as its archive holds it."""
+        settings = {
+            "Entrypoint": list(self.entrypoint) or None,
+            "Cmd": list(self.command) or None,
+            "Env": [_PATH],
+            "User": self.user,
+            "WorkingDir": "/",
+        }
+        return msgspec.json.encode(
+            {
+                "architecture": architecture,
+                "os": "linux",
+                "config": settings,
+                "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.digest}" for layer in self.layers]},
+                "history": [{"created_by": "vkgateway"} for _ in self.layers],
+            }
+        )
+
+
+def write_layer(path: Path, entries: Sequence[Entry | tuple[Entry, Path]]) -> Layer:
+    """Write a layer of small entries, and of files that are taken from this machine."""
+    with tarfile.open(path, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for entry in entries:
+            if isinstance(entry, Entry):
+                archive.addfile(member(entry), io.BytesIO(entry.data or b""))
+            else:
+                header = member(Entry(entry[0].path, entry[0].mode, b""))
+                header.size = entry[1].stat().st_size
+                with entry[1].open("rb") as file:
+                    archive.addfile(header, file)
+    return Layer.of(path)
+
+
+def write_archive(path: Path, images: Sequence[Layered], *, architecture: str) -> None:
+    """Write all images into one docker-archive; a layer that several have is in it once."""
+    manifest, configs = [], {}
+    for image in images:
+        config = image.config(architecture=architecture)
+        name = f"{hashlib.sha256(config).hexdigest()}.json"
+        configs[name] = config
+        layers = [f"{layer.digest}.tar" for layer in image.layers]
+        manifest.append({"Config": name, "RepoTags": [image.name], "Layers": layers})
+    small = {"manifest.json": msgspec.json.encode(manifest), **configs}
+    large = {f"{layer.digest}.tar": layer.path for image in images for layer in image.layers}
+    unfinished = path.with_suffix(".unfinished.tar")
+    write_layer(
+        unfinished,
+        [
+            *(Entry(name, 0o644, data) for name, data in small.items()),
+            *((Entry(name, 0o644), file) for name, file in large.items()),
+        ],
+    )
+    unfinished.replace(path)
