@@ -55,6 +55,10 @@ test-matrix: setup ## End-to-end tests with older tenants, and with an older com
 lint: ## ruff, mypy --strict, import-linter
 	@scripts/test.sh lint
 
+.PHONY: conformance
+conformance: setup programs ## Kubernetes' conformance cases, in a tenant and straight: hours; FOCUS=..., AGAIN=failed, goes on where it was
+	@$(BIN)/python scripts/conformance.py
+
 .PHONY: bench
 bench: setup programs ## The benchmarks; figures go to docs/benchmarks.md
 	@$(BIN)/python -m bench all

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vkgateway.local.real import why_no_real_node
 from vkgateway.local.realnode.options import PROGRAMS as REAL_NODE
-from vkgateway.programs.binaries.catalogue import CORE_PROGRAMS
+from vkgateway.programs.binaries.catalogue import CORE_PROGRAMS, unit_of
 
 
 def main() -> int:
@@ -16,7 +16,7 @@ def main() -> int:
     why_not = why_no_real_node("auto")
     if why_not:
         print(f"programs: none for a real node, which this machine cannot carry: {why_not}", file=sys.stderr)
-    names = [*CORE_PROGRAMS, *(() if why_not else REAL_NODE)]
+    names = [*CORE_PROGRAMS, *(() if why_not else [*REAL_NODE, *unit_of("e2e.test").packages])]
     vkgateway = Path(sys.executable).with_name("vkgateway")
     fetch = [str(vkgateway), "binaries", "fetch", *names]
     return subprocess.run(fetch, stdout=subprocess.DEVNULL, check=False).returncode

@@ -107,6 +107,28 @@ async def list_cases(
     print_objects(found, output=output, columns=CASE_COLUMNS, name=lambda case: case.name)
 
 
+@conformance.command(epilog="Example: vkgateway conformance prepare")
+@suite_option
+@click.option("--kubernetes-version", metavar="X.Y.Z", help="Whose suite. [default: that of `vkgateway version`]")
+@cluster_options
+@asynchronous
+async def prepare(
+    *,
+    suite_file: Path | None,
+    kubernetes_version: str | None,
+    data_dir: Path,
+    kubeconfig: Path | None,  # noqa: ARG001 - every command that names a cluster takes it
+) -> None:
+    """Build the suite, and make its images for an embedded real node; a run does so by itself."""
+    from vkgateway.cli.progress import Progress
+    from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+
+    version = kubernetes_version or DEFAULT_KUBERNETES_VERSION
+    with Progress() as progress:
+        suite = await _suite(version, file=suite_file, progress=progress)
+        await _provide_images(suite, data_dir=data_dir, version=version, progress=progress)
+
+
 @conformance.command(epilog=RUN_EPILOG)
 @click.argument("tenant", required=False)
 @click.option("--straight", is_flag=True, help="On the compute cluster itself: what its machines can do at all.")

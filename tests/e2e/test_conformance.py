@@ -1,0 +1,38 @@
+"""A fixed, named subset of Kubernetes' conformance cases, in a tenant whose pods run on the real node.
+
+All cases, and the same straight on the compute cluster: `make conformance`.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.e2e.cluster import Platform
+from vkgateway.conformance.cases import subset
+
+TENANT = "conform"
+SECONDS = 360
+"""What the subset may take, with the suite and its images at hand."""
+READY_SECONDS = 1800
+"""Time to build the suite where nobody has done so before."""
+
+
+@pytest.fixture
+def tenant(platform: Platform) -> str:
+    platform.vkgateway("tenant", "create", TENANT, "--pool", "real")
+    return TENANT
+
+
+@pytest.mark.usefixtures("real")
+def test_a_tenant_passes_the_subset(platform: Platform, tenant: str) -> None:
+    platform.vkgateway("conformance", "prepare", timeout=READY_SECONDS)
+    ran = platform.try_vkgateway("conformance", "run", tenant, "--subset", "--workers", "6", timeout=SECONDS)
+    record = json.loads((platform.data_dir / "conformance" / "tenants" / tenant / "outcomes.json").read_text())
+    wrong = {name: one.get("message", "") for name, one in record["outcomes"].items() if one["state"] != "passed"}
+    assert wrong == {}, str(ran)
+    assert record["outcomes"].keys() == subset()
+    assert len(subset()) >= 60
+    assert ran.code == 0, str(ran)
+    platform.vkgateway("tenant", "delete", tenant, "--yes")
