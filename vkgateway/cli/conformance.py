@@ -318,25 +318,24 @@ async def _provide_images(suite: Suite, *, data_dir: Path, version: str, progres
     import asyncio
 
     from vkgateway.conformance import images
-    from vkgateway.local.node_images import NodeImages
+    from vkgateway.local import images as node_images
     from vkgateway.local.paths import Paths
     from vkgateway.local.record import load
 
     record = load(Paths(data_dir).record)
     if record is None or record.real_node_why_not:
         return
-    resolver = _resolver(version, progress=progress)
-    programs = await resolver.resolve("ctr", *images.PROGRAMS)
-    node = NodeImages(data_dir, record=record, ctr=programs["ctr"])
-    missing = await node.missing(images.wanted(await suite.images()))
+    present = set(await node_images.present(data_dir, report=progress))
+    missing = [image for image in images.wanted(await suite.images()) if image not in present]
     if not missing:
         return
+    programs = await _resolver(version, progress=progress).resolve(*images.PROGRAMS)
     progress(f"making {len(missing)} images")
     folder = data_dir / "conformance"
     archive = folder / "images.tar"
     await asyncio.to_thread(images.make, archive, missing, programs=programs, root=folder / "root.tar")
     progress("handing them to the node")
-    await node.add(archive)
+    await node_images.load(data_dir, archive, report=progress)
     archive.unlink()
     progress.done(f"{len(missing)} images made for the real node")
 

@@ -65,10 +65,10 @@ def test_a_test_package_is_built_after_the_programs_by_the_same_flags(tmp_path: 
     suite = unit_of("e2e.test")
     plain, tests = commands(suite, "1.36.3", output=tmp_path)
     assert plain[:1] == ["build"]
-    assert tests[:2] == ["test", "-c"]
+    assert tests[:3] == ["test", "-c", "-vet=off"]
     assert tests[-1] == "k8s.io/kubernetes/test/e2e"
     assert "k8s.io/kubernetes/test/e2e" not in plain
-    assert [word for word in plain if word.startswith("-")] == [word for word in tests[2:] if word.startswith("-")]
+    assert [word for word in plain if word.startswith("-")] == [word for word in tests[3:] if word.startswith("-")]
     assert [command[0] for command in commands(unit_of("etcd"), "3.6.8", output=tmp_path)] == ["build"]
 
 
