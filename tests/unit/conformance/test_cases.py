@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from vkgateway.conformance.cases import Case, choose, focus_pattern, parse, portions
+from vkgateway.conformance.cases import Case, choose, focus_pattern, parse, portions, subset
 from vkgateway.model.errors import InputError
 
 LIST = """\
@@ -63,3 +63,10 @@ def test_portions() -> None:
     cases = [Case(name=str(number)) for number in range(5)]
     assert [[case.name for case in some] for some in portions(cases, size=2)] == [["0", "1"], ["2", "3"], ["4"]]
     assert portions([], size=2) == []
+
+
+def test_the_subset_is_large_and_quick() -> None:
+    names = subset()
+    assert len(names) >= 60
+    assert all("[Conformance]" in name for name in names)
+    assert not any(Case(name=name).serial or "[Slow]" in name for name in names)
