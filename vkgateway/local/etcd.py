@@ -41,8 +41,8 @@ def spec(paths: Paths, *, program: Path, port: int, peer_port: int, durable: boo
         "peer-key-file": pki / f"{ETCD_PEER}.key",
         "peer-trusted-ca-file": pki / f"{ETCD_PEER_CA}.crt",
         "peer-client-cert-auth": "true",
-        # Tenants' API servers may not compact (the key for that lies outside their range), so etcd does. In four minutes,
-        # for a list's continue token must expire within ten, as API servers see to elsewhere.
+        # Tenants' API servers may not compact (the key for that lies outside their range), so etcd does: in four
+        # minutes, for the continue token of a list must expire within ten, as API servers see to elsewhere.
         "auto-compaction-mode": "periodic",
         "auto-compaction-retention": "4m",
         "quota-backend-bytes": _QUOTA_BYTES,
