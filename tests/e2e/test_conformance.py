@@ -13,8 +13,8 @@ from tests.e2e.cluster import Platform
 from vkgateway.conformance.cases import subset
 
 TENANT = "conform"
-SECONDS = 360
-"""What the subset may take, with the suite and its images at hand."""
+SECONDS = 1800
+"""After this a run hangs; on two cores with nothing else to do it takes a few minutes."""
 READY_SECONDS = 1800
 """Time to build the suite where nobody has done so before."""
 
