@@ -265,7 +265,9 @@ def _chosen(
 
 def folder_of(data_dir: Path, tenant: str) -> Path:
     """Where what was run is kept; an empty name stands for the yardstick."""
-    base = data_dir / "conformance"
+    from vkgateway.local.paths import Paths
+
+    base = Paths(data_dir).conformance
     return base / "tenants" / tenant if tenant else base / STRAIGHT
 
 
@@ -331,7 +333,7 @@ async def _provide_images(suite: Suite, *, data_dir: Path, version: str, progres
         return
     programs = await _resolver(version, progress=progress).resolve(*images.PROGRAMS)
     progress(f"making {len(missing)} images")
-    folder = data_dir / "conformance"
+    folder = Paths(data_dir).conformance
     archive = folder / "images.tar"
     await asyncio.to_thread(images.make, archive, missing, programs=programs, root=folder / "root.tar")
     progress("handing them to the node")

@@ -84,10 +84,24 @@ class Paths:
         """What the gateway decided, and what was used: two logs."""
         return self.data_dir / "arbiter"
 
+    @property
+    def conformance(self) -> Path:
+        """What conformance cases came to, with the suite's logs and images."""
+        return self.data_dir / "conformance"
+
     def all(self) -> list[Path]:
         """List all that a platform keeps; its record near the end, so that a removal cut short can be repeated."""
         supervisor = SupervisorPaths(self.data_dir)
-        folders = (self.pki, self.compute, self.etcd, self.hollow, self.node, self.arbiter, self.volumes)
+        folders = (
+            self.pki,
+            self.compute,
+            self.etcd,
+            self.hollow,
+            self.node,
+            self.arbiter,
+            self.volumes,
+            self.conformance,
+        )
         kubeconfigs = (self.kubeconfig, self.gateway_kubeconfig, self.provisioner_kubeconfig)
         files = (*kubeconfigs, self.gateway_config, self.record, self.lock)
         return [*folders, self.data_dir / "tenants", supervisor.run_dir, supervisor.log_dir, *files]
