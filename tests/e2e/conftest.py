@@ -17,6 +17,8 @@ collect_ignore = [] if os.environ.get("METRICS_SERVER") else ["test_metrics_serv
 
 UP_TIMEOUT = 45 * 60
 """Seconds; the first time on a machine, Kubernetes is built."""
+DOWN_TIMEOUT = 10 * 60
+"""Seconds; images of whole systems are many files."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,7 +40,7 @@ def platform() -> Iterator[Platform]:
         made.real = made.compute.find("node", "real-0") is not None
         yield made
     finally:
-        down = made.try_vkgateway("down", "--purge")
+        down = made.try_vkgateway("down", "--purge", timeout=DOWN_TIMEOUT)
         shutil.rmtree(made.data_dir, ignore_errors=True)
         assert down.code == 0, str(down)
 

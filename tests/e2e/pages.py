@@ -15,6 +15,8 @@ from pathlib import Path
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = "--- end of block"
+_OF_MAKE = frozenset({"MAKEFLAGS", "MAKELEVEL", "MFLAGS"})
+"""By these a `make` that a page runs would take itself for a part of the one that runs the tests, and say so."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def follow(page: Path, *, folder: Path, env: Mapping[str, str], timeout: float) 
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=folder,
-        env=os.environ | env,
+        env={name: value for name, value in os.environ.items() if name not in _OF_MAKE} | env,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
