@@ -57,7 +57,7 @@ def follow(page: Path, *, folder: Path, env: Mapping[str, str], timeout: float) 
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=folder,
-        env={name: value for name, value in os.environ.items() if name not in _OF_MAKE} | env,
+        env={name: value for name, value in os.environ.items() if name not in _OF_MAKE} | dict(env),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
