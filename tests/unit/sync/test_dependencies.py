@@ -281,9 +281,7 @@ async def test_a_tenant_is_removed_with_all_it_had_and_nothing_else(here: World)
         await until(lambda: here.phase() == "Running")
         link = here.link
         assert link is not None
-        assert here.sync is not None
-        link.unlisten("alpha")
-        here.sync.links.clear()
+        await here.leave()
         removing = asyncio.create_task(remove_tenant(link, "alpha"))
         await until(lambda: "deletionTimestamp" in (here.compute_pod() or {}).get("metadata", {}))
         assert "finalizers" not in (here.compute_pod() or {})["metadata"]
@@ -311,9 +309,7 @@ async def test_no_grace_of_a_tenants_choice_holds_up_its_removal(here: World) ->
         await until(lambda: "deletionTimestamp" in (here.compute_pod("a") or {}).get("metadata", {}))
         link = here.link
         assert link is not None
-        assert here.sync is not None
-        link.unlisten("alpha")
-        here.sync.links.clear()
+        await here.leave()
         removing = asyncio.create_task(remove_tenant(link, "alpha"))
 
         def graces() -> list[int | None]:

@@ -217,7 +217,7 @@ async def test_a_tenant_that_goes_takes_its_names_along(here: World) -> None:
         await here.forwarded()
         link = here.link
         assert link is not None
-        link.unlisten("alpha")
+        await here.leave()
         await remove_names(link, "alpha")
         await remove_names(link, "alpha")
     assert here.below.store.all(ENDPOINT_SLICES) == []

@@ -202,14 +202,13 @@ async def test_ranges_of_pods_are_no_services(here: World) -> None:
 
 async def test_a_tenant_that_goes_takes_its_range_along(here: World) -> None:
     here.create()
-    async with here.gateway() as sync:
+    async with here.gateway():
         await here.forwarded()
         await here.settled()
         link = here.link
         assert link is not None
         here.below.store.create(SERVICE_CIDRS, {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["10.1.0.0/16"]}})
-        link.unlisten("alpha")
-        sync.links.clear()
+        await here.leave()
         await remove_tenant(link, "alpha")
         await remove_tenant(link, "alpha")
     assert [found["metadata"]["name"] for found in here.below.store.all(SERVICE_CIDRS)] == ["kubernetes"]

@@ -53,6 +53,8 @@ class World:
     clock: Callable[[], float] = time.time
     sync: TenantSync | None = None
     link: ComputeLink | None = None
+    _engine: Engine | None = None
+    _reconcilers: asyncio.Task[None] | None = None
     limit: dict[str, int] = field(default_factory=lambda: dict(PLENTY))
     guarantee: dict[str, int] = field(default_factory=dict)
     notice: float = 0.0
@@ -178,6 +180,7 @@ class World:
         sync.set_quotas([Quota(tenant=TENANT, pool=("local", "a100"), limit=self.limit, guarantee=self.guarantee)])
         self.sync, self.link = sync, link
         tasks = [asyncio.create_task(part.run(), name="gateway") for part in (link, sync, engine, arbiter)]
+        self._reconcilers, self._engine = tasks[1], engine
         try:
             yield sync
         finally:
@@ -185,6 +188,14 @@ class World:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await _close(tenant_client, compute_client)
+
+    async def leave(self) -> None:
+        """Stop the tenant's reconcilers and wait until nothing is at work for it, as the gateway does before it clears."""
+        assert self._reconcilers is not None
+        assert self._engine is not None
+        self._reconcilers.cancel()
+        await asyncio.gather(self._reconcilers, return_exceptions=True)
+        await self._engine.drain(TENANT)
 
     @staticmethod
     def binding(link: ComputeLink) -> Binding:
