@@ -1,0 +1,170 @@
+"""Two compute clusters under one gateway: gangs stay whole, either may fall silent, and a tenant leaves both clean."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import BUSYBOX, Cluster, Document, Platform, eventually
+from tests.e2e.conftest import DOWN_TIMEOUT, UP_TIMEOUT
+from vkgateway.local import gateway_process
+from vkgateway.model.names import API_VERSION, GANG_ANNOTATION, GANG_MIN_ANNOTATION
+from vkgateway.programs.supervisor.client import SupervisorClient
+
+SYSTEM = "vkgateway-system"
+POOL = "v100"
+NODES, GPUS = 2, 8
+"""Of that pool in each of the two clusters, and of each of its nodes."""
+
+
+@pytest.fixture(scope="module")
+def berlin(platform: Platform) -> Iterator[Platform]:
+    """A second compute cluster: another platform's, without its gateway, attached with the rights of a gateway."""
+    other = Platform(Path(tempfile.mkdtemp(prefix="vkg-")), kubectl_path=platform.kubectl_path)
+    try:
+        other.vkgateway("up", "--real-node", "no", timeout=UP_TIMEOUT)
+        asyncio.run(SupervisorClient.for_data_dir(other.data_dir).remove(gateway_process.NAME))
+        _attach(platform, other)
+        yield other
+        platform.compute.kubectl("delete", "computecluster", "berlin", timeout=120)
+        platform.compute.kubectl("delete", "secret", "berlin", "-n", SYSTEM)
+    finally:
+        down = other.try_vkgateway("down", "--purge", timeout=DOWN_TIMEOUT)
+        shutil.rmtree(other.data_dir, ignore_errors=True)
+        assert down.code == 0, str(down)
+
+
+def _attach(platform: Platform, other: Platform) -> None:
+    kubeconfig = other.data_dir / "gateway.kubeconfig"
+    platform.compute.kubectl(
+        "create", "secret", "generic", "berlin", "-n", SYSTEM, f"--from-file=kubeconfig={kubeconfig}"
+    )
+    pool = {"name": POOL, "nodeSelector": {"platform.vkgateway.io/pool": POOL}}
+    connection = {"kubeconfigSecret": {"namespace": SYSTEM, "name": "berlin"}}
+    cluster = {
+        "apiVersion": API_VERSION,
+        "kind": "ComputeCluster",
+        "metadata": {"name": "berlin"},
+        "spec": {"connection": connection, "pools": [pool]},
+    }
+    platform.compute.apply(cluster)
+    platform.compute.kubectl("wait", "computecluster/berlin", "--for=condition=Ready", "--timeout=60s", timeout=70)
+
+
+@pytest.fixture(scope="module")
+def both(platform: Platform, berlin: Platform) -> Iterator[Cluster]:
+    """A tenant that is guaranteed the pool in both."""
+    wanted = f"guarantee=nvidia.com/gpu={NODES * GPUS}"
+    platform.vkgateway("tenant", "create", "both", "--pool", f"{POOL}:{wanted}", "--pool", f"{POOL}.berlin:{wanted}")
+    yield platform.tenant("both")
+    platform.vkgateway("tenant", "delete", "both", "--yes", timeout=180)
+    for cluster in (platform.compute, berlin.compute):
+        left = cluster.get("namespaces", "-l", "vkgateway.io/tenant=both")["items"]
+        assert [each["metadata"]["name"] for each in left] == []
+
+
+def gang(name: str, number: int) -> Document:
+    """A Job whose pods take a whole node each and start together."""
+    container = {
+        "name": "main",
+        "image": BUSYBOX,
+        "command": ["sleep", "3600"],
+        "resources": {"limits": {"nvidia.com/gpu": str(GPUS)}},
+        "envFrom": [{"configMapRef": {"name": "settings"}}],
+    }
+    marks = {GANG_ANNOTATION: name, GANG_MIN_ANNOTATION: str(number)}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "parallelism": number,
+            "completions": number,
+            "backoffLimit": 100,
+            "template": {
+                "metadata": {"annotations": marks},
+                "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]},
+            },
+        },
+    }
+
+
+def clusters_of(cluster: Cluster, name: str, *, running: int) -> set[str]:
+    """In which compute clusters a gang runs, once so many of its pods do."""
+
+    def found() -> list[Document]:
+        pods = cluster.get("pods", "-l", f"job-name={name}")["items"]
+        return [each for each in pods if each["status"]["phase"] == "Running" and not gone(each)]
+
+    eventually(lambda: len(found()) == running, what=f"{running} running pods of {name}")
+    return {each["spec"]["nodeName"].rpartition(".")[2] for each in found()}
+
+
+def gone(document: Document) -> bool:
+    return "deletionTimestamp" in document["metadata"]
+
+
+def is_ready(cluster: Cluster, node: str) -> bool:
+    conditions = cluster.get("node", node)["status"]["conditions"]
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def test_a_virtual_node_stands_for_each_pool_of_each_cluster(both: Cluster) -> None:
+    assert {each["metadata"]["name"] for each in both.get("nodes")["items"]} == {f"{POOL}.local", f"{POOL}.berlin"}
+    assert is_ready(both, f"{POOL}.local")
+    assert is_ready(both, f"{POOL}.berlin")
+
+
+def test_a_gang_goes_as_a_whole_to_where_it_fits(platform: Platform, berlin: Platform, both: Cluster) -> None:
+    both.kubectl("create", "configmap", "settings", "--from-literal=GREETING=hello")
+    both.apply(gang("small", 1))
+    first = clusters_of(both, "small", running=1)
+    # One node is left there, and two are in the other: together more than it needs, but only there it fits whole.
+    both.apply(gang("whole", NODES))
+    second = clusters_of(both, "whole", running=NODES)
+    assert len(second) == 1
+    assert first | second == {"local", "berlin"}
+    for cluster in (platform.compute, berlin.compute):
+        copied = cluster.get("configmap", "settings", "-n", "both--default")
+        assert copied["data"] == {"GREETING": "hello"}
+
+
+def test_a_change_reaches_both(platform: Platform, berlin: Platform, both: Cluster) -> None:
+    both.kubectl("patch", "configmap", "settings", "-p", '{"data": {"GREETING": "good day"}}')
+    for cluster in (platform.compute, berlin.compute):
+
+        def told(cluster: Cluster = cluster) -> bool:
+            return bool(cluster.get("configmap", "settings", "-n", "both--default")["data"]["GREETING"] == "good day")
+
+        eventually(told, what="the change below")
+
+
+def test_one_that_is_silent_holds_up_nobody_and_is_made_good(berlin: Platform, both: Cluster) -> None:
+    number = {"small": 1, "whole": NODES}
+    places = {name: clusters_of(both, name, running=count) for name, count in number.items()}
+    there, here = sorted(places, key=lambda name: places[name] == {"local"})
+    assert places == {there: {"berlin"}, here: {"local"}}
+    server = int(berlin.processes()["compute/apiserver"]["pid"])
+    os.kill(server, signal.SIGSTOP)
+    try:
+        eventually(lambda: not is_ready(both, f"{POOL}.berlin"), what="the silent cluster's node is not ready")
+        assert is_ready(both, f"{POOL}.local")
+        assert clusters_of(both, there, running=number[there]) == {"berlin"}
+        both.kubectl("delete", "job", here)
+        both.apply(gang("meanwhile", NODES))
+        assert clusters_of(both, "meanwhile", running=NODES) == {"local"}
+        both.kubectl("delete", "job", there, "--wait=false")
+    finally:
+        os.kill(server, signal.SIGCONT)
+    eventually(lambda: is_ready(both, f"{POOL}.berlin"), what="the node is ready again")
+    eventually(lambda: not both.get("pods", "-l", f"job-name={there}")["items"], what="its pods are gone above")
+    eventually(lambda: not berlin.compute.get("pods", "-n", "both--default")["items"], what="its pods are gone below")
+    both.apply(gang("after", NODES))
+    assert clusters_of(both, "after", running=NODES) == {"berlin"}
