@@ -244,11 +244,12 @@ class FakeApiServer:
         return Target(resource, namespace, rest[1], rest[2])
 
     def _group(self, name: str) -> web.Response:
-        versions = [where for where, _ in self._kinds if where.startswith(f"apis/{name}/")]
-        if not versions:
+        prefixes = dict.fromkeys(where for where, _ in self._kinds if where.startswith(f"apis/{name}/"))
+        if not prefixes:
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
-        preferred = {"groupVersion": versions[0].removeprefix("apis/"), "version": versions[0].rpartition("/")[2]}
-        return web.json_response({"kind": "APIGroup", "name": name, "preferredVersion": preferred})
+        versions = [{"groupVersion": where[len("apis/") :], "version": where.rpartition("/")[2]} for where in prefixes]
+        group = {"kind": "APIGroup", "name": name, "versions": versions, "preferredVersion": versions[0]}
+        return web.json_response(group)
 
     def _discovery(self, prefix: str) -> web.Response:
         kinds = [known for (where, _), known in self._kinds.items() if where == prefix]

@@ -190,7 +190,7 @@ class World:
             await _close(tenant_client, compute_client)
 
     async def leave(self) -> None:
-        """Stop the tenant's reconcilers and wait until nothing is at work for it, as the gateway does before it clears."""
+        """Stop the tenant's reconcilers and wait until they are at rest, as the gateway does before it clears."""
         assert self._reconcilers is not None
         assert self._engine is not None
         self._reconcilers.cancel()

@@ -25,12 +25,27 @@ _Kind = tuple[str, str]
 """API group and plural."""
 
 
-class _Preferred(msgspec.Struct, rename="camel"):
+class _Version(msgspec.Struct, rename="camel"):
     group_version: str = ""
 
 
 class _Group(msgspec.Struct, rename="camel"):
-    preferred_version: _Preferred = msgspec.field(default_factory=_Preferred)
+    preferred_version: _Version = msgspec.field(default_factory=_Version)
+    versions: list[_Version] = []
+
+    def liked(self) -> list[str]:
+        """Its versions, the preferred one first."""
+        return list(
+            filter(None, dict.fromkeys(each.group_version for each in (self.preferred_version, *self.versions)))
+        )
+
+
+class _Kept(msgspec.Struct):
+    name: str = ""
+
+
+class _Listed(msgspec.Struct):
+    resources: list[_Kept] = []
 
 
 class WholeView(msgspec.Struct):
@@ -96,12 +111,19 @@ class Beside:
         return Reflector(self._client, resource, decode=decode_whole, on_change=on_change)
 
     async def _resource(self, reference: Reference) -> Resource | None:
-        """The kind in the version that the server prefers; None where it does not know the group now."""
-        path = f"/apis/{reference.group}"
+        """The kind in the version that the server likes best of those that have it; None where it does not know it now.
+
+        Not all versions of a group have all of its kinds: `scheduling.k8s.io` prefers v1, and has PodGroups in
+        v1alpha2.
+        """
         try:
-            answer = await self._client.request("GET", path)
-            version = msgspec.json.decode(answer, type=_Group).preferred_version.group_version
+            group = msgspec.json.decode(await self._client.request("GET", f"/apis/{reference.group}"), type=_Group)
+            for version in group.liked():
+                listed = msgspec.json.decode(await self._client.request("GET", f"/apis/{version}"), type=_Listed)
+                if any(each.name == reference.plural for each in listed.resources):
+                    return Resource(f"apis/{version}", reference.plural, reference.kind)
+            why = f"no version of {reference.group} has it"
         except (errors.ApiError, msgspec.DecodeError) as error:
-            log.info("kind not known", tenant=self._tenant, kind=reference.kind, error=str(error))
-            return None
-        return Resource(f"apis/{version}", reference.plural, reference.kind) if version else None
+            why = str(error)
+        log.info("kind not known", tenant=self._tenant, kind=reference.kind, error=why)
+        return None

@@ -125,6 +125,24 @@ async def test_a_kind_that_is_wanted_while_another_is_asked_for_is_watched_too(s
         await until(lambda: server.watches == 2)
 
 
+async def test_a_kind_is_found_in_whichever_version_of_its_group_has_it(server: FakeApiServer) -> None:
+    server.register(Resource("apis/scheduling.volcano.sh/v1", "queues", "Queue"))
+    server.register(PODGROUPS)
+    server.store.create(PODGROUPS, GROUP)
+    async with running(server) as (beside, _):
+        beside.want(reference())
+        await until(lambda: beside.look(reference()))
+
+
+async def test_a_kind_that_no_version_has_is_not_watched(server: FakeApiServer) -> None:
+    server.register(Resource("apis/scheduling.volcano.sh/v1", "queues", "Queue"))
+    async with running(server) as (beside, _):
+        beside.want(reference())
+        await until(lambda: asked(server, "/apis/scheduling.volcano.sh/v1"))
+        await asyncio.sleep(0.05)
+    assert server.watches == 0
+
+
 async def test_one_unknown_kind_does_not_keep_others_waiting(server: FakeApiServer) -> None:
     server.register(RAY_CLUSTERS)
     async with running(server) as (beside, _):
