@@ -39,6 +39,10 @@ GPU_POOL: Final = "v100"
 GPU_NODES: Final = 16
 GPUS_PER_NODE: Final = 8
 _READY_WITHIN: Final = 180.0
+_CALM_WITHIN: Final = 60.0
+_CALM_LOOK: Final = 3.0
+_CALM: Final = 1.5
+"""So many times the cores that were busy before: what runs is looked after, too."""
 Pool = Mapping[str, object]
 """A pool of a Tenant's spec: its name, and what is guaranteed there."""
 _decode_tenant = msgspec.json.Decoder(Tenant).decode
@@ -148,6 +152,21 @@ class Platform:
         return [Place(name, client, "default") for name, client in list(self.tenants.items())[:count]]
 
     # -- processes -------------------------------------------------------------------------------------------------
+
+    async def cores(self) -> float:
+        """How many cores the platform's processes keep busy just now."""
+        meter, started = await self.meter(), now()
+        await asyncio.sleep(_CALM_LOOK)
+        return sum(meter.read().values()) / (now() - started)
+
+    async def until_calm(self, idle: float) -> None:
+        """Wait until what a burst left behind is worked off: events are still written long after the last pod is ready.
+
+        `idle`: the cores that were busy before it. Not waited for beyond a minute.
+        """
+        deadline = now() + _CALM_WITHIN
+        while await self.cores() > _CALM * idle and now() < deadline:
+            pass
 
     async def pids(self) -> Mapping[str, int]:
         """Processes by name."""

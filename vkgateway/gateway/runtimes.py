@@ -23,8 +23,9 @@ from vkgateway.sync.engine import Engine
 from vkgateway.sync.names import NameServers
 from vkgateway.translate.context import TenantContext
 
-PATIENCE_SECONDS = 3.0
-"""How long a start waits for compute clusters to tell their nodes, so that no node is shown empty for a moment."""
+PATIENCE_SECONDS = 10.0
+"""How long a start waits for compute clusters to tell their nodes, so that no node is shown empty, or not ready, for a
+moment."""
 
 REST_SECONDS = 10.0
 """How long the work for a tenant rests after it failed by a defect. What its cluster holds may bring that about again
@@ -144,7 +145,9 @@ class TenantRuntimes:
         since = self._asked.setdefault(name, self._monotonic())
         if self._monotonic() - since > PATIENCE_SECONDS:
             return ""
-        return next((source.link.name for source in wiring.sources.values() if not source.link.nodes.complete), "")
+        links = (source.link for source in wiring.sources.values())
+        unknown = (link for link in links if not link.judged or (link.reachable and not link.nodes.complete))
+        return next((link.name for link in unknown), "")
 
     def _start(self, name: str, access: Access, wiring: Wiring) -> TenantRuntime:
         running = TenantRuntime(

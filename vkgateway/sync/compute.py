@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 import structlog
@@ -38,6 +38,8 @@ log = structlog.get_logger(__name__)
 
 Key = tuple[str, str]
 """Namespace and name in the tenant."""
+
+_NOT_YET: Final = "not connected yet"
 
 CopyKind = Literal["configmaps", "secrets"]
 COPY_RESOURCES: dict[CopyKind, Resource] = {"configmaps": resources.CONFIG_MAPS, "secrets": resources.SECRETS}
@@ -111,7 +113,7 @@ class ComputeLink:
         self.name = name
         self.client = client
         self.reachable = False
-        self.why_unreachable = "not connected yet"
+        self.why_unreachable = _NOT_YET
         self.minor: int | None = None
         """Its Kubernetes release's second number (36 of 1.36.3), once it is known."""
         self.service_ranges: Sequence[str] = ()
@@ -216,6 +218,11 @@ class ComputeLink:
         )
         self._events: dict[str, set[Key]] = defaultdict(set)
         self._pool_nodes: dict[frozenset[tuple[str, str]], PoolNodes] = {}
+
+    @property
+    def judged(self) -> bool:
+        """Whether the cluster has shown by now that it can be reached, or that it cannot."""
+        return self.reachable or self.why_unreachable != _NOT_YET
 
     @property
     def trusted(self) -> bool:

@@ -133,6 +133,22 @@ async def test_a_pool_becomes_a_node_of_the_limits_size(world: Setting) -> None:
     assert "alpha" in world.woken
 
 
+async def test_no_node_is_shown_before_it_is_known_whether_its_cluster_answers(
+    server: FakeApiServer, client: Client
+) -> None:
+    add_compute_cluster(server)
+    # Nodes are listed while the pods, of which there are many more, are still on their way.
+    gate = server.hold("GET", "/api/v1/pods", times=2)
+    async with setting(server, client) as it:
+        await until(lambda: it.link.nodes.complete)
+        assert (await it.serve(A100)).verdict.status == "Unknown"
+        assert it.node("a100.local") is None
+        gate.set()
+        assert (await it.ready(A100)).pools[0].ready
+    patches = [request for request in it.tenant.requests if request.startswith("PATCH") and "/nodes/" in request]
+    assert len(patches) == 2, patches
+
+
 async def test_the_node_follows_the_limit_and_the_compute_nodes(world: Setting) -> None:
     await world.ready(A100)
     wide = TenantPool(name="a100", limit={GPU: 100})
