@@ -16,7 +16,8 @@ from vkgateway.programs.binaries.catalogue import (
     check_version,
     unit_of,
 )
-from vkgateway.programs.binaries.gobuild import Progress, commands, elapsed, file_name, go_mod, link_flags
+from vkgateway.programs.binaries.gobuild import Progress, commands, elapsed, file_name, link_flags, listings
+from vkgateway.programs.binaries.gomod import Libraries, go_mod, modules_seen, requirements
 from vkgateway.programs.binaries.release import NoReleaseError, parse_checksum
 
 UPSTREAM = """\
@@ -104,6 +105,9 @@ def test_modules_in_upstreams_own_tree_are_replaced_by_their_published_versions(
         "replace k8s.io/api => k8s.io/api v0.36.3",
         "replace k8s.io/apimachinery => k8s.io/apimachinery v0.36.3",
         "replace k8s.io/sample-controller => k8s.io/sample-controller v0.36.3",
+        "exclude k8s.io/api v0.36.3",
+        "exclude k8s.io/apimachinery v0.36.3",
+        "exclude k8s.io/sample-controller v0.36.3",
     ]
 
 
@@ -141,6 +145,93 @@ replace (
         "replace k8s.io/api => k8s.io/api v0.34.1",
         "replace example.org/apis => example.org/apis v1.14.0",
     ]
+
+
+def test_requirements_are_read_from_blocks_and_single_lines_alone() -> None:
+    text = """\
+module example.org/own
+
+require example.org/single v1.0.0 // with a remark
+
+require (
+	// a remark: v9.9.9
+	example.org/direct v1.2.3
+	example.org/other v0.0.0-20260101000000-abcdefabcdef // indirect
+)
+
+exclude (
+	example.org/excluded v1.0.0
+)
+
+replace example.org/replaced => example.org/by v2.0.0
+"""
+    assert requirements(text) == {
+        "example.org/single": "v1.0.0",
+        "example.org/direct": "v1.2.3",
+        "example.org/other": "v0.0.0-20260101000000-abcdefabcdef",
+    }
+
+
+def test_the_graph_of_requirements_names_modules_but_not_go_itself() -> None:
+    graph = ["build a@v1.0.0", "a@v1.0.0 b@v1.2.0", "a@v1.0.0 go@1.26.0", "go: downloading b v1.2.0"]
+    assert modules_seen(graph) == {("a", "v1.0.0"), ("b", "v1.2.0")}
+
+
+def test_libraries_are_taken_at_the_versions_of_another_project() -> None:
+    own = """\
+module sigs.k8s.io/kwok
+
+require (
+	example.org/mine v1.0.0
+	github.com/blang/semver/v4 v4.1.0
+	k8s.io/api v0.36.1
+)
+"""
+    seen = {
+        ("sigs.k8s.io/kwok", "v0.8.0"),
+        ("example.org/mine", "v1.0.0"),
+        ("example.org/mine", "v0.9.0"),
+        ("github.com/blang/semver/v4", "v4.1.0"),
+        ("github.com/blang/semver/v4", "v4.0.0"),
+        ("k8s.io/api", "v0.36.1"),
+        ("k8s.io/api", "v0.36.3"),
+    }
+    text = go_mod(
+        unit_of("kwok"),
+        "0.8.0",
+        go_version="1.26.0",
+        upstream=own,
+        libraries=Libraries.of(UPSTREAM, "1.36.3"),
+        seen=seen,
+    )
+    lines = text.splitlines()
+    assert lines[:3] == ["module build", "go 1.26.0", "require sigs.k8s.io/kwok v0.8.0"]
+    assert "require example.org/mine v1.0.0" in lines, "what the other project does not know stays as it is"
+    assert "require github.com/blang/semver/v4 v4.0.0" in lines
+    assert "require k8s.io/api v0.0.0" in lines
+    assert "replace k8s.io/api => k8s.io/api v0.36.3" in lines
+    excluded = [line.split()[1:] for line in lines if line.startswith("exclude ")]
+    assert ["github.com/blang/semver/v4", "v4.1.0"] in excluded
+    assert ["k8s.io/api", "v0.36.1"] in excluded
+    assert excluded.count(["k8s.io/api", "v0.36.3"]) == 1, "the published modules require each other so"
+    assert {module for module, _ in excluded}.isdisjoint({"example.org/mine", "sigs.k8s.io/kwok"})
+
+
+def test_units_come_after_a_unit_that_there_is() -> None:
+    names = {unit.name for unit in UNITS}
+    after = {unit.name: unit.after for unit in UNITS if unit.after}
+    assert after == dict.fromkeys(("kubernetes-node", "kwok", "coredns", "conformance"), "kubernetes")
+    assert set(after.values()) <= names - set(after), "no unit waits for one that waits itself"
+    assert {unit.name for unit in UNITS if unit.adopts} == {"kwok", "coredns"}
+
+
+def test_modules_are_downloaded_before_by_a_list_of_all_packages() -> None:
+    [listing] = listings(unit_of("etcd"))
+    assert listing[:2] == ["list", "-deps"]
+    assert set(unit_of("etcd").packages.values()) < set(listing)
+    plain, tests = listings(unit_of("e2e.test"))
+    assert ("-test" in plain, "-test" in tests) == (False, True)
+    assert tests[-1] == "k8s.io/kubernetes/test/e2e"
 
 
 def test_the_linker_is_told_the_version() -> None:

@@ -29,7 +29,9 @@ echo "$@" >> {calls}
 case "$1" in
 version) echo go version {version} linux/amd64 ;;
 list) {list} ;;
+mod) {graph} ;;
 build)
+  case "$*" in *" -o "*) ;; *) {library}; exit ;; esac
   for word; do case "$word" in */out/) out=$word ;; esac; done
   mkdir -p "$out"
   {build}
@@ -61,7 +63,16 @@ class World:
         path.chmod(0o755)
         return path
 
-    def go(self, *, build: str = ":", list_: str = "", told: str = "3.6.8", version: str = "go1.26.0") -> None:
+    def go(
+        self,
+        *,
+        build: str = ":",
+        list_: str = "",
+        graph: str = ":",
+        library: str = ":",
+        told: str = "3.6.8",
+        version: str = "go1.26.0",
+    ) -> None:
         path = self.bin / "go"
         path.write_text(
             FAKE_GO.format(
@@ -69,6 +80,8 @@ class World:
                 version=version,
                 list=list_ or MODULE.replace("{upstream}", str(self.upstream)),
                 build=build,
+                graph=graph,
+                library=library,
                 programs="server etcdctl etcdutl",
                 told=told,
             )
@@ -79,7 +92,11 @@ class World:
         return Resolver(report=self.reports.append, cache_dir=self.cache, **options)  # type: ignore[arg-type]
 
     def builds(self) -> int:
-        return sum(line.startswith("build ") for line in self.calls.read_text().splitlines())
+        return len(self.built())
+
+    def built(self) -> list[str]:
+        """The calls for programs; Go's own library is built without an output."""
+        return [line for line in self.calls.read_text().splitlines() if line.startswith("build ") and " -o " in line]
 
     def left(self) -> list[Path]:
         return list((self.cache / "building").glob("*"))
@@ -131,7 +148,7 @@ async def test_a_build_fills_the_cache_and_is_done_once(world: World) -> None:
 async def test_the_build_is_reproducible_and_static(world: World) -> None:
     world.go(build=f"env > {world.bin}/env; cp go.mod {world.bin}/go.mod.seen")
     await world.resolver().resolve("etcd")
-    [call] = [line for line in world.calls.read_text().splitlines() if line.startswith("build ")]
+    [call] = world.built()
     assert " -trimpath " in call
     assert "go.etcd.io/etcd/api/v3/version.Version=3.6.8" in call
     lines = (world.bin / "env").read_text().splitlines()
@@ -299,13 +316,63 @@ async def test_no_more_than_two_builds_run_at_once(world: World) -> None:
 
 
 async def test_units_are_built_side_by_side_and_one_failure_ends_the_others(world: World) -> None:
-    both = f'while [ "$(grep -c "^build " {world.calls})" -lt 2 ]; do sleep 0.02; done'
+    both = f'while [ "$(grep -c "^build .* -o " {world.calls})" -lt 2 ]; do sleep 0.02; done'
     world.go(build=f'case "$*" in *kwok*) {both}; echo boom >&2; exit 1 ;; *) sleep 1000 ;; esac')
     with pytest.raises(errors.BuildError, match="kwok"):
         await asyncio.wait_for(world.resolver().resolve("etcd", "kwok"), 30)
     assert world.builds() == 2
     assert world.left() == []
     assert world.resolver().installed() == []
+
+
+async def test_what_shares_libraries_is_compiled_after(world: World) -> None:
+    world.upstream.write_text("module m\n\nrequire (\n\texample.org/x v1.0.0\n)\n")
+    names = "kube-apiserver kube-controller-manager kube-scheduler kubectl kwok"
+    world.go(
+        graph="echo build example.org/x@v1.0.0; echo example.org/y@v1.0.0 example.org/x@v1.5.0",
+        build=f"""
+          case "$*" in *kwok*) told=0.8.0; cp go.mod {world.bin}/kwok.mod ;; *) told=1.36.3; sleep 0.3 ;; esac
+          for program in {names}; do
+            printf '#!/bin/sh\\necho %s version '$told'\\n' "$program" > "$out/$program"; chmod +x "$out/$program"
+          done
+          exit
+        """,
+    )
+    await world.resolver().resolve("kwok", "kubectl")
+    calls = world.calls.read_text().splitlines()
+    first, second = world.built()
+    assert ("kubernetes" in first, "kwok" in second) == (True, True)
+    listed = next(index for index, call in enumerate(calls) if "list -deps" in call and "kwok" in call)
+    assert listed < calls.index(second)
+    seen = (world.bin / "kwok.mod").read_text().splitlines()
+    assert "require example.org/x v1.0.0" in seen
+    assert "exclude example.org/x v1.5.0" in seen
+
+
+async def test_another_release_than_the_default_keeps_its_own_libraries(world: World) -> None:
+    world.go(build='printf "#!/bin/sh\necho kwok version 0.7.0\n" > $out/kwok; exit')
+    await world.resolver(versions={"kwok": "0.7.0"}).resolve("kwok")
+    calls = world.calls.read_text()
+    assert "mod graph" not in calls
+    assert "k8s.io/kubernetes" not in calls
+
+
+async def test_gos_own_library_is_compiled_once_and_before_all_else(world: World) -> None:
+    begun = world.bin / "begun"
+    world.go(
+        library=f"touch {begun}; sleep 0.3; echo done >> {begun}; exit 1",
+        build=f"""
+          cat {begun} >> {world.bin}/seen
+          printf '#!/bin/sh\\necho kwok version 0.8.0\\n' > "$out/kwok"
+        """,
+    )
+    await world.resolver().resolve("etcd", "kwok")
+    library = [
+        line for line in world.calls.read_text().splitlines() if line.startswith("build ") and " -o " not in line
+    ]
+    assert len(library) == 1
+    assert " -trimpath " in library[0]
+    assert (world.bin / "seen").read_text() == "done\ndone\n", "and it may fail"
 
 
 async def test_an_interrupted_build_leaves_cache_and_lock_usable(world: World) -> None:

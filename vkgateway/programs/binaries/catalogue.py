@@ -49,13 +49,18 @@ class Unit:
     published versions are then kept as they are. None: its replacements are none of the build's."""
     release: Release | None = None
     seconds: int = 60
-    """What a build with cold caches takes on two cores, roughly. The longest build begins first."""
+    """What a build alone with cold caches takes on two cores, roughly. The longest build begins first."""
     version_args: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Program to the arguments that make it tell its version, where these are not `--version`."""
     tests: frozenset[str] = frozenset()
     """Programs whose package is a test package: `go test -c` builds them, each by name `PACKAGE.test`."""
     untold: frozenset[str] = frozenset()
     """Programs that tell no version, or one of their own: they are never taken from PATH, and not asked when built."""
+    after: str = ""
+    """The unit that has most libraries in common with this one: if both are wanted, that is compiled first."""
+    adopts: bool = False
+    """Libraries are taken at the versions of the unit in `after`, so that Go compiles them once for both. So it is with
+    the default releases; another one is built as published."""
     on_request: bool = False
     """Fetched by name only: neither a platform nor a node needs it."""
 
@@ -72,7 +77,7 @@ _KUBERNETES_RELEASE = Release(
 )
 
 
-def _kubernetes(name: str, *programs: str, seconds: int) -> Unit:
+def _kubernetes(name: str, *programs: str, seconds: int, after: str = "") -> Unit:
     return Unit(
         name=name,
         project="kubernetes",
@@ -83,12 +88,13 @@ def _kubernetes(name: str, *programs: str, seconds: int) -> Unit:
         release=_KUBERNETES_RELEASE,
         seconds=seconds,
         version_args={"kubectl": ("version", "--client")},
+        after=after,
     )
 
 
 UNITS: tuple[Unit, ...] = (
     _kubernetes("kubernetes", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", seconds=400),
-    _kubernetes("kubernetes-node", "kubelet", "kube-proxy", seconds=35),
+    _kubernetes("kubernetes-node", "kubelet", "kube-proxy", seconds=250, after="kubernetes"),
     Unit(
         name="etcd",
         project="etcd",
@@ -115,6 +121,8 @@ UNITS: tuple[Unit, ...] = (
         modules=("sigs.k8s.io/kwok",),
         variables=("sigs.k8s.io/kwok/pkg/consts.Version={version}",),
         seconds=100,
+        after="kubernetes",
+        adopts=True,
     ),
     Unit(
         name="containerd",
@@ -147,6 +155,8 @@ UNITS: tuple[Unit, ...] = (
             member="coredns",
         ),
         seconds=90,
+        after="kubernetes",
+        adopts=True,
         version_args={"coredns": ("-version",)},
     ),
     Unit(
@@ -163,6 +173,7 @@ UNITS: tuple[Unit, ...] = (
         variables=_KUBERNETES_VARIABLES,
         staging=True,
         seconds=300,
+        after="kubernetes",
         tests=frozenset({"e2e.test"}),
         untold=frozenset({"agnhost", "nonewprivs", "sample-apiserver"}),
         on_request=True,
@@ -195,6 +206,11 @@ def unit_of(program: str) -> Unit:
         return PROGRAMS[program]
     except KeyError:
         raise InputError(f"no program is called {program!r}", hint="programs: " + ", ".join(sorted(PROGRAMS))) from None
+
+
+def unit_named(name: str) -> Unit:
+    """The unit of that name, which must be one of `UNITS`."""
+    return next(unit for unit in UNITS if unit.name == name)
 
 
 def check_version(project: str, version: str) -> str:

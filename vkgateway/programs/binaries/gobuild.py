@@ -6,26 +6,46 @@ import os
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from vkgateway.programs.binaries import errors
-from vkgateway.programs.binaries.catalogue import Unit, minor_of
+from vkgateway.programs.binaries.catalogue import DEFAULT_VERSIONS, Unit, minor_of, unit_named
 from vkgateway.programs.binaries.golang import Go
+from vkgateway.programs.binaries.gomod import Libraries, go_mod, modules_seen
 from vkgateway.programs.binaries.run import run
 
 _NEEDED_BYTES = 1_000_000_000
 _MAINS = Path(__file__).with_name("mains")
-_STAGING = re.compile(r"^\s*(?:replace\s+)?(\S+)\s+=>\s+\./staging/src/\S+\s*$", re.MULTILINE)
-_REPLACED = re.compile(r"^\s*(?:replace\s+)?(\S+\s+=>\s+\S+\s+v\S+)\s*$", re.MULTILINE)
-_SETTINGS = re.compile(r"^(?:go|godebug)\s+[^(\s].*$", re.MULTILINE)
+
+
+_FLAGS = ("-trimpath", f"-p={os.cpu_count() or 1}")
+_NOTHING = '{{""}}'
+_LIBRARY = (
+    "archive/...",
+    "database/sql",
+    "encoding/...",
+    "expvar",
+    "go/parser",
+    "html/template",
+    "log/slog",
+    "net/http/httputil",
+    "net/http/pprof",
+    "net/mail",
+    "plugin",
+    "time/tzdata",
+)
+"""Packages of Go's library that bring along nearly all of it that the programs use."""
 
 
 class _Module(msgspec.Struct, rename="pascal"):
     go_mod: str
     go_version: str = "1.21"
+
+    def text(self) -> str:
+        return Path(self.go_mod).read_text(encoding="utf-8")
 
 
 class Progress:
@@ -76,92 +96,136 @@ class Progress:
                 await task
 
 
-async def build(
-    unit: Unit,
-    version: str,
-    *,
-    go: Go,
-    folder: Path,
-    log: Path,
-    report: Callable[[str], None],
-    tell_every: float = 10.0,
-) -> dict[str, Path]:
-    """Build every program of `unit` in `folder` and return where each is.
+class Build:
+    """One build of a unit, in an empty `folder`: first `describe`, then `library` and `prepare`, then `compile`.
 
-    Raises:
+    All but `library` raise:
         UnknownVersionError, NoNetworkError, DiskFullError, ChecksumError, BuildError.
     """
-    if shutil.disk_usage(folder).free < _NEEDED_BYTES:
-        raise errors.disk_full(folder)
-    what = f"{unit.project} {version}"
-    _start_log(log)
-    temporary = folder / "tmp"
-    temporary.mkdir()
-    env = {**go.env, "GOTMPDIR": str(temporary)}
-    main = await _describe(unit, version, go=go, env=env, folder=folder, log=log)
-    (folder / "go.mod").write_text(go_mod(unit, version, go_version=main.go_version, upstream=_upstream(main)))
-    for package in unit.packages.values():
-        if package.startswith("./"):
-            shutil.copytree(_MAINS / package, folder / package)
-    output = folder / "out"
-    progress = Progress(f"building {what}", report=report, every=tell_every)
-    async with progress.ticking():
-        for argv in commands(unit, version, output=output):
-            code, lines = await run([str(go.command), *argv], env=env, cwd=folder, on_line=progress.line, log=log)
-            if code != 0:
-                raise errors.from_output(lines, what=what, folder=folder, log=log)
-    return {
-        program: output / file_name(package, test=program in unit.tests) for program, package in unit.packages.items()
-    }
+
+    def __init__(
+        self,
+        unit: Unit,
+        version: str,
+        *,
+        go: Go,
+        folder: Path,
+        log: Path,
+        report: Callable[[str], None],
+        tell_every: float = 10.0,
+    ) -> None:
+        self.unit = unit
+        self.version = version
+        self._go = go
+        self._folder = folder
+        self._log = log
+        self._report = report
+        self._tell_every = tell_every
+        self._env = {**go.env, "GOTMPDIR": str(folder / "tmp")}
+        self._main = _Module(go_mod="")
+
+    async def describe(self) -> None:
+        """Ask for the main module: a version that does not exist is told apart here, before anything is built."""
+        if shutil.disk_usage(self._folder).free < _NEEDED_BYTES:
+            raise errors.disk_full(self._folder)
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        self._log.write_text("")
+        (self._folder / "tmp").mkdir()
+        self._main = await self._module(self.unit.modules[0], self.version)
+
+    async def library(self) -> None:
+        """Compile what nearly every program takes of Go's own library.
+
+        That fills the time in which modules are downloaded. Builds that begin side by side would each compile it. Its
+        failure is none of the build's: what is missing is compiled there.
+        """
+        folder = self._folder / "library"
+        folder.mkdir()
+        (folder / "go.mod").write_text(f"module library\ngo {self._main.go_version}\n")
+        await run([str(self._go.command), "build", *_FLAGS, *_LIBRARY], env=self._env, cwd=folder, log=self._log)
+
+    async def prepare(self) -> None:
+        """Write the go.mod and download all modules that are needed."""
+        libraries = await self._libraries() if self.unit.adopts else None
+        self._write_go_mod(libraries)
+        for package in self.unit.packages.values():
+            if package.startswith("./"):
+                shutil.copytree(_MAINS / package, self._folder / package)
+        progress = Progress(f"preparing {self._what}", report=self._report, every=self._tell_every)
+        async with progress.ticking():
+            if libraries is not None:
+                graph: list[str] = []
+                await self._run("mod", "graph", on_line=graph.append)
+                self._write_go_mod(libraries, seen=modules_seen(graph))
+            for argv in listings(self.unit):
+                await self._run(*argv, on_line=progress.line)
+
+    async def compile(self) -> dict[str, Path]:
+        """Build every program and return where each is."""
+        output = self._folder / "out"
+        progress = Progress(f"building {self._what}", report=self._report, every=self._tell_every)
+        async with progress.ticking():
+            for argv in commands(self.unit, self.version, output=output):
+                await self._run(*argv, on_line=progress.line)
+        return {
+            program: output / file_name(package, test=program in self.unit.tests)
+            for program, package in self.unit.packages.items()
+        }
+
+    @property
+    def _what(self) -> str:
+        return f"{self.unit.project} {self.version}"
+
+    async def _libraries(self) -> Libraries | None:
+        """The versions of the unit that this one comes after; None for a release that nobody has tried with them."""
+        if self.version != DEFAULT_VERSIONS[self.unit.project]:
+            return None
+        model = unit_named(self.unit.after)
+        version = DEFAULT_VERSIONS[model.project]
+        module = await self._module(model.modules[0], version)
+        return Libraries.of(module.text(), version)
+
+    def _write_go_mod(self, libraries: Libraries | None, *, seen: Iterable[tuple[str, str]] = ()) -> None:
+        text = go_mod(
+            self.unit,
+            self.version,
+            go_version=self._main.go_version,
+            upstream=self._main.text(),
+            libraries=libraries,
+            seen=seen,
+        )
+        (self._folder / "go.mod").write_text(text)
+
+    async def _module(self, module: str, version: str) -> _Module:
+        text = "\n".join(await self._run("list", "-m", "-json", f"{module}@v{version}"))
+        return msgspec.json.decode(text[text.index("{") : text.rindex("}") + 1], type=_Module)
+
+    async def _run(self, *arguments: str, on_line: Callable[[str], None] = lambda _: None) -> list[str]:
+        argv = [str(self._go.command), *arguments]
+        code, lines = await run(argv, env=self._env, cwd=self._folder, on_line=on_line, log=self._log)
+        if code != 0:
+            raise errors.from_output(lines, what=self._what, folder=self._folder, log=self._log)
+        return lines
+
+
+def listings(unit: Unit) -> list[list[str]]:
+    """What Go is asked for before: all packages of the programs, which makes it download the modules they are in."""
+    return [
+        ["list", "-deps", *options, "-f", _NOTHING, *packages] for options, packages in _wanted(unit, [], ["-test"])
+    ]
 
 
 def commands(unit: Unit, version: str, *, output: Path) -> list[list[str]]:
     """What Go is asked for: to build the programs, then those that are test packages, which it need not vet."""
-    flags = ["-v", "-trimpath", f"-p={os.cpu_count() or 1}", "-ldflags", link_flags(unit, version), "-o", f"{output}/"]
+    flags = ["-v", *_FLAGS, "-ldflags", link_flags(unit, version), "-o", f"{output}/"]
+    return [[*command, *flags, *packages] for command, packages in _wanted(unit, ["build"], ["test", "-c", "-vet=off"])]
+
+
+def _wanted(unit: Unit, plain: list[str], test: list[str]) -> list[tuple[list[str], list[str]]]:
+    """The words for programs and for test packages, each with the packages that it is for, if there are any."""
     tests = [package for program, package in unit.packages.items() if program in unit.tests]
-    plain = [package for program, package in unit.packages.items() if program not in unit.tests]
-    wanted = ((["build"], plain), (["test", "-c", "-vet=off"], tests))
-    return [[*command, *flags, *packages] for command, packages in wanted if packages]
-
-
-def _start_log(log: Path) -> None:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text("")
-
-
-async def _describe(unit: Unit, version: str, *, go: Go, env: dict[str, str], folder: Path, log: Path) -> _Module:
-    """Ask for the main module first: a version that does not exist is told apart here, before anything is built."""
-    module = f"{unit.modules[0]}@v{version}"
-    code, lines = await run([str(go.command), "list", "-m", "-json", module], env=env, cwd=folder, log=log)
-    if code != 0:
-        raise errors.from_output(lines, what=f"{unit.project} {version}", folder=folder, log=log)
-    text = "\n".join(lines)
-    return msgspec.json.decode(text[text.index("{") : text.rindex("}") + 1], type=_Module)
-
-
-def _upstream(module: _Module) -> str:
-    return Path(module.go_mod).read_text(encoding="utf-8")
-
-
-def go_mod(unit: Unit, version: str, *, go_version: str, upstream: str) -> str:
-    """A go.mod that requires the unit's modules at `version`.
-
-    Modules that upstream keeps in its own tree (k8s.io/api and so on, `./staging/src`, required there as
-    v0.0.0) are published as v0.MINOR.PATCH and replaced by that. They are not required here: Go would then
-    have to read all of them, and some were never published. `upstream` is the text of the first module's
-    go.mod; its Go version and GODEBUG settings are kept.
-    """
-    settings = _SETTINGS.findall(upstream) if unit.staging else []
-    lines = ["module build", *(settings or [f"go {go_version}"])]
-    lines += [f"require {module} v{version}" for module in unit.modules]
-    if unit.staging:
-        staged = f"v0.{version.partition('.')[2]}"
-        replaced = dict.fromkeys(_STAGING.findall(upstream))
-        lines += [f"replace {module} => {module} {staged}" for module in replaced]
-    if unit.replacements is not None:
-        lines += [f"replace {line}" for line in _REPLACED.findall(upstream)]
-        lines += [f"replace {module} => {module} v{own}" for module, own in unit.replacements.items()]
-    return "\n".join(lines) + "\n"
+    others = [package for program, package in unit.packages.items() if program not in unit.tests]
+    return [(words, packages) for words, packages in ((plain, others), (test, tests)) if packages]
 
 
 def link_flags(unit: Unit, version: str) -> str:

@@ -13,7 +13,7 @@ import msgspec
 from vkgateway.programs.binaries import errors
 from vkgateway.programs.binaries.cache import Cache
 from vkgateway.programs.binaries.catalogue import Unit
-from vkgateway.programs.binaries.gobuild import build, elapsed
+from vkgateway.programs.binaries.gobuild import Build, elapsed
 from vkgateway.programs.binaries.golang import Go, find_go
 from vkgateway.programs.binaries.run import run
 
@@ -40,7 +40,7 @@ class _Download(msgspec.Struct, rename="pascal"):
 async def provide(wanted: Published, *, report: Callable[[str], None], cache: Cache | None = None) -> Path:
     """The folder with programs and manifests, made where there is none: `published/NAME-VERSION` in the cache.
 
-    Raises: see `vkgateway.programs.binaries.gobuild.build`.
+    Raises: see `vkgateway.programs.binaries.gobuild.Build`.
     """
     cache = cache or Cache(Cache.default_root())
     folder = cache.root / "published" / wanted.name
@@ -57,7 +57,10 @@ async def _make(wanted: Published, folder: Path, *, cache: Cache, report: Callab
     go = await find_go(cache, report=report)
     work, log = cache.building(unit, version), cache.log(unit, version)
     try:
-        built = await build(unit, version, go=go, folder=work, log=log, report=report)
+        build = Build(unit, version, go=go, folder=work, log=log, report=report)
+        await build.describe()
+        await build.prepare()
+        built = await build.compile()
         source = await _source(unit, version, go=go, folder=work, log=log)
         finished = work / "finished"
         await asyncio.to_thread(_collect, built, source, wanted.manifests, finished)

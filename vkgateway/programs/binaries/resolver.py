@@ -18,10 +18,11 @@ from vkgateway.programs.binaries.catalogue import (
     unit_of,
     version_args,
 )
-from vkgateway.programs.binaries.gobuild import build, elapsed
+from vkgateway.programs.binaries.gobuild import Build, elapsed
 from vkgateway.programs.binaries.golang import find_go
 from vkgateway.programs.binaries.release import Downloader, NoReleaseError
 from vkgateway.programs.binaries.run import told_version
+from vkgateway.programs.binaries.turns import Turns, together
 
 _TOLD = re.compile(r"\bv?(\d+\.\d+\.\d+(?:-(?:alpha|beta|rc)\.?\d+)?)")
 
@@ -154,37 +155,29 @@ class Resolver:
 
     async def _fetch_all(self, units: Iterable[Unit]) -> dict[str, Path]:
         """Every program of the units, some side by side, the longest work first; the first failure ends the rest."""
-        lanes = asyncio.Semaphore(_BUILDS_AT_ONCE)
+        ordered = sorted(units, key=lambda unit: (-unit.seconds, unit.name))
+        turns = Turns(ordered, at_once=_BUILDS_AT_ONCE)
+        fetched = await together(*(self._fetch(unit, turns) for unit in ordered))
+        return {program: path for found in fetched for program, path in found.items()}
 
-        async def fetch(unit: Unit) -> dict[str, Path]:
-            async with lanes:
-                return await self._fetch(unit)
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                ordered = sorted(units, key=lambda unit: (-unit.seconds, unit.name))
-                tasks = [group.create_task(fetch(unit), name=f"fetch-{unit.name}") for unit in ordered]
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        return {program: path for task in tasks for program, path in task.result().items()}
-
-    async def _fetch(self, unit: Unit) -> dict[str, Path]:
+    async def _fetch(self, unit: Unit, turns: Turns) -> dict[str, Path]:
         """Every program of the unit, by download or build, once even if several processes want it."""
         version = self.versions[unit.project]
         try:
             async with self.cache.lock(f"{unit.name}-{version}", report=self._report):
                 if not all(self.cache.has(program, version) for program in unit.packages):
-                    await self._fetch_locked(unit, version)
+                    await self._fetch_locked(unit, version, turns)
         except OSError as error:
             if errors.is_disk_full(error):
                 raise errors.disk_full(self.cache.root) from error
             raise
+        turns.done(unit)
         return {program: self.cache.path(program, version) for program in unit.packages}
 
-    async def _fetch_locked(self, unit: Unit, version: str) -> None:
+    async def _fetch_locked(self, unit: Unit, version: str, turns: Turns) -> None:
         folder = self.cache.building(unit, version)
         try:
-            built, source = await self._download_or_build(unit, version, folder=folder)
+            built, source = await self._download_or_build(unit, version, turns, folder=folder)
             for program, path in built.items():
                 path.chmod(0o755)
                 await self._verify(path, program, version)
@@ -193,26 +186,43 @@ class Resolver:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    async def _download_or_build(self, unit: Unit, version: str, *, folder: Path) -> tuple[dict[str, Path], str]:
+    async def _download_or_build(
+        self, unit: Unit, version: str, turns: Turns, *, folder: Path
+    ) -> tuple[dict[str, Path], str]:
         try:
-            return await self._downloader.fetch(unit, version, folder=folder), "official release"
+            async with turns.downloading():
+                return await self._downloader.fetch(unit, version, folder=folder), "official release"
         except NoReleaseError as why:
             self._report(f"{unit.project} {version}: no official release to be had: {why}; building it")
         go = await find_go(self.cache, report=self._report)
         names = ", ".join(unit.packages)
         about = elapsed(unit.seconds)
-        self._report(f"building {names} {version} with {go.version}; on two cores that takes about {about}")
-        async with self.cache.slot("go-build", slots=_BUILDS_AT_ONCE, report=self._report):
-            built = await build(
-                unit,
-                version,
-                go=go,
-                folder=folder,
-                log=self.cache.log(unit, version),
-                report=self._progress or self._report,
-                tell_every=1.0 if self._progress else 10.0,
-            )
-        return built, f"built with {go.version}"
+        self._report(f"building {names} {version} with {go.version}; alone on two cores that takes about {about}")
+        build = Build(
+            unit,
+            version,
+            go=go,
+            folder=folder,
+            log=self.cache.log(unit, version),
+            report=self._progress or self._report,
+            tell_every=1.0 if self._progress else 10.0,
+        )
+        return await self._build(build, turns), f"built with {go.version}"
+
+    async def _build(self, build: Build, turns: Turns) -> dict[str, Path]:
+        """Build; modules are downloaded while others compile."""
+
+        async def prepare() -> None:
+            async with turns.downloading():
+                await build.prepare()
+
+        await build.describe()
+        await together(prepare(), turns.library(build.library))
+        async with (
+            turns.compiling(build.unit),
+            self.cache.slot("go-build", slots=_BUILDS_AT_ONCE, report=self._report),
+        ):
+            return await build.compile()
 
     async def _verify(self, path: Path, program: str, version: str) -> None:
         if not tells_version(program):
