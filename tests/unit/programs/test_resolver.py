@@ -349,6 +349,14 @@ async def test_what_shares_libraries_is_compiled_after(world: World) -> None:
     assert "exclude example.org/x v1.5.0" in seen
 
 
+async def test_the_longest_begins_first_and_what_waits_for_others_last(world: World) -> None:
+    world.go(build="exit 1")
+    with pytest.raises(errors.BuildError):
+        await world.resolver().resolve("kubelet", "kwok", "etcd", "containerd", "kubectl")
+    asked = [report.partition(" ")[0] for report in world.reports if "building it" in report]
+    assert asked == ["kubernetes", "containerd", "etcd", "kubernetes", "kwok"]
+
+
 async def test_another_release_than_the_default_keeps_its_own_libraries(world: World) -> None:
     world.go(build='printf "#!/bin/sh\necho kwok version 0.7.0\n" > $out/kwok; exit')
     await world.resolver(versions={"kwok": "0.7.0"}).resolve("kwok")

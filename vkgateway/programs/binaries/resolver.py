@@ -154,8 +154,11 @@ class Resolver:
         return False
 
     async def _fetch_all(self, units: Iterable[Unit]) -> dict[str, Path]:
-        """Every program of the units, some side by side, the longest work first; the first failure ends the rest."""
-        ordered = sorted(units, key=lambda unit: (-unit.seconds, unit.name))
+        """Every program of the units, some side by side; the first failure ends the rest.
+
+        The longest work begins first, and what waits for others after all that need not.
+        """
+        ordered = sorted(units, key=lambda unit: (bool(unit.after), -unit.seconds, unit.name))
         turns = Turns(ordered, at_once=_BUILDS_AT_ONCE)
         fetched = await together(*(self._fetch(unit, turns) for unit in ordered))
         return {program: path for found in fetched for program, path in found.items()}
