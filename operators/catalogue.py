@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from operators.programs import TRAINING_OPERATOR, VOLCANO, mpi_operator
+from operators.programs import METRICS_SERVER, TRAINING_OPERATOR, VOLCANO, mpi_operator
 from operators.recipes import LIBRARIES, File, Kit, Recipe, Root
 from vkgateway.programs.binaries.published import Published
 
@@ -125,5 +125,9 @@ KITS: Final[Mapping[str, Kit]] = {
         manifests={name: (VOLCANO, name) for name in ("crds", "crds-jobflow")},
     ),
     "spark": Kit(images=(SPARK,)),
+    "metrics-server": Kit(
+        images=(_operator(METRICS_SERVER, "metrics-server", "metrics-server"),),
+        manifests={"manifests": (METRICS_SERVER, "manifests")},
+    ),
 }
 """Name of the kit, as in `make operator-NAME`, to what it holds."""

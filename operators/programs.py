@@ -56,3 +56,17 @@ TRAINING_OPERATOR: Final = Published(
     "1.8.1",
     {"manifests": "manifests"},
 )
+
+METRICS_SERVER: Final = Published(
+    Unit(
+        name="metrics-server",
+        project="metrics-server",
+        packages={"metrics-server": "sigs.k8s.io/metrics-server/cmd/metrics-server"},
+        modules=("sigs.k8s.io/metrics-server",),
+        variables=("k8s.io/client-go/pkg/version.gitVersion=v{version}",),
+        replacements={},
+        seconds=150,
+    ),
+    "0.7.2",
+    {"manifests/base": "manifests"},
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -11,9 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import Cluster, Platform
-
-collect_ignore = [] if os.environ.get("METRICS_SERVER") else ["test_metrics_server.py"]
-"""What needs a program that is not among those that are fetched here is run by those who have it."""
 
 UP_TIMEOUT = 45 * 60
 """Seconds; the first time on a machine, Kubernetes is built."""

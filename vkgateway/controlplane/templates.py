@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,11 @@ class TenantFacts:
     """Where the tenant's API server may ask the gateway as a webhook; empty where it cannot, or need not."""
     webhooks_ca: str = ""
     """The authority that vouches for that server: PEM, in base64."""
+
+    @property
+    def kubelet_ca(self) -> str:
+        """The authority that vouches for the virtual nodes' kubelet endpoint, which is that server, too: PEM."""
+        return base64.b64decode(self.webhooks_ca).decode()
 
     @property
     def minor(self) -> int:

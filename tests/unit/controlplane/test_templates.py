@@ -40,6 +40,14 @@ def test_a_tenant_is_born_with_the_two_classes_and_the_way_to_its_server() -> No
     assert named["Endpoints", "kubernetes"]["subsets"][0]["addresses"] == [{"ip": "10.0.0.1"}]
 
 
+def test_a_tenant_is_told_the_authority_of_its_nodes_kubelet() -> None:
+    facts = replace(FACTS, webhooks_ca=base64.b64encode(b"-----BEGIN\nQ0E=\n").decode())
+    objects = Templates().load("default").objects(facts)
+    (told,) = [found for found in objects if found["metadata"]["name"] == "vkgateway-kubelet-ca"]
+    assert told["data"] == {"ca.crt": "-----BEGIN\nQ0E=\n"}
+    assert kept([told]) == [told]
+
+
 def gate(version: str, *, webhooks_url: str = "", webhooks_ca: str = "") -> list[dict[str, Any]]:
     """The default template's objects by which pods are born gated in a tenant of that version."""
     template = Templates().load("default")
