@@ -1,5 +1,6 @@
 """Templates are read strictly: what is misspelt or undefined is named, nothing is guessed."""
 
+import base64
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
