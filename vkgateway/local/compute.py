@@ -111,9 +111,12 @@ def _pool(name: str) -> dict[str, Any]:
     return {**pool, "levels": [DOMAIN_LABEL]} if name in MACHINES else pool
 
 
-def own_endpoint(record: PlatformRecord) -> dict[str, Any]:
-    """Return what makes the Service `kubernetes` lead to the API server, which publishes no address itself."""
-    return {
+def own_endpoints(record: PlatformRecord) -> list[dict[str, Any]]:
+    """Return what makes the Service `kubernetes` lead to the API server, which publishes no address itself.
+
+    The old kind stays for programs that still read it; it is not to be mirrored into a second slice.
+    """
+    slice_of_api = {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {
@@ -125,3 +128,14 @@ def own_endpoint(record: PlatformRecord) -> dict[str, Any]:
         "endpoints": [{"addresses": [record.address], "conditions": {"ready": True}}],
         "ports": [{"name": "https", "port": record.ports["compute-api"], "protocol": "TCP"}],
     }
+    endpoints = {
+        "apiVersion": "v1",
+        "kind": "Endpoints",
+        "metadata": {
+            "name": "kubernetes",
+            "namespace": "default",
+            "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"},
+        },
+        "subsets": [{"addresses": [{"ip": record.address}], "ports": slice_of_api["ports"]}],
+    }
+    return [slice_of_api, endpoints]

@@ -198,7 +198,7 @@ class Startup:
             *compute.definitions(),
             *compute.gateway_rights(),
             compute.compute_cluster(pools),
-            compute.own_endpoint(self._record),
+            *compute.own_endpoints(self._record),
         ]
         await apply_objects(self._api, documents, field_manager=FIELD_MANAGER)
         return f"ComputeCluster local with pools {', '.join(pools)}"

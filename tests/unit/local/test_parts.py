@@ -63,9 +63,11 @@ def test_both_definitions_are_shipped() -> None:
 
 
 def test_the_service_kubernetes_leads_to_the_api_server() -> None:
-    endpoint = compute.own_endpoint(RECORD)
-    assert endpoint["endpoints"][0]["addresses"] == ["10.213.4.1"]
-    assert endpoint["ports"][0]["port"] == PORTS["compute-api"]
+    slice_of_api, endpoints = compute.own_endpoints(RECORD)
+    assert slice_of_api["endpoints"][0]["addresses"] == ["10.213.4.1"]
+    assert slice_of_api["ports"][0]["port"] == PORTS["compute-api"]
+    assert endpoints["subsets"] == [{"addresses": [{"ip": "10.213.4.1"}], "ports": slice_of_api["ports"]}]
+    assert endpoints["metadata"]["labels"] == {"endpointslice.kubernetes.io/skip-mirror": "true"}
 
 
 def test_the_gateways_settings_are_read_back_as_they_were(paths: Paths) -> None:
