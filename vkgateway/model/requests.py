@@ -20,8 +20,14 @@ def milli(resources: Mapping[str, Quantity]) -> Milli:
 
 
 def render_milli(resources: Mapping[str, int]) -> str:
-    """A resource list for people: `cpu 500m, nvidia.com/gpu 8`."""
-    return ", ".join(f"{name} {render(Decimal(value) / _THOUSAND)}" for name, value in resources.items())
+    """A resource list for people: `cpu 500m, memory 10Mi, nvidia.com/gpu 8`."""
+    return ", ".join(
+        f"{name} {render(Decimal(value) / _THOUSAND, binary=_in_bytes(name))}" for name, value in resources.items()
+    )
+
+
+def _in_bytes(name: str) -> bool:
+    return name in ("memory", "ephemeral-storage") or name.startswith("hugepages-")
 
 
 def pod_requests(pod: Mapping[str, Any]) -> Milli:
