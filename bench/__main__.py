@@ -13,7 +13,7 @@ import click
 import uvloop
 from rich.console import Console
 
-from bench import burst, cost, decide, gang, light, memory, onboard, reclaim, report, restart, surroundings
+from bench import burst, cost, decide, gang, light, memory, onboard, reclaim, report, restart, streams, surroundings
 from bench.outcome import Result
 from bench.platform import GPU_NODES, platform
 from bench.procfs import stolen_seconds
@@ -27,6 +27,7 @@ from vkgateway.model.errors import VkgatewayError
 
 BENCHMARKS: dict[str, ModuleType] = {
     "decide": decide,
+    "streams": streams,
     "light": light,
     "gang": gang,
     "reclaim": reclaim,
@@ -36,7 +37,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "restart": restart,
     "memory": memory,
 }
-"""In the order of `all`: decide needs no platform, the next three remove their few tenants, those of onboard stay; cost
+"""In the order of `all`: decide needs no platform, the next four remove their few tenants, those of onboard stay; cost
 tells of the bursts before it."""
 
 _ALONE = frozenset({"decide"})
@@ -91,7 +92,9 @@ async def _run_on_platform(names: list[str], settings: Settings) -> None:
     gpu_nodes = GPU_NODES if {"gang", "reclaim"} & set(names) else 1
     with Progress() as progress:
         try:
-            async with platform(settings, nodes=nodes, gpu_nodes=gpu_nodes, report=progress) as ready:
+            async with platform(
+                settings, nodes=nodes, gpu_nodes=gpu_nodes, real="streams" in names, report=progress
+            ) as ready:
                 session = Session(ready, settings, report=progress)
                 for name in names:
                     await _measure(name, session, settings)

@@ -30,6 +30,7 @@ from vkgateway.local.steps import Report
 from vkgateway.model.api import Tenant
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.objects import NodeView
+from vkgateway.programs.binaries.resolver import Resolver
 from vkgateway.programs.supervisor.client import SupervisorClient
 
 POOL: Final = "a100"
@@ -104,8 +105,7 @@ class Platform:
             await self.compute.create(TENANTS, _tenant(name, pools or ({"name": POOL},)))
         await self.until_ready(name)
         seconds = now() - started
-        admin = self.paths.data_dir / "tenants" / name / "admin.kubeconfig"
-        self.tenants[name] = Client.from_kubeconfig(admin, name=f"tenant {name}")
+        self.tenants[name] = Client.from_kubeconfig(self.admin_kubeconfig(name), name=f"tenant {name}")
         return seconds
 
     async def until_ready(self, name: str) -> None:
@@ -150,6 +150,19 @@ class Platform:
     def places(self, count: int) -> list[Place]:
         """The tenants as places for pods: their namespace `default`."""
         return [Place(name, client, "default") for name, client in list(self.tenants.items())[:count]]
+
+    def admin_kubeconfig(self, tenant: str) -> Path:
+        """The kubeconfig of a tenant's admin."""
+        return self.paths.data_dir / "tenants" / tenant / "admin.kubeconfig"
+
+    async def kubectl(self) -> Path:
+        """The program of the platform's own version."""
+        resolver = Resolver(
+            report=self.report.done,
+            program_dirs=self.settings.program_dirs,
+            kubernetes_version=self.record.kubernetes_version,
+        )
+        return (await resolver.resolve("kubectl"))["kubectl"]
 
     # -- processes -------------------------------------------------------------------------------------------------
 
@@ -204,15 +217,17 @@ class Platform:
 
 
 @contextlib.asynccontextmanager
-async def platform(settings: Settings, *, nodes: int, gpu_nodes: int = 1, report: Report) -> AsyncIterator[Platform]:
-    """A platform with so many hollow nodes in its two pools for as long as the block lasts; removed afterwards unless
-    it is to be kept.
+async def platform(
+    settings: Settings, *, nodes: int, gpu_nodes: int = 1, real: bool = False, report: Report
+) -> AsyncIterator[Platform]:
+    """A platform with so many hollow nodes in its two pools for as long as the block lasts, and a real one if asked;
+    removed afterwards unless it is to be kept.
 
     `settings.data_dir` names one to use or make; otherwise it is made in a new folder.
     """
     folder = settings.data_dir or Path(tempfile.mkdtemp(prefix="vkgateway-bench-"))
     options = UpOptions(
-        real_node="no",
+        real_node="yes" if real else "no",
         hollow_nodes={POOL: nodes, GPU_POOL: gpu_nodes},
         durable=False,
         program_dirs=settings.program_dirs,
