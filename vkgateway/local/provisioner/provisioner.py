@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -74,14 +75,14 @@ class Provisioner:
             return True
         found = work(self._claims.items.values(), {name: view for (_, name), view in self._volumes.items.items()})
         acts = [
-            *(self._make(claim) for claim in found.make),
-            *(self._grow(claim, volume) for claim, volume in found.grow),
-            *(self._remove(volume) for volume in found.remove),
+            *(partial(self._make, claim) for claim in found.make),
+            *(partial(self._grow, claim, volume) for claim, volume in found.grow),
+            *(partial(self._remove, volume) for volume in found.remove),
         ]
         well = True
         for act in acts:
             try:
-                await act
+                await act()
             except (errors.ApiError, OSError) as error:
                 log.warning("not done, tried again", error=str(error))
                 well = False
