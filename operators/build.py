@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from operators import archives, layers
@@ -42,11 +42,22 @@ async def image(recipe: Recipe, *, report: Report, cache: Cache) -> Path:
             programs = await _programs((program for program, _ in recipe.programs.values()), report=report, cache=cache)
             report.done(f"making image {recipe.name}")
             folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder) as work:
+            with _workplace(folder / f"{recipe.file_name}.work") as work:
                 found = {path: programs[program.name] / name for path, (program, name) in recipe.programs.items()}
-                stack = await _layers(recipe, found, work=Path(work))
+                stack = await _layers(recipe, found, work=work)
                 await asyncio.to_thread(_write, target, recipe, stack)
     return target
+
+
+@contextlib.contextmanager
+def _workplace(folder: Path) -> Iterator[Path]:
+    """An empty folder for as long as the block lasts; what a build that was killed left there goes, too."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _programs(wanted: Iterable[Published], *, report: Report, cache: Cache) -> dict[str, Path]:

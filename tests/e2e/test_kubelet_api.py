@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -13,9 +14,11 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually, pod
+from vkgateway.kube import kubeconfig
 
 NODE = "real.local"
 PROXY = f"/api/v1/nodes/{NODE}/proxy"
@@ -156,6 +159,25 @@ def test_files_are_copied_both_ways(alpha: Cluster, busy: str, tmp_path: Path) -
     alpha.kubectl("cp", f"default/{busy}:/tmp/file", str(back), timeout=120)
     digests = {hashlib.sha256(file.read_bytes()).digest() for file in (there, back)}
     assert len(digests) == 1
+
+
+@pytest.mark.usefixtures("real")
+def test_a_short_log_comes_whole_over_websockets(alpha: Cluster) -> None:
+    alpha.apply(pod("brief", command="echo all that there is; sleep 3600", **REAL))
+    alpha.wait_pod("brief")
+    eventually(lambda: alpha.kubectl("logs", "brief"), what="the log")
+    connection = kubeconfig.load(alpha.kubeconfig).connection(None)
+    url = f"{connection.server}/api/v1/namespaces/default/pods/brief/log"
+
+    async def read() -> bytes:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(url, ssl=connection.ssl_context() or True, protocols=("binary.k8s.io",)) as socket,
+        ):
+            return b"".join([bytes(message.data) async for message in socket])
+
+    assert [asyncio.run(read()) for _ in range(5)] == [b"all that there is\n"] * 5
+    alpha.kubectl("delete", "pod", "brief", "--wait=false")
 
 
 def test_attach_with_a_terminal(alpha: Cluster, busy: str) -> None:

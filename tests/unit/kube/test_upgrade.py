@@ -264,6 +264,24 @@ async def _pair_with_writer() -> tuple[Wire, asyncio.StreamReader, Callable[[], 
     return await wires.get(), reader, close, writer
 
 
+async def test_the_end_of_a_body_is_a_record_of_its_own() -> None:
+    # What is read of a TLS connection at once is one record.
+    seen: list[bytes] = []
+
+    def talk(peer: ssl.SSLSocket) -> None:
+        while part := peer.recv(65536):
+            seen.append(part)
+
+    authority = Authority.create("real")
+    far, _, close, writer = await _pair_with_writer()
+    with tls_server(authority, talk) as port:
+        near = await dial(Server(f"https://127.0.0.1:{port}", ssl=client_context(ca=authority.cert_pem)))
+        writer.write(b"5\r\nhello\r\n0\r\n\r\n")
+        await close()
+        assert await tunnel(near, far, one_way=True) is Ended.FAR
+    assert seen == [b"5\r\nhello\r\n", b"0\r\n\r\n"]
+
+
 async def test_the_near_end_is_told_apart_from_the_far() -> None:
     near, _, close_near = await _pair()
     far, reader, close_far = await _pair()

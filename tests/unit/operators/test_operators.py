@@ -94,6 +94,9 @@ async def test_a_kit_is_made_once_and_laid_as_often_as_asked(tmp_path: Path, mon
 
     monkeypatch.setattr(published, "provide", provide)
     kit = KITS["mpi-old"]
+    killed = tmp_path / "cache" / "images" / "mpi-operator-0.6.0.tar.work"
+    killed.mkdir(parents=True)
+    (killed / "files.tar").write_text("half of it")
     for _ in range(2):
         await build.lay(kit, tmp_path / "laid", report=Silent(), cache=Cache(tmp_path / "cache"))
         (tmp_path / "laid" / "mpi-operator.yaml").write_text("changed by hand")
