@@ -26,8 +26,9 @@ property() { step property "$BIN/python" -m tests.property.deep "${VKGATEWAY_STO
 
 e2e() {
     step programs "$BIN/python" scripts/programs.py
-    # Two platforms side by side: tests of a kind share one, and mostly wait.
-    step e2e "$BIN/python" -m pytest -v --tb=short --durations=5 -n 2 --dist loadfile tests/e2e
+    # Two platforms side by side: tests of a kind share one, and mostly wait. Not the files with many tests first: the
+    # longest tests stand in the files with the fewest.
+    step e2e "$BIN/python" -m pytest -v --tb=short --durations=15 -n 2 --dist loadfile --no-loadscope-reorder tests/e2e
 }
 
 operators() {
