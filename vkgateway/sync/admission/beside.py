@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import msgspec
 import structlog
 
 from vkgateway.kube import errors
+from vkgateway.kube.apply import Discovery
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import Resource
@@ -40,14 +42,6 @@ class _Group(msgspec.Struct, rename="camel"):
         )
 
 
-class _Kept(msgspec.Struct):
-    name: str = ""
-
-
-class _Listed(msgspec.Struct):
-    resources: list[_Kept] = []
-
-
 class WholeView(msgspec.Struct):
     """An object with everything that is in it."""
 
@@ -67,6 +61,7 @@ class Beside:
     def __init__(self, tenant: str, client: Client, *, changed: Callable[[Reference], None]) -> None:
         self._tenant = tenant
         self._client = client
+        self._discovery = Discovery(client)
         self._changed = changed
         self._watches: dict[_Kind, Reflector[WholeView]] = {}
         self._wanted: dict[_Kind, Reference] = {}
@@ -119,9 +114,8 @@ class Beside:
         try:
             group = msgspec.json.decode(await self._client.request("GET", f"/apis/{reference.group}"), type=_Group)
             for version in group.liked():
-                listed = msgspec.json.decode(await self._client.request("GET", f"/apis/{version}"), type=_Listed)
-                if any(each.name == reference.plural for each in listed.resources):
-                    return Resource(f"apis/{version}", reference.plural, reference.kind)
+                with contextlib.suppress(errors.NotFound):
+                    return await self._discovery.resource(version, reference.kind)
             why = f"no version of {reference.group} has it"
         except (errors.ApiError, msgspec.DecodeError) as error:
             why = str(error)
