@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -25,13 +26,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.e2e)
 
 
-@pytest.fixture(scope="session")
-def platform() -> Iterator[Platform]:
-    """A platform that is up, with a real node where the machine can carry one."""
+@contextlib.contextmanager
+def brought_up(*options: str) -> Iterator[Platform]:
+    """A platform that is up for as long as the block lasts; nothing of it is left."""
     # Not pytest's own folder: sockets need short paths.
     made = Platform(Path(tempfile.mkdtemp(prefix="vkg-")))
     try:
-        made.vkgateway("up", timeout=UP_TIMEOUT)
+        made.vkgateway("up", *options, timeout=UP_TIMEOUT)
         made.kubectl_path = made.vkgateway("binaries", "path", "kubectl").strip()
         made.real = made.compute.find("node", "real-0") is not None
         yield made
@@ -39,6 +40,13 @@ def platform() -> Iterator[Platform]:
         down = made.try_vkgateway("down", "--purge", timeout=DOWN_TIMEOUT)
         shutil.rmtree(made.data_dir, ignore_errors=True)
         assert down.code == 0, str(down)
+
+
+@pytest.fixture(scope="session")
+def platform() -> Iterator[Platform]:
+    """A platform that is up, with a real node where the machine can carry one."""
+    with brought_up() as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.e2e.cluster import BUSYBOX, Cluster, Document, Platform, eventually
-from tests.e2e.conftest import DOWN_TIMEOUT, UP_TIMEOUT
+from tests.e2e.conftest import brought_up
 from vkgateway.local import gateway_process
 from vkgateway.model.names import API_VERSION, GANG_ANNOTATION, GANG_MIN_ANNOTATION
 from vkgateway.programs.supervisor.client import SupervisorClient
@@ -27,18 +24,12 @@ NODES, GPUS = 2, 8
 @pytest.fixture(scope="module")
 def berlin(platform: Platform) -> Iterator[Platform]:
     """A second compute cluster: another platform's, without its gateway, attached with the rights of a gateway."""
-    other = Platform(Path(tempfile.mkdtemp(prefix="vkg-")), kubectl_path=platform.kubectl_path)
-    try:
-        other.vkgateway("up", "--real-node", "no", timeout=UP_TIMEOUT)
+    with brought_up("--real-node", "no") as other:
         asyncio.run(SupervisorClient.for_data_dir(other.data_dir).remove(gateway_process.NAME))
         _attach(platform, other)
         yield other
         platform.compute.kubectl("delete", "computecluster", "berlin", timeout=120)
         platform.compute.kubectl("delete", "secret", "berlin", "-n", SYSTEM)
-    finally:
-        down = other.try_vkgateway("down", "--purge", timeout=DOWN_TIMEOUT)
-        shutil.rmtree(other.data_dir, ignore_errors=True)
-        assert down.code == 0, str(down)
 
 
 def _attach(platform: Platform, other: Platform) -> None:
