@@ -12,16 +12,13 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-import msgspec
-
 from bench.echo import Door, Echo, forwarded, turns
 from bench.outcome import Cell, Outcome, Target
 from bench.platform import Platform
 from bench.procfs import memory_mib
 from bench.session import Session
 from bench.timeline import now
-from bench.watching import SeenPod
-from vkgateway.kube import errors
+from bench.watching import decode
 from vkgateway.kube.resources import PODS
 from vkgateway.model.errors import UnavailableError
 
@@ -42,8 +39,6 @@ _COMMANDS: Final[Mapping[str, dict[str, object]]] = {
     "attach": {"stdin": "true", "stdout": "true", "container": "echo"},
 }
 """What sends everything back, by the name of the subresource."""
-
-_decode = msgspec.json.Decoder(SeenPod).decode
 
 
 async def run(session: Session) -> Outcome:
@@ -82,9 +77,8 @@ def _pod() -> dict[str, object]:
 async def _until_ready(platform: Platform, tenant: str) -> None:
     deadline = now() + _READY_WITHIN
     while now() < deadline:
-        with contextlib.suppress(errors.NotFound):
-            if _decode(await platform.tenants[tenant].get(PODS, _POD, namespace="default")).ready:
-                return
+        if decode(await platform.tenants[tenant].get(PODS, _POD, namespace="default")).ready:
+            return
         await asyncio.sleep(0.2)
     raise UnavailableError(f"the pod of tenant {tenant} is not ready after {_READY_WITHIN:.0f} s")
 

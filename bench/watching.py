@@ -50,7 +50,7 @@ class SeenPod(msgspec.Struct, gc=False):
         return any(entry.type == "Ready" and entry.status == "True" for entry in self.status.conditions)
 
 
-_decode = msgspec.json.Decoder(SeenPod).decode
+decode = msgspec.json.Decoder(SeenPod).decode
 
 Where = Callable[[SeenPod], str | None]
 """Names the place of a pod; None where it is no concern of the run."""
@@ -102,7 +102,7 @@ def _take(line: bytes, place: Where, timeline: Timeline, when: float) -> str:
     kind, body = split_event(line)
     if kind == "ERROR":
         raise UnavailableError(f"a watch of the load cannot be resumed: {body[:200]!r}")
-    pod = _decode(body)
+    pod = decode(body)
     version, where = pod.metadata.resource_version, place(pod)
     if kind == "BOOKMARK" or where is None:
         return version
