@@ -24,8 +24,8 @@ TENANTS = {
 NAMESPACE = "demo"
 REAL = "real"
 POOL = "a100"
-LENT, GANG = 8, 2
-"""Pods of `lend` that run when the pool is full (2 GPUs each), and pods of `gang` (4 each)."""
+LENT, GANG = 16, 2
+"""Pods of `lend` (a GPU each, so that no hole is too small for one), and pods of `gang` (4 GPUs each)."""
 DEADLINE = "vkgateway\\.io/eviction-deadline"
 NOTICE_COLUMNS = f"custom-columns=POD:.metadata.name,PHASE:.status.phase,GOES AT:.metadata.annotations.{DEADLINE}"
 REASON_COLUMNS = "custom-columns=POD:.metadata.name,PHASE:.status.phase,REASON:.status.reason"
@@ -99,6 +99,7 @@ def main() -> int:
         demonstrate(home=options.kubeconfigs.absolute())
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
+        show_state()
         print("      `vkgateway status` tells how the platform is; the demo may be repeated.", file=sys.stderr)
         return error.code
     except KeyboardInterrupt:
@@ -252,6 +253,12 @@ def wait_for(look: Callable[[], bool], *, what: str) -> None:
         if time.monotonic() > deadline:
             raise DemoError(f"{what}, after {RECLAIM_SECONDS:.0f} s")
         time.sleep(0.2)
+
+
+def show_state() -> None:
+    """What stands where and what waits, for whoever has to find out why a step failed."""
+    for command in (("status",), ("top",), ("queue",)):
+        subprocess.run(argv(("vkgateway", *command)), stdout=sys.stderr, stdin=subprocess.DEVNULL, check=False)
 
 
 def tell(began: float, what: str) -> None:
