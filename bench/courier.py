@@ -76,7 +76,9 @@ async def by_courier(platform: Platform, *, pods: int, tenants: int, token: bool
     ):
         workers = [group.create_task(courier.work()) for _ in range(IN_FLIGHT)]
         await warm_up(above, kind, timeline=courier.above)
-        courier.below.drop([(place.name, "warm-up") for place in below])
+        left = [(place.name, "warm-up") for place in below]
+        await courier.below.until("gone", left)  # or its last events would count anew
+        courier.below.drop(left)
         flow = await burst(above, pods, kind, timeline=courier.above, platform=platform)
         for worker in workers:
             worker.cancel()

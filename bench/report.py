@@ -18,8 +18,10 @@ _HEAD: Final = """# Benchmarks
 Everything runs on one machine: load, tenants' control planes, compute cluster, etcd (without fsync) and gateway share
 its cores. So figures are to be read beside the baselines of the same run, not beside those of other machines. `make
 bench` takes them all anew, `make bench-NAME` one of them; `benchmarks.json` beside this page holds the same figures.
-This page is written by `python -m bench`: nothing in it is entered by hand.
+This page is written by `python -m bench`, but for what stands under "By hand".
 """
+_HAND_BEGIN: Final = "<!-- by hand: begin -->"
+_HAND_END: Final = "<!-- by hand: end -->"
 
 
 def show(result: Result, *, console: Console) -> None:
@@ -45,7 +47,8 @@ def save(result: Result, *, docs: Path = DOCS) -> None:
     results[result.name] = result
     docs.mkdir(exist_ok=True)
     file.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
-    (docs / "benchmarks.md").write_text(page(results))
+    file = docs / "benchmarks.md"
+    file.write_text(page(results, by_hand=_by_hand(file)))
 
 
 def load(file: Path) -> dict[str, Result]:
@@ -56,9 +59,18 @@ def load(file: Path) -> dict[str, Result]:
         return {}
 
 
-def page(results: dict[str, Result]) -> str:
-    """The page, as Markdown."""
-    return "\n".join([_HEAD, *(_section(results[name]) for name in sorted(results))])
+def page(results: dict[str, Result], *, by_hand: str = "") -> str:
+    """The page, as Markdown, with the text that was entered by hand."""
+    entered = f"{_HAND_BEGIN}\n## By hand\n\n{by_hand}\n\n{_HAND_END}\n"
+    return "\n".join([_HEAD, *([entered] if by_hand else ()), *(_section(results[name]) for name in sorted(results))])
+
+
+def _by_hand(page: Path) -> str:
+    """What stands between the marks of the page that is written anew, without its heading."""
+    if not page.exists():
+        return ""
+    _, _, rest = page.read_text().partition(_HAND_BEGIN)
+    return rest.partition(_HAND_END)[0].strip().removeprefix("## By hand").strip()
 
 
 def _section(result: Result) -> str:

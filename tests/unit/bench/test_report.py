@@ -72,3 +72,12 @@ def test_what_the_host_withheld_is_told_where_it_is_known(tmp_path: Path) -> Non
     known.machine.stolen = 0.25
     report.save(known, docs=tmp_path)
     assert "began, 25 % of the cores withheld by the host meanwhile." in (tmp_path / "benchmarks.md").read_text()
+
+
+def test_what_was_entered_by_hand_stays(tmp_path: Path) -> None:
+    report.save(result("light"), docs=tmp_path)
+    page = tmp_path / "benchmarks.md"
+    page.write_text(report.page(report.load(tmp_path / "benchmarks.json"), by_hand="Seen on the train."))
+    report.save(result("burst"), docs=tmp_path)
+    report.save(result("light"), docs=tmp_path)
+    assert page.read_text().count("## By hand\n\nSeen on the train.\n") == 1
