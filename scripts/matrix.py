@@ -63,7 +63,8 @@ def run(compute: str, tenants: str) -> Seen:
     REPORTS.mkdir(parents=True, exist_ok=True)
     report = REPORTS / f"{compute}-{tenants}.xml"
     env = os.environ | {"VKGATEWAY_TEST_COMPUTE_VERSION": compute, "VKGATEWAY_TEST_TENANT_VERSION": tenants}
-    argv = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-n", "2", "--dist", "loadfile", f"--junitxml={report}"]
+    argv = [sys.executable, "-m", "pytest", "-q", "--tb=short", f"--junitxml={report}"]
+    argv += ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
     started = time.monotonic()
     subprocess.run([*argv, *os.environ.get("VKGATEWAY_MATRIX_TESTS", TESTS).split()], cwd=ROOT, env=env, check=False)
     return Seen.read(compute, tenants, report, (time.monotonic() - started) / 60)

@@ -51,6 +51,7 @@ class Fault:
     reason: str = ""
     retry_after: float | None = None
     gate: asyncio.Event | None = None
+    message: str = "a fault that the test asked for"
     hits: int = field(default=0, init=False)
 
     def fits(self, request: web.Request) -> bool:
@@ -213,7 +214,7 @@ class FakeApiServer:
         if fault.status == 0:
             assert request.transport is not None
             request.transport.abort()
-        answer = _status(Refusal(fault.status or 500, fault.reason, "a fault that the test asked for"))
+        answer = _status(Refusal(fault.status or 500, fault.reason, fault.message))
         if fault.retry_after is not None:
             answer.headers["Retry-After"] = f"{fault.retry_after:g}"
         return answer

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -15,6 +16,8 @@ from vkgateway.translate.governed import CORDONED
 
 _BY_CONDITION = "node.kubernetes.io/"
 _TIMES = frozenset(("lastHeartbeatTime", "lastTransitionTime"))
+_UNDECLARED: Final = re.compile(r"\.status\.(\w+)[^\n]*?: field not declared in schema")
+"""How server-side apply refuses a field that the server's release does not have yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,17 @@ def writes(wanted: Mapping[str, Any], current: Mapping[str, Any] | None, *, now:
     status["conditions"] = conditions(status.get("conditions", ()), _conditions(current), now=now)
     main = {**identity, "metadata": metadata, "spec": wanted.get("spec", {})}
     return Writes(main, {**identity, "metadata": {"name": metadata["name"]}, "status": status})
+
+
+def undeclared(refusal: str) -> frozenset[str]:
+    """The fields of the status that an API server says it does not know; elsewhere it would leave them out itself."""
+    return frozenset(_UNDECLARED.findall(refusal))
+
+
+def without(node: Mapping[str, Any], fields: Collection[str]) -> Object:
+    """The Node without these fields of its status."""
+    status = node.get("status", {})
+    return {**node, "status": {key: value for key, value in status.items() if key not in fields}}
 
 
 def reach(node: Mapping[str, Any]) -> tuple[dict[str, str], tuple[Taint, ...]]:

@@ -93,6 +93,8 @@ class VirtualNode:
         self._wanted: Object = {}
         self._seen: Object = {}
         """The server's view of `_wanted` after it was last written."""
+        self._unknown: frozenset[str] = frozenset()
+        """Fields of the status that the tenant's Kubernetes is too old for."""
         self._reported = float("-inf")
         self._reflector = Reflector(
             client, NODES, decode=_decode, on_change=self._changed, field_selector=f"metadata.name={name}"
@@ -136,6 +138,10 @@ class VirtualNode:
                 await self._reconcile()
                 failures = 0
             except errors.ApiError as error:
+                if unknown := nodeobject.undeclared(error.message) - self._unknown:
+                    _log.info("the tenant's API server does not know all fields", node=self.name, left_out=unknown)
+                    self._unknown |= unknown
+                    continue
                 failures += 1
                 _log.warning("virtual node not written", node=self.name, error=error.message)
                 await self._sleep(self._backoff.delay(failures, at_least=error.retry_after))
@@ -153,7 +159,7 @@ class VirtualNode:
 
     async def _reconcile(self) -> None:
         held = self._reflector.items.get(("", self.name))
-        wanted = nodeobject.timeless(self._build())
+        wanted = nodeobject.without(nodeobject.timeless(self._build()), self._unknown)
         if held is not None and not self._due(wanted, held):
             return
         current = held.body if held is not None else None

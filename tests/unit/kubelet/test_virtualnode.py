@@ -28,6 +28,7 @@ class World:
         self.cpu = "8"
         self.ready = "True"
         self.builds = 0
+        self.status: dict[str, Any] = {}
 
     def build(self) -> dict[str, Any]:
         self.builds += 1
@@ -36,7 +37,7 @@ class World:
         return {
             "metadata": {"name": NAME, "labels": {"type": "virtual-kubelet"}},
             "spec": {},
-            "status": {"capacity": {"cpu": self.cpu}, "conditions": [ready]},
+            "status": {"capacity": {"cpu": self.cpu}, "conditions": [ready], **self.status},
         }
 
     def built_since(self, builds: int) -> bool:
@@ -152,6 +153,22 @@ async def test_a_tenant_that_fails_for_a_while_is_retried(world: World) -> None:
     async with running(world) as node:
         await world.until(lambda: node.registered)
         await world.until(lambda: world.server.store.find(LEASES, NAME, "kube-node-lease"))
+
+
+async def test_what_an_older_api_server_does_not_know_is_left_out(world: World) -> None:
+    refusal = (
+        "failed to create typed patch object (/a100.local; /v1, Kind=Node): errors:\n"
+        "  .status.declaredFeatures: field not declared in schema\n"
+        '  .status.runtimeHandlers[name="runc"].features.userNamespaces: field not declared in schema'
+    )
+    world.status |= {"declaredFeatures": ["A"], "runtimeHandlers": [{"name": "runc"}], "features": {"b": True}}
+    world.server.fail("PATCH", "/status", status=500).message = refusal
+    async with running(world, backoff=Backoff(base=3600, cap=3600)) as node:
+        await world.until(lambda: node.registered)
+        status = (world.stored() or {})["status"]
+    assert status["capacity"] == {"cpu": "8"}
+    assert status["features"] == {"b": True}
+    assert not {"declaredFeatures", "runtimeHandlers"} & status.keys()
 
 
 async def test_remove_takes_node_and_lease_and_may_be_repeated(world: World) -> None:
