@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.flows import Flow
 from bench.outcome import Cell, Outcome, Target
-from bench.session import Session
+from bench.session import Session, System
 
 TITLE: Final = "CPU for a pod, and memory of the gateway, in a burst through it"
-COLUMNS: Final = ["pods", "token", "process", "CPU to Ready, ms a pod", "CPU for the whole life, ms a pod"]
+COLUMNS: Final = ["pods", "token", "system", "process", "CPU to Ready, ms a pod", "CPU for the whole life, ms a pod"]
+_BESIDE: Final[tuple[System, ...]] = ("courier", "floor")
+"""What the same pods cost by other ways, where a burst of the same run tells."""
 _LIFE_MS: Final = 4.0
 _PEAK_MIB: Final = 250.0
 
@@ -24,7 +25,7 @@ async def run(session: Session) -> Outcome:
         for token in (False, True):
             flow = await session.flow("gateway", pods=pods, token=token)
             words = f"{pods} pods {'with' if token else 'without'} token"
-            rows += _rows(flow, pods=pods, token=token)
+            rows += _rows(session, pods=pods, token=token)
             life = round(flow.cpu_ms("gateway")[1], 2)
             targets += [
                 Target(what=f"gateway CPU for a pod's life, {words}", seen=life, limit=_LIFE_MS, unit="ms"),
@@ -38,9 +39,12 @@ async def run(session: Session) -> Outcome:
     return Outcome(columns=COLUMNS, rows=rows, targets=targets, notes=notes)
 
 
-def _rows(flow: Flow, *, pods: int, token: bool) -> list[list[Cell]]:
-    processes = sorted(flow.cpu_ready, key=lambda name: -flow.cpu_ms(name)[1])
-    return [
-        [pods, "yes" if token else "no", name, round(flow.cpu_ms(name)[0], 2), round(flow.cpu_ms(name)[1], 2)]
-        for name in processes
-    ]
+def _rows(session: Session, *, pods: int, token: bool) -> list[list[Cell]]:
+    rows: list[list[Cell]] = []
+    for system in ("gateway", *_BESIDE):
+        if (flow := session.taken(system, pods=pods, token=token)) is None:
+            continue
+        costs = {process: flow.cpu_ms(process) for process in flow.cpu_ready}
+        for process, (ready, life) in sorted(costs.items(), key=lambda entry: -entry[1][1]):
+            rows.append([pods, "yes" if token else "no", system, process, round(ready, 2), round(life, 2)])
+    return rows

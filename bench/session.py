@@ -44,6 +44,10 @@ class Session:
             self.report.done(f"{words}: {flow.throughput:.0f} pods/s, p99 {flow.ready_p99:.2f} s")
         return self._flows[key]
 
+    def taken(self, system: System, *, pods: int, token: bool) -> Flow | None:
+        """That burst, if this session has run it."""
+        return self._flows.get((system, pods, token))
+
     async def tenants(self, count: int | None = None) -> list[str]:
         """Have so many tenants (all, unless told) ready for pods; returns the names of those that were made for it."""
         count = self.settings.tenants if count is None else count
