@@ -54,7 +54,9 @@ class Seen:
     def row(self) -> str:
         """A line of the page's table."""
         failed = ", ".join(f"`{name}`" for name in self.failed) or "none"
-        return f"| {self.compute} | {self.tenants} | {self.passed} | {self.skipped} | {failed} | {self.minutes:.0f} |"
+        today = datetime.now(UTC).date().isoformat()
+        cells = [self.compute, self.tenants, self.passed, self.skipped, failed, f"{self.minutes:.0f}", today]
+        return f"| {' | '.join(map(str, cells))} |"
 
 
 def run(compute: str, tenants: str) -> Seen:
@@ -70,18 +72,19 @@ def run(compute: str, tenants: str) -> Seen:
     return Seen.read(compute, tenants, report, (time.monotonic() - started) / 60)
 
 
-def write(found: list[Seen]) -> None:
-    """Put the table into the page, between its marks."""
-    page = PAGE.read_text()
-    head, _, rest = page.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    today = datetime.now(UTC).date().isoformat()
+def write(seen: Seen) -> None:
+    """Put a row into the page's table, between its marks; those of other pairs stay."""
+    head, _, rest = PAGE.read_text().partition(BEGIN)
+    before, _, tail = rest.partition(END)
+    rows = {tuple(cell.strip() for cell in line.split("|")[1:3]): line for line in before.splitlines() if "| " in line}
+    rows = {pair: line for pair, line in rows.items() if pair[0][:1].isdigit()}
+    rows[seen.compute, seen.tenants] = seen.row()
     table = [
-        f"Seen on {today}, {os.cpu_count()} cores, with `make test-matrix`:",
+        f"Seen with `make test-matrix` on {os.cpu_count()} cores:",
         "",
-        "| compute cluster | tenants | passed | skipped | failed | minutes |",
-        "|---|---|---|---|---|---|",
-        *(seen.row() for seen in found),
+        "| compute cluster | tenants | passed | skipped | failed | minutes | on |",
+        "|---|---|---|---|---|---|---|",
+        *(rows[pair] for pair in sorted(rows, reverse=True)),
     ]
     PAGE.write_text("\n".join([f"{head}{BEGIN}", *table, f"{END}{tail}"]))
 
@@ -92,8 +95,10 @@ def main() -> int:
     if any(len(pair) != 2 for pair in asked):
         print("matrix.py: a pair is COMPUTE/TENANTS, such as 1.36.3/1.30.14", file=sys.stderr)
         return 2
-    found = [run(compute, tenants) for compute, tenants in asked]
-    write(found)
+    found = []
+    for compute, tenants in asked:
+        found.append(run(compute, tenants))
+        write(found[-1])
     for seen in found:
         print(seen.row())
     return 1 if any(seen.failed for seen in found) else 0

@@ -51,7 +51,11 @@ def run(*argv: str, stdin: str | None = None, timeout: float = 120, env: dict[st
 
 def version_for(args: tuple[str, ...]) -> tuple[str, ...]:
     """The option that gives a command the Kubernetes that is tested, where it takes one and was given none."""
-    version = {("up",): COMPUTE_VERSION, ("tenant", "create"): TENANT_VERSION}
+    version = {
+        ("up",): COMPUTE_VERSION,
+        ("tenant", "create"): TENANT_VERSION,
+        ("conformance", "prepare"): TENANT_VERSION,
+    }
     wanted = next((found for words, found in version.items() if args[: len(words)] == words), "")
     return ("--kubernetes-version", wanted) if wanted and "--kubernetes-version" not in args else ()
 

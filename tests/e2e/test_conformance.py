@@ -29,7 +29,9 @@ def tenant(platform: Platform) -> str:
 def test_a_tenant_passes_the_subset(platform: Platform, tenant: str) -> None:
     platform.vkgateway("conformance", "prepare", timeout=READY_SECONDS)
     ran = platform.try_vkgateway("conformance", "run", tenant, "--subset", "--workers", "6", timeout=SECONDS)
-    record = json.loads((platform.data_dir / "conformance" / "tenants" / tenant / "outcomes.json").read_text())
+    outcomes = platform.data_dir / "conformance" / "tenants" / tenant / "outcomes.json"
+    assert outcomes.exists(), str(ran)
+    record = json.loads(outcomes.read_text())
     wrong = {name: one.get("message", "") for name, one in record["outcomes"].items() if one["state"] != "passed"}
     assert wrong == {}, str(ran)
     assert record["outcomes"].keys() == subset()

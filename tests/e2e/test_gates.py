@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod
+from tests.e2e.cluster import TENANT_VERSION, Cluster, Document, Platform, eventually, pod
+from vkgateway.controlplane.plane import POLICIES_SINCE
 from vkgateway.controlplane.templates import Templates, TenantFacts
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 from vkgateway.model.names import ADMISSION_GATE
@@ -17,11 +19,13 @@ POLICY = "vkgateway-admission"
 FACTS = TenantFacts(
     name="gates",
     template="default",
-    kubernetes_version=DEFAULT_KUBERNETES_VERSION,
+    kubernetes_version=TENANT_VERSION or DEFAULT_KUBERNETES_VERSION,
     address="127.0.0.1",
     port=1,
     cluster_domain="cluster.local",
 )
+BY_POLICY = FACTS.minor >= POLICIES_SINCE
+"""Whether the API server gates pods itself; one that is older asks the gateway, as a webhook."""
 MORE_THAN_THERE_IS = 999
 """GPUs for which no pod will ever be admitted, so that its gate stays to be looked at."""
 
@@ -36,8 +40,13 @@ def gated(platform: Platform) -> Iterator[Cluster]:
     platform.vkgateway("tenant", "delete", "gates", "--yes")
 
 
-def gate_objects() -> list[Document]:
-    return [found for found in Templates().load("default").objects(FACTS) if found["metadata"]["name"] == POLICY]
+def gate_objects(cluster: Cluster) -> list[Document]:
+    """What the tenant was born with to gate its pods."""
+    facts = FACTS
+    if not BY_POLICY:
+        asked = cluster.get("mutatingwebhookconfiguration", POLICY)["webhooks"][0]["clientConfig"]
+        facts = replace(facts, webhooks_url=asked["url"].removesuffix("/admission/gate"), webhooks_ca=asked["caBundle"])
+    return [found for found in Templates().load("default").objects(facts) if found["metadata"]["name"] == POLICY]
 
 
 def asking(**resources: dict[str, str]) -> dict[str, Any]:
@@ -138,8 +147,11 @@ def test_pods_that_controllers_make_are_gated_too(gated: Cluster, kind: str, spe
 
 
 def test_the_server_fills_nothing_in_so_that_looking_writes_nothing(gated: Cluster) -> None:
-    for wanted in gate_objects():
-        assert gated.get(wanted["kind"], POLICY)["spec"] == wanted["spec"]
+    part = "spec" if BY_POLICY else "webhooks"
+    objects = gate_objects(gated)
+    assert len(objects) == (2 if BY_POLICY else 1)
+    for wanted in objects:
+        assert gated.get(wanted["kind"], POLICY)[part] == wanted[part]
 
 
 def test_a_gated_pod_cannot_be_bound_by_hand(gated: Cluster) -> None:
@@ -155,13 +167,21 @@ def test_a_gated_pod_cannot_be_bound_by_hand(gated: Cluster) -> None:
     gated.kubectl("delete", "pod", "waits", "--wait")
 
 
-def test_a_policy_that_was_deleted_or_changed_comes_back(platform: Platform, gated: Cluster) -> None:
+def spoil(gated: Cluster) -> None:
+    """Delete or change what gates the pods."""
+    if not BY_POLICY:
+        gated.kubectl("delete", "mutatingwebhookconfiguration", POLICY)
+        return
     gated.kubectl("delete", "mutatingadmissionpolicybinding", POLICY)
     never = {"spec": {"matchConditions": [{"name": "never", "expression": "false"}]}}
     gated.kubectl("patch", "mutatingadmissionpolicy", POLICY, "--type=merge", "-p", json.dumps(never))
+
+
+def test_a_gate_that_was_deleted_or_changed_comes_back(platform: Platform, gated: Cluster) -> None:
+    spoil(gated)
     eventually(lambda: gates_of_new(gated, asking(limits=GPU)) == [], what="pods without a gate")
 
     names = {"spec": {"apiServer": {"subjectAltNames": ["gates.example.org"]}}}  # has the control plane gone through
     platform.compute.kubectl("patch", "tenant", "gates", "--type=merge", "-p", json.dumps(names))
 
-    eventually(lambda: gates_of_new(gated, asking(limits=GPU)) == [ADMISSION_GATE], what="the policy is back")
+    eventually(lambda: gates_of_new(gated, asking(limits=GPU)) == [ADMISSION_GATE], what="the gate is back")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import Cluster, Platform, eventually, pod, run
+from tests.e2e.cluster import TENANT_VERSION, Cluster, Platform, eventually, pod, run
 
 GONE_WITHIN = 120.0
 
@@ -21,7 +21,9 @@ def tenant(name: str, **spec: object) -> dict[str, object]:
 
 
 def test_a_tenant_applied_with_kubectl_is_as_one_made_by_the_command(platform: Platform) -> None:
-    platform.compute.apply(tenant("applied", pools=[{"name": "a100", "guarantee": {"nvidia.com/gpu": "2"}}]))
+    version = {"kubernetesVersion": TENANT_VERSION} if TENANT_VERSION else {}
+    pools = [{"name": "a100", "guarantee": {"nvidia.com/gpu": "2"}}]
+    platform.compute.apply(tenant("applied", pools=pools, **version))
     platform.compute.kubectl("wait", "tenant/applied", "--for=condition=Ready", "--timeout=60s", timeout=70)
     platform.vkgateway("tenant", "create", "typed", "--pool", "a100:guarantee=nvidia.com/gpu=2")
 
