@@ -18,7 +18,7 @@ from vkgateway.gateway.config import Arbiter
 from vkgateway.gateway.decisionlog import DecisionLog
 from vkgateway.gateway.usagelog import Usage, UsageLog
 from vkgateway.sync.admission.verdicts import PREEMPTED, Ran
-from vkgateway.sync.compute import Key
+from vkgateway.sync.compute.ownership import Key
 from vkgateway.translate.governed import is_extended
 
 _SHORTEST: Final = 60.0

@@ -11,7 +11,7 @@ from vkgateway.gateway.compute import ComputeController
 from vkgateway.kube import errors
 from vkgateway.model.api import Tenant, TenantSpec
 from vkgateway.model.errors import UnavailableError
-from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.teardown import remove_tenant
 
 log = structlog.get_logger(__name__)

@@ -36,7 +36,7 @@ from vkgateway.kube.resources import COMPUTE_CLUSTERS
 from vkgateway.model.api import ComputeCluster, ComputeClusterStatus
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.names import GROUP
-from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.ownrange import look_at_ranges
 
 log = structlog.get_logger(__name__)
@@ -136,7 +136,7 @@ class ComputeController:
         link = attached.link if attached is not None else None
         if pool is None or link is None or not (link.nodes.complete and link.strangers.complete):
             return None
-        return pool_facts(key, link.pool_nodes(pool.node_selector), link.strangers.items.values())
+        return pool_facts(key, link.nodes.pool(pool.node_selector), link.strangers.items.values())
 
     def standing(self, key: PoolKey) -> list[Held]:
         """The pods that run inside guarantees in a pool, as far as they are known."""
@@ -203,7 +203,7 @@ class ComputeController:
             return passed("Connected", f"connected to {link.client.server}")
         if self._is_recent(attached):
             return waiting("Connecting", f"connecting to {link.client.server}")
-        return failing("Unreachable", link.why_unreachable)
+        return failing("Unreachable", link.reachability.why)
 
     async def _failed(self, name: str, error: Exception) -> None:
         found = self.cluster(name)
@@ -310,7 +310,7 @@ class ComputeController:
                 self._status(found).pools,
             )
         pools = tuple(
-            pool_status(pool, link.pool_nodes(pool.node_selector), guaranteed=self.guaranteed(link.name, pool.name))
+            pool_status(pool, link.nodes.pool(pool.node_selector), guaranteed=self.guaranteed(link.name, pool.name))
             for pool in found.spec.pools
         )
         usable = sum(pool.usable_nodes for pool in pools)

@@ -11,7 +11,7 @@ from vkgateway.kubelet.routes import metrics_path
 from vkgateway.model.api import Pool, TenantPool
 from vkgateway.model.objects import Object
 from vkgateway.model.quantity import Quantity, least
-from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.translate import nodes as translation
 from vkgateway.translate.context import PoolContext
 from vkgateway.translate.poolnodes import PoolNodes
@@ -45,7 +45,7 @@ class NodeSource:
 
     def members(self) -> PoolNodes:
         """Return the pool's compute nodes as seen last."""
-        return self.link.pool_nodes(self.pool.node_selector)
+        return self.link.nodes.pool(self.pool.node_selector)
 
     def context(self) -> PoolContext:
         """Return the pool as translation needs it."""

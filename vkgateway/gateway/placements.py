@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vkgateway.kubelet.target import PlacedPod, PodTarget
-from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 
 
@@ -14,7 +15,7 @@ def pod_target(tenant: str, view: TenantPodView, below: ComputePodView, *, link:
     key, uid = view.metadata.key, below.metadata.uid
 
     def alive() -> bool:
-        now = link.pod(tenant, key)
+        now = link.pods.find(tenant, key)
         return now is not None and now.metadata.uid == uid and not now.ended
 
     metadata = below.metadata
@@ -24,7 +25,7 @@ def pod_target(tenant: str, view: TenantPodView, below: ComputePodView, *, link:
 def placed_pods(tenant: str, pods: Mapping[Key, TenantPodView], *, link: ComputeLink, node: str) -> list[PlacedPod]:
     """The compute pods that stand for a tenant's pods on a virtual node and have a compute node."""
     found = []
-    for below in link.pods_of(tenant):
+    for below in link.pods.of(tenant):
         view = pods.get(below.tenant_key)
         if view is None or view.metadata.uid != below.tenant_uid or view.spec.node_name != node:
             continue

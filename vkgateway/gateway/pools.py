@@ -10,9 +10,9 @@ from vkgateway.model.api import Pool, PoolStatus, TenantPool
 from vkgateway.model.objects import NodeView
 from vkgateway.model.requests import Milli, milli
 from vkgateway.sync.admission.sight import is_placed, recovered
-from vkgateway.sync.compute import owned_by
+from vkgateway.sync.compute.ownership import owned_by
+from vkgateway.sync.compute.strangers import StrangerView
 from vkgateway.sync.pods.views import ComputePodView
-from vkgateway.sync.strangers import StrangerView
 from vkgateway.translate.governed import is_extended
 from vkgateway.translate.poolnodes import PoolNodes
 

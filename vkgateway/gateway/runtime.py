@@ -28,9 +28,10 @@ from vkgateway.model.names import (
     UID_ANNOTATION,
     VIRTUAL_NODE_TYPE,
 )
+from vkgateway.model.objects import decode_object
 from vkgateway.model.requests import milli
 from vkgateway.sync.admission.desk import ArbiterService
-from vkgateway.sync.compute import ComputeLink, decode_object
+from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.engine import Engine
 from vkgateway.sync.names import NameServers
 from vkgateway.sync.pods.case import Binding
@@ -146,7 +147,7 @@ class TenantRuntime:
         if view is None:
             raise NotFoundError(f"there is no pod {namespace}/{pod} on a virtual node")
         for source in self._wiring.sources.values():
-            below = source.link.pod(self.name, (namespace, pod))
+            below = source.link.pods.find(self.name, (namespace, pod))
             if below is not None and below.metadata.annotations.get(UID_ANNOTATION) == view.metadata.uid:
                 return pod_target(self.name, view, below, link=source.link)
         raise NotFoundError(f"pod {namespace}/{pod} has not been started yet")
@@ -263,7 +264,7 @@ class TenantRuntime:
             return failing("PoolMissing", f"{where} is not there now")
         for name, source in self._wiring.sources.items():
             if not source.link.reachable:
-                why = f"compute cluster {source.link.name!r} cannot be reached: {source.link.why_unreachable}"
+                why = f"compute cluster {source.link.name!r} cannot be reached: {source.link.reachability.why}"
                 return failing("ComputeClusterUnreachable", why)
             if not self._nodes[name].registered:
                 return waiting("Registering", f"virtual node {name} is being registered")

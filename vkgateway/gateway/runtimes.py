@@ -146,7 +146,9 @@ class TenantRuntimes:
         if self._monotonic() - since > PATIENCE_SECONDS:
             return ""
         links = (source.link for source in wiring.sources.values())
-        unknown = (link for link in links if not link.judged or (link.reachable and not link.nodes.complete))
+        unknown = (
+            link for link in links if not link.reachability.judged or (link.reachable and not link.nodes.complete)
+        )
         return next((link.name for link in unknown), "")
 
     def _start(self, name: str, access: Access, wiring: Wiring) -> TenantRuntime:

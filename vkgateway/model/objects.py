@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -173,3 +173,7 @@ class SecretView(msgspec.Struct, kw_only=True, rename="camel"):
 
     def __repr__(self) -> str:
         return f"SecretView({self.metadata.namespace}/{self.metadata.name})"
+
+
+decode_object: Final = msgspec.json.Decoder(ObjectView).decode
+decode_namespace: Final = msgspec.json.Decoder(NamespaceView).decode

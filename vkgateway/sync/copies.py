@@ -14,8 +14,9 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.errors import ConflictError
 from vkgateway.model.names import UID_ANNOTATION, compute_namespace
-from vkgateway.model.objects import Meta, ObjectView
-from vkgateway.sync.compute import COPY_RESOURCES, ComputeLink, CopyKind, Key, is_copy
+from vkgateway.model.objects import Meta, ObjectView, decode_object
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import COPY_RESOURCES, CopyKind, Key, is_copy
 from vkgateway.sync.marks import SOURCE_VERSION
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.copies import compute_name, forward_config_map, forward_secret
@@ -29,7 +30,6 @@ _FORWARD: dict[CopyKind, Callable[..., dict[str, Any]]] = {
     "configmaps": forward_config_map,
     "secrets": forward_secret,
 }
-_decode_object = msgspec.json.Decoder(ObjectView).decode
 
 
 class Copies:
@@ -105,7 +105,7 @@ class Copies:
         """Copies in a compute cluster that no pod of the tenant refers to."""
         found: list[Reference] = []
         for kind in COPY_RESOURCES:
-            for key in link.copies_of(self.tenant.name, kind):
+            for key in link.copies[kind].of(self.tenant.name):
                 reference: Reference = (kind, *key)
                 if reference not in self._users:
                     found.append(reference)
@@ -136,7 +136,7 @@ class Copies:
             try:
                 await link.client.create(resource, wanted, namespace=below)
             except errors.AlreadyExists:
-                copy = _decode_object(await link.client.get(resource, called, namespace=below))
+                copy = decode_object(await link.client.get(resource, called, namespace=below))
                 if not is_copy(self.tenant.name, copy.metadata):
                     raise ConflictError(f"{kind}/{name}: the name is taken in the compute cluster") from None
             else:

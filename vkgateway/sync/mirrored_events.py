@@ -20,8 +20,9 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.model import times
 from vkgateway.model.names import COMPUTE_ROOT_CA, TENANT_ROOT_CA
 from vkgateway.model.objects import Meta, Object
-from vkgateway.sync.compute import ComputeLink, Key, owned_by
-from vkgateway.sync.eventviews import EventView
+from vkgateway.sync.compute.eventviews import EventView
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key, owned_by
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 from vkgateway.translate.cleaning import Cleaner
 

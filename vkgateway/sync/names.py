@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import structlog
 
 from vkgateway.kube import errors
-from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.ownrange import OwnRange
 from vkgateway.sync.ownservices import Endpoint, OwnService, Port, remove_own_service
 from vkgateway.sync.services import KUBERNETES, Services

@@ -14,8 +14,9 @@ from vkgateway.kube import errors, resources
 from vkgateway.kube.resources import KNOWN
 from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import FENCE_ANNOTATION, UID_ANNOTATION, compute_namespace
-from vkgateway.model.objects import NamespaceView, Object
-from vkgateway.sync.compute import ComputeLink, decode_namespace, namespace_owner
+from vkgateway.model.objects import NamespaceView, Object, decode_namespace
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import namespace_owner
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.namespaces import namespace_objects
 

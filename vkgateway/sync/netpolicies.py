@@ -14,10 +14,11 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import compute_namespace
 from vkgateway.model.objects import Object
-from vkgateway.sync.compute import ComputeLink, Key, decode_policy, owned_by
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key, owned_by
 from vkgateway.sync.events import EventRecorder
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.netpolicies import Fence, PolicyView, Surroundings, fence
+from vkgateway.translate.netpolicies import Fence, PolicyView, Surroundings, decode_policy, fence
 from vkgateway.translate.peers import NamespaceLabels
 
 log = structlog.get_logger(__name__)
@@ -88,7 +89,7 @@ class NetworkPolicies:
             return
         names = {view.metadata.namespace for view in self.above.items.values()}
         for link in links:
-            names |= set(link.policy_namespaces(self.tenant.name))
+            names |= set(link.policies.namespaces(self.tenant.name))
         for name in names:
             self._wake(name)
 
@@ -107,7 +108,7 @@ class NetworkPolicies:
             return
         told: dict[Key, tuple[PolicyView, str]] = {}
         for link in links.values():
-            below = link.namespace(self.tenant.name, namespace)
+            below = link.namespaces.find(self.tenant.name, namespace)
             if not (link.services_trusted and link.policies.complete) or below is None:
                 continue
             if below.metadata.deletion_timestamp is None:

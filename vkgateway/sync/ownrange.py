@@ -13,7 +13,7 @@ from vkgateway.kube import errors, resources
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import TENANT_LABEL
 from vkgateway.model.objects import Condition, Meta, is_true
-from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.translate.context import TenantContext
 
 log = structlog.get_logger(__name__)

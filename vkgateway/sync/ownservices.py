@@ -11,10 +11,17 @@ import structlog
 from vkgateway.kube import errors, resources
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.model.objects import Meta, Object
-from vkgateway.sync.compute import ComputeLink, decode_service
+from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.ownrange import OwnRange, refused_address
 from vkgateway.sync.slices import write_slice
-from vkgateway.translate.services import MANAGED_BY_LABEL, OUR_SLICES, SERVICE_NAME_LABEL, ServiceView, owner_reference
+from vkgateway.translate.services import (
+    MANAGED_BY_LABEL,
+    OUR_SLICES,
+    SERVICE_NAME_LABEL,
+    ServiceView,
+    decode_service,
+    owner_reference,
+)
 
 log = structlog.get_logger(__name__)
 

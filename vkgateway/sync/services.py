@@ -15,13 +15,14 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import CLUSTER_IP_ANNOTATION, NAMESPACE_ANNOTATION, UID_ANNOTATION, compute_namespace
 from vkgateway.model.objects import Meta, Object
-from vkgateway.sync.compute import ComputeLink, Key, decode_service, owned_by, source_key
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key, owned_by, source_key
 from vkgateway.sync.events import EventRecorder, Severity
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.sync.ownrange import OwnRange, refused_address
 from vkgateway.sync.tenantslices import TenantSlices, pod_addresses
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.services import ServiceView, forward_service, reserved_selector, service_spec
+from vkgateway.translate.services import ServiceView, decode_service, forward_service, reserved_selector, service_spec
 
 log = structlog.get_logger(__name__)
 

@@ -9,8 +9,8 @@ import msgspec
 from vkgateway.kube import errors, resources
 from vkgateway.model.errors import ConflictError
 from vkgateway.model.objects import Meta, Object
-from vkgateway.sync.compute import ComputeLink, decode_slice
-from vkgateway.translate.services import SliceView
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.translate.services import SliceView, decode_slice
 
 
 async def write_slice(

@@ -11,7 +11,9 @@ import structlog
 from vkgateway.kube import errors, resources
 from vkgateway.kube.backoff import Backoff
 from vkgateway.model.names import MIRROR_FINALIZER, TENANT_LABEL
-from vkgateway.sync.compute import ComputeLink, decode_namespace, namespace_owner, owned_by
+from vkgateway.model.objects import decode_namespace
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import namespace_owner, owned_by
 from vkgateway.sync.names import remove_names
 from vkgateway.sync.ownrange import remove_range
 from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod

@@ -16,10 +16,11 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import NAME_ANNOTATION, UID_ANNOTATION
-from vkgateway.model.objects import NamespaceView, Object, ObjectView
+from vkgateway.model.objects import NamespaceView, Object, ObjectView, decode_namespace, decode_object
 from vkgateway.model.requests import Milli
 from vkgateway.sync.admission.desk import ArbiterService, Desk
-from vkgateway.sync.compute import COPY_RESOURCES, ComputeLink, CopyKind, Key, decode_namespace, decode_object
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import COPY_RESOURCES, CopyKind, Key
 from vkgateway.sync.copies import Copies, Reference
 from vkgateway.sync.engine import Engine, Item
 from vkgateway.sync.events import EventRecorder
@@ -271,16 +272,16 @@ class TenantSync:
         for key in self.pods.items:
             self._look_at_pod(key)
         for link in self.links.values():
-            for key in link.pod_keys(self.tenant.name):
+            for key in link.pods.keys(self.tenant.name):
                 self._look_at_pod(key)
         # What a list found changed was told before everything was known, and so was not acted upon.
         for reference in self.copies.wanted():
             self._look_at_copy(reference)
         for name, link in self.links.items():
-            for key in link.events_of(self.tenant.name):
+            for key in link.events.of(self.tenant.name):
                 self.compute_event_changed(name, key)
         self._engine.queue.add(self.tenant.name, ("sweep", "", "", ""))
-        if any(link.namespaces_of(self.tenant.name) for link in self.links.values()):
+        if any(link.namespaces.of(self.tenant.name) for link in self.links.values()):
             self._need_network()
             self.storage.need()
         self.services.wake_all(self.links.values())
@@ -349,7 +350,7 @@ class TenantSync:
             self._pods.hands.forget(view.metadata.uid)
         self._desk.pod_changed(old, new)
         key = view.metadata.key
-        is_below = any(link.pod(self.tenant.name, key) is not None for link in self.links.values())
+        is_below = any(link.pods.find(self.tenant.name, key) is not None for link in self.links.values())
         if old is not None or view.spec.node_name or is_below:
             self._look_at_pod(key)
 
@@ -477,7 +478,7 @@ class TenantSync:
         for link in list(self.links.values()):
             if not link.trusted:
                 continue
-            for namespace in link.namespaces_of(self.tenant.name):
+            for namespace in link.namespaces.of(self.tenant.name):
                 await self._reconcile_namespace(namespace.metadata.annotations.get(NAME_ANNOTATION, ""), repair=repair)
             for reference in self.copies.orphans(link):
                 self._copy_unused(reference)
@@ -488,7 +489,7 @@ class TenantSync:
         self._engine.queue.add(self.tenant.name, ("sweep", _PERIODIC, "", ""), delay=_SWEEP_EVERY)
 
     def _below(self, link: ComputeLink, namespace: str) -> NamespaceView | None:
-        return link.namespace(self.tenant.name, namespace)
+        return link.namespaces.find(self.tenant.name, namespace)
 
     def _namespace_labels(self) -> dict[str, dict[str, str]]:
         return {view.metadata.name: view.metadata.labels for view in self.namespaces.items.values()}

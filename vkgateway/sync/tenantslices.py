@@ -11,13 +11,15 @@ from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.objects import Meta
-from vkgateway.sync.compute import ComputeLink, Key, decode_slice, owned_by
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key, owned_by
 from vkgateway.sync.slices import delete_slice, write_slice
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.services import (
     CONTROLLERS_SLICES,
     MANAGED_BY_LABEL,
     SliceView,
+    decode_slice,
     forward_slice,
     slice_content,
 )
@@ -112,7 +114,7 @@ _status = msgspec.json.Decoder(_PodStatus)
 def pod_addresses(link: ComputeLink, tenant: str) -> frozenset[str]:
     """Addresses of the tenant's pods that run in a compute cluster, as that tells them; never a node's."""
     found: set[str] = set()
-    for view in link.pods_of(tenant):
+    for view in link.pods.of(tenant):
         if view.ended:
             continue
         status = _status.decode(view.status)

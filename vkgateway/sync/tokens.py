@@ -22,7 +22,8 @@ from vkgateway.model.names import (
     token_secret_name,
 )
 from vkgateway.model.objects import Meta, ObjectView
-from vkgateway.sync.compute import ComputeLink, Key, owned_by
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key, owned_by
 from vkgateway.sync.marks import REFRESH_AT, TOKEN_OF
 from vkgateway.translate.references import TokenSource
 

@@ -51,6 +51,9 @@ class PolicyView(msgspec.Struct, kw_only=True):
         return list(self.spec.get(direction.lower()) or ()) if direction in kinds else None
 
 
+decode_policy: Final = msgspec.json.Decoder(PolicyView).decode
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """What policies depend on beside themselves: the labels of the tenant's namespaces by name, the ranges of pods in

@@ -70,6 +70,10 @@ class SliceView(msgspec.Struct, kw_only=True, rename="camel"):
         return self.metadata.labels.get(SERVICE_NAME_LABEL, "")
 
 
+decode_service: Final = msgspec.json.Decoder(ServiceView).decode
+decode_slice: Final = msgspec.json.Decoder(SliceView).decode
+
+
 def service_spec(spec: Object) -> Object:
     """What of a Service's spec stands below as it stands above: selector, ports, and how a backend is chosen.
 

@@ -8,8 +8,22 @@ from typing import Any, cast
 import pytest
 
 from vkgateway.gateway.placements import placed_pods, pod_target
-from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod, decode_tenant_pod
+
+
+class Pods:
+    """Compute pods, all of them one tenant's."""
+
+    def __init__(self, *pods: ComputePodView) -> None:
+        self.now = list(pods)
+
+    def of(self, _tenant: str) -> list[ComputePodView]:
+        return self.now
+
+    def find(self, _tenant: str, key: Key) -> ComputePodView | None:
+        return next((pod for pod in self.now if pod.tenant_key == key), None)
 
 
 class Link:
@@ -18,13 +32,7 @@ class Link:
     client = object()
 
     def __init__(self, *pods: ComputePodView) -> None:
-        self.pods = list(pods)
-
-    def pods_of(self, _tenant: str) -> list[ComputePodView]:
-        return self.pods
-
-    def pod(self, _tenant: str, key: Key) -> ComputePodView | None:
-        return next((pod for pod in self.pods if pod.tenant_key == key), None)
+        self.pods = Pods(*pods)
 
 
 def above(uid: str = "above", node: str = "a100.local") -> Any:
@@ -63,5 +71,5 @@ def test_a_target_lives_as_long_as_that_very_pod_runs(now: list[ComputePodView],
     link = Link(below())
     target = pod_target("alpha", above(), below(), link=cast("ComputeLink", link))
     assert target.alive()
-    link.pods = now
+    link.pods.now = now
     assert target.alive() is alive

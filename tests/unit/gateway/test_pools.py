@@ -10,7 +10,7 @@ from vkgateway.gateway.pools import held_inside, pool_facts, quota
 from vkgateway.model.api import TenantPool
 from vkgateway.model.names import BORROWED_ANNOTATION
 from vkgateway.model.objects import Meta, NodeView
-from vkgateway.sync.strangers import StrangerView
+from vkgateway.sync.compute.strangers import StrangerView
 from vkgateway.translate.poolnodes import PoolNodes
 
 GPU, NIC = "nvidia.com/gpu", "example.org/nic"

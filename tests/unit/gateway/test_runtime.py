@@ -23,7 +23,7 @@ from vkgateway.model.api import Tenant, TenantPool, TenantSpec
 from vkgateway.model.errors import NotFoundError, UnavailableError
 from vkgateway.model.objects import Meta
 from vkgateway.sync.admission.arbiter import Arbitration, Settings
-from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.engine import Engine
 from vkgateway.sync.pods.views import decode_tenant_pod
 

@@ -13,7 +13,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.errors import ServerError
 from vkgateway.kube.resources import EVENTS
 from vkgateway.model.objects import Meta
-from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.metrics import pod_meter
 from vkgateway.sync.pods.case import Case

@@ -95,7 +95,7 @@ async def test_a_pod_whose_creation_shows_late_counts_though_it_is_gone_above(he
     async with here.gateway() as sync:
         await here.forwarded("first")
         assert here.link is not None
-        shown = here.link._pods["alpha"]
+        shown = here.link.pods._by_tenant["alpha"]
         await until(lambda: shown)
         sync._downward.created[str((here.tenant_pod("first") or {})["metadata"]["uid"])] = time.time() + 30
         shown.clear()

@@ -18,7 +18,7 @@ from vkgateway.kube.resources import EVENTS, NAMESPACES, NODES, PODS, Resource
 from vkgateway.model.api import Pool
 from vkgateway.model.names import compute_namespace
 from vkgateway.sync.admission.arbiter import Arbitration, Settings
-from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.engine import Engine
 from vkgateway.sync.names import NameServers
 from vkgateway.sync.pods.case import Binding

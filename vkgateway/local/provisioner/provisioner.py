@@ -21,8 +21,7 @@ from vkgateway.local.provisioner.folders import (
     volume_name,
     work,
 )
-from vkgateway.model.objects import Object
-from vkgateway.sync.compute import decode_object
+from vkgateway.model.objects import Object, decode_object
 from vkgateway.translate.storage.views import STORAGE, ClaimView, decode_claim
 
 log = structlog.get_logger(__name__)

@@ -22,7 +22,8 @@ from vkgateway.sync.admission.startmeter import StartMeter
 from vkgateway.sync.admission.tenant import TenantAdmission
 from vkgateway.sync.admission.verdicts import Ran
 from vkgateway.sync.arbiter_metrics import forget
-from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.metrics import RETRIES
 from vkgateway.sync.pods.views import ComputePodView
 
@@ -119,7 +120,7 @@ class Arbitration:
         tenant = self._tenants.pop(name, None)
         if tenant is not None:
             for cluster in self._clusters.values():
-                for pod in cluster.link.pods_of(name):
+                for pod in cluster.link.pods.of(name):
                     cluster.recount(pod)
         self.poke()
 

@@ -12,9 +12,10 @@ from vkgateway.model.requests import Milli
 from vkgateway.sync.admission.images import NodeImages
 from vkgateway.sync.admission.occupancy import Occupancy
 from vkgateway.sync.admission.pools import PoolFacts
-from vkgateway.sync.compute import ComputeLink, owned_by
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import owned_by
+from vkgateway.sync.compute.strangers import StrangerView
 from vkgateway.sync.pods.views import ComputePodView
-from vkgateway.sync.strangers import StrangerView
 
 _AVOIDED_LEAST: Final = 2
 """So many nodes may be left alone at once, or a tenth of a cluster's if that is more."""
@@ -77,7 +78,7 @@ class ClusterFacts:
         found = []
         for spec in specs:
             facts = self._pools.setdefault(spec.name, PoolFacts((self.link.name, spec.name), self._images))
-            members = self.link.pool_nodes(spec.node_selector)
+            members = self.link.nodes.pool(spec.node_selector)
             found.append(facts.facts(spec, members, self._occupancy, changed=changed, avoided=avoided))
         return [pool for pool in found if pool.governed]
 

@@ -17,7 +17,8 @@ from vkgateway.sync.admission.done import DoneRecords
 from vkgateway.sync.admission.gates import Gates
 from vkgateway.sync.admission.notices import Notices
 from vkgateway.sync.admission.tenant import Service, TenantAdmission
-from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.pods.case import Binding, Case, above_of, below_of
 from vkgateway.sync.pods.views import TenantPodView

@@ -13,7 +13,8 @@ import structlog
 from vkgateway.kube import errors, resources
 from vkgateway.model.names import GANGS_DONE_ANNOTATION, compute_namespace
 from vkgateway.model.objects import NamespaceView
-from vkgateway.sync.compute import ComputeLink, namespace_owner
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import namespace_owner
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from vkgateway.arbiter.decisions import Hold, HoldCode
 from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, PoolKey
 from vkgateway.sync.admission.member import Member, gang_id
-from vkgateway.sync.compute import Key
+from vkgateway.sync.compute.ownership import Key
 from vkgateway.translate.gangs import GangMarks, MarkError, agree
 from vkgateway.translate.governed import is_extended
 

@@ -19,7 +19,7 @@ from vkgateway.sync.admission.conditions import set_condition
 from vkgateway.sync.admission.member import Member, may_be_member, read_member
 from vkgateway.sync.admission.tenant import TenantAdmission
 from vkgateway.sync.admission.verdicts import Said
-from vkgateway.sync.compute import Key
+from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.pods.case import Binding, decode
 from vkgateway.sync.pods.views import TenantPodView

@@ -11,7 +11,7 @@ from vkgateway.model import times
 from vkgateway.model.names import RESERVED_PREFIX
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.shapes import shape_of
-from vkgateway.sync.compute import Key
+from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.pods.views import TenantPodView
 from vkgateway.translate.gangs import Found, GangMarks, MarkError, Reference, read_marks, references

@@ -18,7 +18,8 @@ from vkgateway.model.names import (
 from vkgateway.sync.admission.gangs import Seen
 from vkgateway.sync.admission.member import Member, gang_id
 from vkgateway.sync.admission.verdicts import Book, Said, Verdict
-from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.marks import EVICTED_FOR, RETAKEN
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 
@@ -91,14 +92,14 @@ class Sight:
     def under(self, key: Key) -> Iterator[tuple[ComputePodView, ComputeLink]]:
         """What stands below under a pod's name, and where."""
         for link in self._links.values():
-            pod = link.pod(self._tenant, key)
+            pod = link.pods.find(self._tenant, key)
             if pod is not None:
                 yield pod, link
 
     def placed_below(self) -> Iterator[ComputePodView]:
         """The compute pods that the arbiter placed and that have not ended."""
         for link in self._links.values():
-            for pod in link.pods_of(self._tenant):
+            for pod in link.pods.of(self._tenant):
                 if is_placed(pod) and not pod.ended:
                     yield pod
 

@@ -16,7 +16,8 @@ from vkgateway.sync.admission.gangs import Bounds, Memory, Seen, TenantGangs
 from vkgateway.sync.admission.member import Member, gang_id
 from vkgateway.sync.admission.sight import Sight, ending_gang, is_placed, recovered
 from vkgateway.sync.admission.verdicts import PREEMPTED, Book, Said, Verdict, Waits
-from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 from vkgateway.translate.holdtext import sentence
@@ -107,7 +108,7 @@ class TenantAdmission:
         """Everything that the tenant has is known: absence is a fact from now on."""
         self.complete = True
         for link in self._links.values():
-            for key in link.pod_keys(self.name):
+            for key in link.pods.keys(self.name):
                 self._look_behind(key, link)
 
     def put(self, member: Member) -> None:
@@ -150,7 +151,7 @@ class TenantAdmission:
 
     def _look_behind(self, key: Key, link: ComputeLink) -> None:
         """Note what still ends below under a name whose pod is gone above; nobody has read that one."""
-        pod, place = link.pod(self.name, key), (link.name, key)
+        pod, place = link.pods.find(self.name, key), (link.name, key)
         self._left_behind.pop(self._at.pop(place, ""), None)
         if pod is None or pod.ended or not self.complete or not is_placed(pod):
             return

@@ -9,7 +9,8 @@ import msgspec
 from vkgateway.arbiter.limits import Admission
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import Milli, pod_requests
-from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.copies import Reference
 from vkgateway.sync.marks import RETAKEN
 from vkgateway.sync.pods import record

@@ -8,7 +8,7 @@ from typing import Final
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import encode
 from vkgateway.model.objects import Object
-from vkgateway.sync.compute import Key
+from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.copies import Copies
 from vkgateway.sync.marks import FORWARDED, REQUESTS
 from vkgateway.sync.pods.case import Case, above_of, below_of, decode, plan_of

@@ -12,7 +12,8 @@ from vkgateway.kube.client import encode
 from vkgateway.model import times
 from vkgateway.model.names import MIRROR_FINALIZER, compute_namespace
 from vkgateway.model.objects import Meta, Object
-from vkgateway.sync.compute import ComputeLink, Key, owned_by
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key, owned_by
 from vkgateway.sync.copies import Copies
 from vkgateway.sync.marks import EVICTED, FORWARDED, REQUESTS, RETAKEN
 from vkgateway.sync.metrics import PodMeter

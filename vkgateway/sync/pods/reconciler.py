@@ -17,7 +17,8 @@ from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import compute_namespace
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import Milli
-from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.copies import Copies, Reference
 from vkgateway.sync.pods import table
 from vkgateway.sync.pods.case import (
@@ -151,7 +152,7 @@ class PodReconciler:
         """The pod in the cluster where it belongs, and whatever else stands under its name in the others."""
         binding = self.bindings.get(view.spec.node_name) if view is not None else None
         for link in list(self.links.values()):
-            below = link.pod(self.tenant.name, key)
+            below = link.pods.find(self.tenant.name, key)
             bound_here = binding is not None and binding.link is link
             is_its = below is not None and view is not None and below.tenant_uid == view.metadata.uid
             if bound_here or is_its:

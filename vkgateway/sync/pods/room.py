@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection
 from vkgateway.arbiter.limits import Admission, Limits
 from vkgateway.model.names import POOL_LABEL, virtual_node_name
 from vkgateway.model.requests import Milli
-from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.pods.views import TenantPodView
 
 
@@ -36,7 +37,7 @@ class Room:
         """Admit a pod that is not below yet, or hold it; what runs below already comes first."""
         if link not in self._counted:
             self._counted.add(link)
-            for other in link.pod_keys(self._tenant):
+            for other in link.pods.keys(self._tenant):
                 self._count(other, link)
         self._uids[key].add(uid)
         admission = self._limits.ask(uid, node, requests)
@@ -78,7 +79,7 @@ class Room:
         running: set[str] = set()
         ended: set[str] = set()
         for link in links:
-            below = link.pod(self._tenant, key)
+            below = link.pods.find(self._tenant, key)
             if below is not None:
                 (ended if below.ended else running).add(below.tenant_uid)
                 created.pop(below.tenant_uid, None)
@@ -94,7 +95,7 @@ class Room:
         return left
 
     def _count(self, key: Key, link: ComputeLink) -> None:
-        below = link.pod(self._tenant, key)
+        below = link.pods.find(self._tenant, key)
         if below is None or below.ended:
             return
         requests = below.requests

@@ -11,7 +11,7 @@ import structlog
 
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
-from vkgateway.model.objects import Meta, Object, ObjectView
+from vkgateway.model.objects import Meta, Object, decode_object
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.marks import EVICTED
 from vkgateway.sync.metrics import PodMeter
@@ -33,9 +33,6 @@ LOST: Final = Taken(
     reason="Lost",
     message="the pod ran, and nothing of it is left in the compute cluster; it is not started a second time",
 )
-
-
-_decode_stored = msgspec.json.Decoder(ObjectView).decode
 
 
 class Upward:
@@ -62,7 +59,7 @@ class Upward:
             return view.raw
         metadata = view.metadata
         found = await self._client.get(resources.PODS, metadata.name, namespace=metadata.namespace)
-        if _decode_stored(found).metadata.uid != metadata.uid:
+        if decode_object(found).metadata.uid != metadata.uid:
             raise errors.Conflict("another pod has the name now", status=409, reason="Conflict")
         return found
 
@@ -190,7 +187,7 @@ class Upward:
             subresource="status",
             metadata_only=True,
         )
-        return _decode_stored(answer).metadata.resource_version
+        return decode_object(answer).metadata.resource_version
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock(), UTC)

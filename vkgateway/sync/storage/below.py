@@ -13,7 +13,8 @@ from vkgateway.kube import errors, resources
 from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import OBJECT_NAME_MAX, UID_ANNOTATION, compute_namespace
 from vkgateway.model.objects import Object
-from vkgateway.sync.compute import ComputeLink, owned_by
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import owned_by
 from vkgateway.sync.marks import NODES
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.translate.cleaning import Cleaner
@@ -48,7 +49,7 @@ class Below:
     def find(self, uid: str, links: Iterable[ComputeLink]) -> tuple[ComputeLink, ClaimView] | None:
         """The compute claim of a volume and where it is, as far as anything is known."""
         for link in links:
-            view = link.claim(self._tenant, uid)
+            view = link.claims.find(self._tenant, uid)
             if view is not None:
                 self._made.pop(uid, None)
                 return link, view

@@ -11,7 +11,7 @@ import structlog
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
 from vkgateway.model.objects import Object
-from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.pods.case import Binding
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.storage.classes import MIRRORED_LABEL, Offer, Pools, class_above, names_above
@@ -74,7 +74,7 @@ class Classes:
     def _pools(self, link: ComputeLink) -> Pools:
         pools = (binding.pool for binding in self._bindings.values() if binding.link is link)
         return {
-            pool.name: [node.metadata.labels for node in link.pool_nodes(pool.node_selector).nodes] for pool in pools
+            pool.name: [node.metadata.labels for node in link.nodes.pool(pool.node_selector).nodes] for pool in pools
         }
 
     async def _write(self, wanted: Object, there: Object | None) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from vkgateway.kube.client import Client
-from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.engine import Queue
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.namespaces import Namespaces
@@ -101,7 +102,7 @@ class Storage:
         if allows_any(self._tenant):
             self.above.need()
             self.look_at_classes()
-        if any(link.claim_uids(self._tenant.name) for link in self._links.values()):
+        if any(link.claims.uids(self._tenant.name) for link in self._links.values()):
             self.above.need_volumes()
         if not self.above.complete:
             return

@@ -8,7 +8,8 @@ from typing import Final
 
 from vkgateway.model.names import NAMESPACE_ANNOTATION, compute_namespace
 from vkgateway.model.objects import Object
-from vkgateway.sync.compute import ComputeLink, Key
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.storage.above import Above
 from vkgateway.sync.storage.below import nodes_noted
 from vkgateway.translate.references import claims_of
@@ -89,7 +90,7 @@ class Users:
         return self._nodes(handle) is not None
 
     def _nodes(self, handle: str) -> Object | None:
-        below = next((one for link in self._links.values() if (one := link.claim(self._tenant, handle))), None)
+        below = next((one for link in self._links.values() if (one := link.claims.find(self._tenant, handle))), None)
         return nodes_noted(below) if below is not None else None
 
     def changed(self, claim: Key) -> None:
@@ -117,7 +118,7 @@ class Users:
         if not self._above.complete or not link.claims_trusted:
             return "", "cannot be looked up now"
         handle, why = self._handle(key)
-        below = link.claim(self._tenant, handle) if handle else None
+        below = link.claims.find(self._tenant, handle) if handle else None
         if below is None:
             return "", why or "has no volume in the compute cluster of this node"
         if below.metadata.namespace != compute_namespace(self._tenant, key[0]):

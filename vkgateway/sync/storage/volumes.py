@@ -16,7 +16,7 @@ from vkgateway.kube.client import Client
 from vkgateway.model import times
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.objects import Meta, Object
-from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.events import EventRecorder, Severity
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.sync.pods.case import Binding
@@ -77,7 +77,7 @@ class Volumes:
 
     def known(self) -> set[str]:
         """All volumes that there is anything of, above or below."""
-        below = (link.claim_uids(self.tenant.name) for link in self._links.values())
+        below = (link.claims.uids(self.tenant.name) for link in self._links.values())
         return self._above.uids().union(*below)
 
     def shown_below(self, uid: str) -> None:
@@ -121,7 +121,7 @@ class Volumes:
             return
         target = class_below(self.tenant, name)
         if target is None:
-            classes = (known for link in self._links.values() for known in link.class_names())
+            classes = (known for link in self._links.values() for known in link.classes.names())
             allowed = ", ".join(allowed_names(self.tenant, classes)) or "none"
             message = f"storage class {name} is not allowed to this tenant; allowed: {allowed}"
             await self._tell(claim.metadata, "StorageClassRefused", message)
@@ -132,7 +132,7 @@ class Volumes:
         link = self._place(claim)
         if claim.provisioner != PROVISIONER or link is None or not link.claims_trusted:
             return
-        if target not in link.class_names():
+        if target not in link.classes.names():
             message = f"storage class {name} is not there in the compute cluster of node {claim.selected_node or 'any'}"
             await self._tell(claim.metadata, "StorageClassMissing", message)
             return
@@ -204,7 +204,7 @@ class Volumes:
     async def _affinity(self, link: ComputeLink, below: ClaimView) -> Object | None:
         bindings = self._bindings.values()
         clusters = len({binding.link.name for binding in bindings})
-        pools = {b.pool.name: link.pool_nodes(b.pool.node_selector) for b in bindings if b.link is link}
+        pools = {b.pool.name: link.nodes.pool(b.pool.node_selector) for b in bindings if b.link is link}
         if below.bound and not link.nodes.complete:
             raise UnavailableError("the nodes of the compute cluster are not known now")
         nodes = await self._below.nodes_of(link, below) if below.bound else None

@@ -24,7 +24,7 @@ from vkgateway.sync.admission.gangs import Bounds
 from vkgateway.sync.admission.member import Member
 from vkgateway.sync.admission.startmeter import StartMeter
 from vkgateway.sync.admission.verdicts import Ran
-from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.marks import REQUESTS
 from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView, decode_compute_pod, decode_tenant_pod
@@ -160,11 +160,11 @@ class Pods:
     def put_below(self, view: ComputePodView) -> None:
         old = self.link.pods.items.get(view.metadata.key)
         self.link.pods.items[view.metadata.key] = view
-        self.link._pod_changed(old, view)
+        self.link.pods.changed(old, view)
 
     def drop_below(self, uid: str = "u1") -> None:
         key = (compute_namespace(TENANT, "default"), f"pod-{uid}")
-        self.link._pod_changed(self.link.pods.items.pop(key), None)
+        self.link.pods.changed(self.link.pods.items.pop(key), None)
 
     def binding(self, pool: PoolKey = POOL) -> Binding:
         name = f"{pool[1]}.{pool[0]}"

@@ -24,8 +24,8 @@ from vkgateway.sync.admission.gangs import Bounds
 from vkgateway.sync.admission.member import Member
 from vkgateway.sync.admission.tenant import TenantAdmission
 from vkgateway.sync.admission.verdicts import Said
-from vkgateway.sync.compute import ComputeLink
-from vkgateway.sync.strangers import StrangerView, decode_stranger
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.strangers import StrangerView, decode_stranger
 
 GANG = f"{TENANT}/default/pod/u1"
 SPEC = PoolSpec(name="a100")
@@ -44,7 +44,7 @@ def node(name: str = "host-1", *images: str) -> NodeView:
 
 def everything_known(link: ComputeLink) -> None:
     """As if all lists were complete and the cluster answered."""
-    link.reachable = True
+    link.reachability.reachable = True
     for reflector in (link.pods, link.namespaces, link.nodes, link.strangers, *link.copies.values()):
         reflector._complete.set()  # type: ignore[attr-defined]
 
@@ -158,7 +158,7 @@ async def test_after_a_while_it_begins_without_those_that_do_not_come(made: Made
     if missing == "unread":
         made.alpha.admission.unread.add(("default", "web"))
     if missing == "cluster":
-        made.pods.link.reachable = False
+        made.pods.link.reachability.reachable = False
     if missing != "tenant":
         made.join()
     async with made.running():
@@ -192,11 +192,11 @@ async def test_a_change_in_a_compute_cluster_is_news(made: Made, change: str) ->
         number = len(made.asked)
         link = made.pods.link
         if change == "reachable":
-            link._watches(True, "")
-            link.reachable = False
-            link._judge()
+            link.reachability.watches(True, "")
+            link.reachability.reachable = False
+            link.reachability._judge()
         elif change == "node":
-            link._node_changed(None, node("host-2"))
+            link.nodes.changed(None, node("host-2"))
         elif change == "stranger":
             made.arbitration._waiting = True
             link._stranger_changed(None, made.stranger())
@@ -245,7 +245,7 @@ async def test_as_long_as_something_waits_it_looks_again_now_and_then(
         assert len(made.asked) == 1
 
         if away:
-            made.pods.link.reachable = False
+            made.pods.link.reachability.reachable = False
         else:
             made.answer = Decisions(holds=(Hold(gang=GANG, code=HoldCode.ROOM, message="no room"),))
         made.wait_above()
@@ -358,7 +358,7 @@ async def test_a_node_has_those_of_its_images_that_a_pod_asks_for(made: Made) ->
 
         # Neither a node that fetches one nor a pod that went is worth a cycle; it is seen in time.
         cycles = len(made.asked)
-        made.pods.link._node_changed(node("host-2"), node("host-2", "train:1"))
+        made.pods.link.nodes.changed(node("host-2"), node("host-2", "train:1"))
         made.pods.link.nodes.items["", "host-2"] = node("host-2", "train:1")
         await asyncio.sleep(0.02)
         assert len(made.asked) == cycles
@@ -426,7 +426,7 @@ async def test_gangs_that_only_a_cluster_away_could_run_wait_for_it(made: Made) 
         await made.cycle()
         assert made.alpha.admission.book.holds == {}
 
-        made.pods.link.reachable = False
+        made.pods.link.reachability.reachable = False
         snapshot = await made.cycle()
         assert snapshot.pools == ()
         holds = made.alpha.admission.book.holds

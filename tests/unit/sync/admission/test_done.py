@@ -13,7 +13,7 @@ from vkgateway.kube.resources import NAMESPACES
 from vkgateway.model.names import GANGS_DONE_ANNOTATION, NAME_ANNOTATION, TENANT_LABEL
 from vkgateway.sync.admission import done as module
 from vkgateway.sync.admission.done import DoneRecords
-from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink
 
 GROUP = "default/gang/train"
 

@@ -19,7 +19,7 @@ from vkgateway.model.objects import Object
 from vkgateway.sync.admission.beside import Beside
 from vkgateway.sync.admission.gates import Gates
 from vkgateway.sync.admission.tenant import TenantAdmission
-from vkgateway.sync.compute import Key
+from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.pods.views import TenantPodView, decode_tenant_pod
 from vkgateway.translate.governed import CORDONED, VirtualNode

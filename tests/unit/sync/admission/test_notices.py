@@ -22,7 +22,7 @@ from vkgateway.model.names import (
 )
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.notices import Notices
-from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.marks import EVICTED_FOR
 from vkgateway.sync.pods.case import Case

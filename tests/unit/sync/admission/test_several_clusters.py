@@ -17,7 +17,7 @@ from vkgateway.arbiter.facts import Quota
 from vkgateway.kube.resources import NAMESPACES, NODES, PODS
 from vkgateway.model.api import Pool
 from vkgateway.sync.admission.arbiter import Arbitration, Settings
-from vkgateway.sync.compute import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.engine import Engine
 from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.tenant import TenantSync

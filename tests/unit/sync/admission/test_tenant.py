@@ -27,7 +27,7 @@ from vkgateway.model.names import COMPUTE_NODE_ANNOTATION, EVICTION_DEADLINE_ANN
 from vkgateway.sync.admission.member import Member
 from vkgateway.sync.admission.tenant import TenantAdmission
 from vkgateway.sync.admission.verdicts import PREEMPTED, Book, Said, Verdict
-from vkgateway.sync.compute import Key
+from vkgateway.sync.compute.ownership import Key
 
 GANG = f"{TENANT}/default/pod/u1"
 NODE, OTHER_NODE = "a100.local", "h100.local"

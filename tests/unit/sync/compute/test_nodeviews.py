@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from vkgateway.model.objects import NodeView
-from vkgateway.sync.compute import same_for_us
-from vkgateway.sync.nodeviews import MOST_IMAGES, decode_node
+from vkgateway.sync.compute.nodes import same_for_us
+from vkgateway.sync.compute.nodeviews import MOST_IMAGES, decode_node
 
 
 def node(*images: list[str], heartbeat: str = "") -> NodeView:

@@ -10,7 +10,7 @@ import pytest
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.model.errors import InputError, VkgatewayError
-from vkgateway.sync.heartbeat import AGAIN_SECONDS, EVERY_SECONDS, Heartbeat
+from vkgateway.sync.compute.heartbeat import AGAIN_SECONDS, EVERY_SECONDS, Heartbeat
 
 Answer = Callable[[], bytes]
 

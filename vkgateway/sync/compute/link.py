@@ -1,0 +1,164 @@
+"""A compute cluster as the reconcilers see it: one watch a kind for all tenants, and whether that can be trusted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from vkgateway.kube import resources
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.sync.compute.listener import Listener
+from vkgateway.sync.compute.namespaces import ComputeEvents, ComputeNamespaces
+from vkgateway.sync.compute.network import ComputePolicies, ComputeServices, ComputeSlices
+from vkgateway.sync.compute.nodes import ComputeNodes
+from vkgateway.sync.compute.ownership import COPY_RESOURCES
+from vkgateway.sync.compute.pods import ComputeCopies, ComputePods
+from vkgateway.sync.compute.reachability import Reachability
+from vkgateway.sync.compute.storage import ComputeClaims, ComputeClasses
+from vkgateway.sync.compute.strangers import FIELD_SELECTOR, LABEL_SELECTOR, StrangerView, decode_stranger
+from vkgateway.sync.pods.views import ComputePodView
+
+
+class ComputeLink:
+    """One compute cluster: its client, what it holds of ours, and whether that knowledge can be trusted now.
+
+    Objects count as a tenant's only where label, annotations and the namespace's name agree; anything else that
+    merely wears our label is nobody's, and is never touched.
+    """
+
+    def __init__(self, name: str, client: Client) -> None:
+        self.name = name
+        self.client = client
+        self.reachability = Reachability(name, client, on_change=self._tell_everybody)
+        self.minor: int | None = None
+        """Its Kubernetes release's second number (36 of 1.36.3), once it is known."""
+        self.service_ranges: Sequence[str] = ()
+        """The ranges of its Services' addresses, as they were looked at last."""
+        self.on_nodes_changed: list[Callable[[], None]] = []
+        self.on_reachable_changed: list[Callable[[], None]] = []
+        self.on_pod_changed: list[Callable[[ComputePodView | None, ComputePodView | None], None]] = []
+        self.on_stranger_changed: list[Callable[[StrangerView | None, StrangerView | None], None]] = []
+        listeners = self._listeners = dict[str, Listener]()
+        self.pods = ComputePods(
+            client,
+            listeners,
+            told=self._pod_changed,
+            on_reachable=self.reachability.watches,
+            on_complete=self._completed,
+        )
+        self.strangers: Reflector[StrangerView] = Reflector(
+            client,
+            resources.PODS,
+            decode=decode_stranger,
+            on_change=self._stranger_changed,
+            label_selector=LABEL_SELECTOR,
+            field_selector=FIELD_SELECTOR,
+            on_complete=self._completed,
+        )
+        self.nodes = ComputeNodes(client, on_news=self._nodes_changed)
+        self.namespaces = ComputeNamespaces(client, listeners, on_complete=self._completed)
+        self.copies = {
+            kind: ComputeCopies(kind, client, listeners, on_complete=self._completed) for kind in COPY_RESOURCES
+        }
+        self.services = ComputeServices(client, listeners, on_complete=self._services_completed)
+        self.slices = ComputeSlices(client, listeners, on_complete=self._services_completed)
+        self.claims = ComputeClaims(client, listeners, on_complete=self._storage_known)
+        self.classes = ComputeClasses(client, on_news=self._storage_known)
+        self.policies = ComputePolicies(client, listeners, on_complete=self._services_completed)
+        self.events = ComputeEvents(name, client, listeners, self.namespaces)
+
+    @property
+    def reachable(self) -> bool:
+        """Whether it can be watched, and answers."""
+        return self.reachability.reachable
+
+    @property
+    def trusted(self) -> bool:
+        """Whether what is known of pods and namespaces may be acted upon: reachable, and the lists complete."""
+        return (
+            self.reachable
+            and self.pods.complete
+            and self.namespaces.complete
+            and all(copies.complete for copies in self.copies.values())
+        )
+
+    @property
+    def services_trusted(self) -> bool:
+        """Whether what is known of Services may be acted upon; pods do not wait for that."""
+        return self.trusted and self.services.complete and self.slices.complete
+
+    @property
+    def claims_trusted(self) -> bool:
+        """Whether what is known of claims and storage classes may be acted upon; only pods that use claims wait."""
+        return self.trusted and self.claims.complete and self.classes.complete
+
+    def listen(self, tenant: str, listener: Listener) -> None:
+        """Send a tenant's changes to its reconcilers from now on."""
+        self._listeners[tenant] = listener
+
+    def unlisten(self, tenant: str) -> None:
+        """Stop telling a tenant's reconcilers."""
+        self._listeners.pop(tenant, None)
+
+    def networks(self) -> list[str]:
+        """The ranges of its Services' and pods' addresses, as far as they are known."""
+        pods = (cidr for node in self.nodes.items.values() for cidr in node.spec.pod_cidrs)
+        return list(dict.fromkeys((*self.service_ranges, *pods)))
+
+    async def run(self) -> None:
+        """Watch for ever; ends only when cancelled or when a watcher fails for a reason that is a defect."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for kind, reflector in self._reflectors():
+                    group.create_task(reflector.run(), name=f"compute/{self.name}/watch-{kind}")
+                group.create_task(self.reachability.run(), name=f"compute/{self.name}/heartbeat")
+        finally:
+            # Some may hold this link a while longer.
+            self.reachability.end()
+
+    def _reflectors(self) -> Iterator[tuple[str, Reflector[Any]]]:
+        yield "pods", self.pods
+        yield "strangers", self.strangers
+        yield "nodes", self.nodes
+        yield "namespaces", self.namespaces
+        yield from self.copies.items()
+        yield "services", self.services
+        yield "endpointslices", self.slices
+        yield "claims", self.claims
+        yield "classes", self.classes
+        yield "networkpolicies", self.policies
+        yield "events", self.events
+
+    def _completed(self) -> None:
+        if self.trusted:
+            self._tell_everybody()
+
+    def _services_completed(self) -> None:
+        if self.services_trusted:
+            for listener in list(self._listeners.values()):
+                listener.compute_services_known()
+
+    def _storage_known(self) -> None:
+        if self.claims_trusted:
+            for listener in list(self._listeners.values()):
+                listener.compute_storage_known()
+
+    def _tell_everybody(self) -> None:
+        for listener in list(self._listeners.values()):
+            listener.compute_reachable()
+        for callback in self.on_reachable_changed:
+            callback()
+
+    def _pod_changed(self, old: ComputePodView | None, new: ComputePodView | None) -> None:
+        for callback in self.on_pod_changed:
+            callback(old, new)
+
+    def _stranger_changed(self, old: StrangerView | None, new: StrangerView | None) -> None:
+        for callback in self.on_stranger_changed:
+            callback(old, new)
+
+    def _nodes_changed(self) -> None:
+        for callback in self.on_nodes_changed:
+            callback()

@@ -1,0 +1,84 @@
+"""Compute namespaces of ours, and what kubelets tell of the pods in them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from vkgateway.kube import resources
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.model.names import NAME_ANNOTATION, TENANT_LABEL, compute_namespace
+from vkgateway.model.objects import NamespaceView, decode_namespace
+from vkgateway.sync.compute.eventviews import SELECTOR, EventView, decode_event
+from vkgateway.sync.compute.listener import Listeners
+from vkgateway.sync.compute.ownership import Key, namespace_owner
+
+
+class ComputeNamespaces(Reflector[NamespaceView]):
+    """The compute namespaces of all tenants."""
+
+    def __init__(self, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]) -> None:
+        super().__init__(
+            client,
+            resources.NAMESPACES,
+            decode=decode_namespace,
+            on_change=self._changed,
+            label_selector=TENANT_LABEL,
+            on_complete=on_complete,
+        )
+        self._listeners = listeners
+
+    def find(self, tenant: str, namespace: str) -> NamespaceView | None:
+        """The compute namespace that stands for a tenant's namespace."""
+        found = self.items.get(("", compute_namespace(tenant, namespace)))
+        return found if found is not None and namespace_owner(found) == tenant else None
+
+    def of(self, tenant: str) -> list[NamespaceView]:
+        """The compute namespaces that belong to a tenant."""
+        return [view for view in self.items.values() if namespace_owner(view) == tenant]
+
+    def _changed(self, old: NamespaceView | None, new: NamespaceView | None) -> None:
+        view = new or old
+        if view is None:
+            return
+        listener = self._listeners.get(namespace_owner(view))
+        if listener is not None:
+            listener.compute_namespace_changed(view.metadata.annotations.get(NAME_ANNOTATION, ""))
+
+
+class ComputeEvents(Reflector[EventView]):
+    """What kubelets tell of pods in the compute cluster called `cluster`: of all, for events have no labels of ours.
+
+    An event is a tenant's if its namespace is.
+    """
+
+    def __init__(self, cluster: str, client: Client, listeners: Listeners, namespaces: ComputeNamespaces) -> None:
+        super().__init__(
+            client, resources.EVENTS, decode=decode_event, on_change=self._changed, field_selector=SELECTOR
+        )
+        self._cluster = cluster
+        self._listeners = listeners
+        self._namespaces = namespaces
+        self._by_namespace: dict[str, set[Key]] = defaultdict(set)
+
+    def of(self, tenant: str) -> list[Key]:
+        """Where the events in a tenant's compute namespaces are found."""
+        names = (view.metadata.name for view in self._namespaces.of(tenant))
+        return [key for name in names for key in self._by_namespace.get(name, ())]
+
+    def _changed(self, old: EventView | None, new: EventView | None) -> None:
+        """What has no tenant's namespace is only kept, in case the namespace is told of later."""
+        view = new or old
+        assert view is not None
+        namespace, key = view.metadata.namespace, view.metadata.key
+        if new is None:
+            self._by_namespace[namespace].discard(key)
+            if not self._by_namespace[namespace]:
+                del self._by_namespace[namespace]
+            return
+        self._by_namespace[namespace].add(key)
+        above = self._namespaces.items.get(("", namespace))
+        listener = self._listeners.get(namespace_owner(above)) if above is not None else None
+        if listener is not None:
+            listener.compute_event_changed(self._cluster, key)

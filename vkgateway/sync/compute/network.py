@@ -1,0 +1,99 @@
+"""Services, slices and network policies of ours in a compute cluster; their tenants hear of changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vkgateway.kube import resources
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, SYSTEM_NAMESPACE, TENANT_LABEL
+from vkgateway.model.objects import Meta
+from vkgateway.sync.compute.listener import Listeners, listener_of
+from vkgateway.sync.compute.ownership import owned_by, source_key
+from vkgateway.translate.netpolicies import PolicyView, decode_policy
+from vkgateway.translate.services import (
+    MANAGED_BY_LABEL,
+    OUR_SLICES,
+    ServiceView,
+    SliceView,
+    decode_service,
+    decode_slice,
+)
+
+
+class ComputeServices(Reflector[ServiceView]):
+    """The Services of all tenants, and those that the platform has for them in the gateway's own namespace."""
+
+    def __init__(self, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]) -> None:
+        super().__init__(
+            client,
+            resources.SERVICES,
+            decode=decode_service,
+            on_change=self._changed,
+            label_selector=TENANT_LABEL,
+            on_complete=on_complete,
+        )
+        self._listeners = listeners
+
+    def _changed(self, old: ServiceView | None, new: ServiceView | None) -> None:
+        view = new or old
+        assert view is not None
+        _tell_service(self._listeners, view.metadata, view.metadata.annotations.get(NAME_ANNOTATION, ""))
+
+
+class ComputeSlices(Reflector[SliceView]):
+    """The slices of ours, of these Services."""
+
+    def __init__(self, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]) -> None:
+        super().__init__(
+            client,
+            resources.ENDPOINT_SLICES,
+            decode=decode_slice,
+            on_change=self._changed,
+            # Slices that Kubernetes makes for our Services carry their labels, and change with every pod of theirs.
+            label_selector=f"{TENANT_LABEL},{MANAGED_BY_LABEL}={OUR_SLICES}",
+            on_complete=on_complete,
+        )
+        self._listeners = listeners
+
+    def _changed(self, old: SliceView | None, new: SliceView | None) -> None:
+        view = new or old
+        assert view is not None
+        _tell_service(self._listeners, view.metadata, view.service)
+
+
+class ComputePolicies(Reflector[PolicyView]):
+    """The network policies in the compute namespaces of all tenants."""
+
+    def __init__(self, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]) -> None:
+        super().__init__(
+            client,
+            resources.NETWORK_POLICIES,
+            decode=decode_policy,
+            on_change=self._changed,
+            label_selector=TENANT_LABEL,
+            on_complete=on_complete,
+        )
+        self._listeners = listeners
+
+    def namespaces(self, tenant: str) -> set[str]:
+        """The tenant namespaces in whose compute namespaces there are network policies of ours."""
+        views = self.items.values()
+        return {source_key(view.metadata)[0] for view in views if owned_by(tenant, view.metadata)}
+
+    def _changed(self, old: PolicyView | None, new: PolicyView | None) -> None:
+        view = new or old
+        assert view is not None
+        listener = listener_of(self._listeners, view.metadata)
+        if listener is not None:
+            listener.compute_policy_changed(view.metadata.annotations[NAMESPACE_ANNOTATION])
+
+
+def _tell_service(listeners: Listeners, metadata: Meta, name: str) -> None:
+    if metadata.namespace == SYSTEM_NAMESPACE:
+        owner = listeners.get(metadata.labels.get(TENANT_LABEL, ""))
+        if owner is not None:
+            owner.compute_names_changed()
+    elif (listener := listener_of(listeners, metadata)) is not None:
+        listener.compute_service_changed((metadata.annotations[NAMESPACE_ANNOTATION], name))

@@ -1,0 +1,104 @@
+"""Compute pods of ours and copies for them: each is found by what it stands for, and its tenant hears of changes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+from vkgateway.kube import resources
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.model.names import NAMESPACE_ANNOTATION, TENANT_LABEL
+from vkgateway.model.objects import ObjectView, decode_object
+from vkgateway.sync.compute.listener import Listeners, listener_of
+from vkgateway.sync.compute.ownership import COPY_RESOURCES, CopyKind, Key, is_copy, owned_by, source_key
+from vkgateway.sync.marks import TOKEN_OF
+from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod
+
+
+class ComputePods(Reflector[ComputePodView]):
+    """The pods of all tenants; `told(old, new)` hears of each change that concerns any, before its tenant does."""
+
+    def __init__(
+        self,
+        client: Client,
+        listeners: Listeners,
+        *,
+        told: Callable[[ComputePodView | None, ComputePodView | None], None],
+        on_reachable: Callable[[bool, str], None],
+        on_complete: Callable[[], None],
+    ) -> None:
+        super().__init__(
+            client,
+            resources.PODS,
+            decode=decode_compute_pod,
+            on_change=self.changed,
+            label_selector=TENANT_LABEL,
+            on_reachable=on_reachable,
+            on_complete=on_complete,
+        )
+        self._listeners = listeners
+        self._tell_others = told
+        self._by_tenant: dict[str, dict[Key, ComputePodView]] = defaultdict(dict)
+
+    def find(self, tenant: str, key: Key) -> ComputePodView | None:
+        """The compute pod that stands for a tenant's pod."""
+        return self._by_tenant[tenant].get(key)
+
+    def keys(self, tenant: str) -> list[Key]:
+        """All tenant pods that something stands for here."""
+        return list(self._by_tenant[tenant])
+
+    def of(self, tenant: str) -> list[ComputePodView]:
+        """All compute pods that stand for a tenant's."""
+        return list(self._by_tenant[tenant].values())
+
+    def changed(self, old: ComputePodView | None, new: ComputePodView | None) -> None:
+        """A pod appeared, changed or went."""
+        view = new or old
+        if view is None or not owned_by(view.tenant, view.metadata):
+            return
+        tenant, key = view.tenant, view.tenant_key
+        if new is not None:
+            self._by_tenant[tenant][key] = new
+        elif (known := self._by_tenant[tenant].get(key)) is not None and known.metadata.uid == view.metadata.uid:
+            del self._by_tenant[tenant][key]
+        self._tell_others(old, new)
+        listener = self._listeners.get(tenant)
+        if listener is not None:
+            listener.compute_pod_changed(key)
+
+
+class ComputeCopies(Reflector[ObjectView]):
+    """Copies of all tenants' ConfigMaps, or of their Secrets; and, with these, the pods' tokens."""
+
+    def __init__(
+        self, kind: CopyKind, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]
+    ) -> None:
+        super().__init__(
+            client,
+            COPY_RESOURCES[kind],
+            decode=decode_object,
+            on_change=self._changed,
+            label_selector=TENANT_LABEL,
+            on_complete=on_complete,
+        )
+        self._kind = kind
+        self._listeners = listeners
+
+    def of(self, tenant: str) -> Iterator[Key]:
+        """Namespace and name, in the tenant, of everything that a copy is here of."""
+        for view in list(self.items.values()):
+            if is_copy(tenant, view.metadata):
+                yield source_key(view.metadata)
+
+    def _changed(self, old: ObjectView | None, new: ObjectView | None) -> None:
+        view = new or old
+        if view is None or (listener := listener_of(self._listeners, view.metadata)) is None:
+            return
+        annotations = view.metadata.annotations
+        if TOKEN_OF not in annotations:
+            listener.compute_copy_changed(self._kind, source_key(view.metadata))
+        elif new is None:
+            # Tokens that somebody deleted: the pod's next start would wait for them.
+            listener.compute_pod_changed((annotations[NAMESPACE_ANNOTATION], annotations[TOKEN_OF]))

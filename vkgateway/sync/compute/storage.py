@@ -1,0 +1,72 @@
+"""Claims of ours and storage classes of a compute cluster; a claim is known by the UID of the tenant's."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from vkgateway.kube import resources
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Key, Reflector
+from vkgateway.model.names import TENANT_LABEL, UID_ANNOTATION
+from vkgateway.sync.compute.listener import Listeners
+from vkgateway.sync.compute.ownership import owned_by
+from vkgateway.translate.storage.views import ClaimView, ClassView, decode_claim, decode_class
+
+
+class ComputeClaims(Reflector[ClaimView]):
+    """The claims of all tenants."""
+
+    def __init__(self, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]) -> None:
+        super().__init__(
+            client,
+            resources.PERSISTENT_VOLUME_CLAIMS,
+            decode=decode_claim,
+            on_change=self._changed,
+            label_selector=TENANT_LABEL,
+            on_complete=on_complete,
+        )
+        self._listeners = listeners
+        self._by_tenant: dict[str, dict[str, Key]] = defaultdict(dict)
+        """By tenant and the UID of its claim, where the compute claim is."""
+
+    def find(self, tenant: str, uid: str) -> ClaimView | None:
+        """The compute claim that stands for a tenant's claim of this UID."""
+        key = self._by_tenant[tenant].get(uid)
+        return self.items.get(key) if key is not None else None
+
+    def uids(self, tenant: str) -> list[str]:
+        """UIDs of all the tenant's claims that something stands for here."""
+        return list(self._by_tenant[tenant])
+
+    def _changed(self, old: ClaimView | None, new: ClaimView | None) -> None:
+        view = new or old
+        assert view is not None
+        metadata = view.metadata
+        tenant, uid = metadata.labels.get(TENANT_LABEL, ""), metadata.annotations.get(UID_ANNOTATION, "")
+        if not owned_by(tenant, metadata):
+            return
+        if new is not None:
+            self._by_tenant[tenant][uid] = metadata.key
+        elif self._by_tenant[tenant].get(uid) == metadata.key:
+            del self._by_tenant[tenant][uid]
+        listener = self._listeners.get(tenant)
+        if listener is not None:
+            listener.compute_claim_changed(uid)
+
+
+class ComputeClasses(Reflector[ClassView]):
+    """The storage classes; `on_news()` hears of each change, and when all are known."""
+
+    def __init__(self, client: Client, *, on_news: Callable[[], None]) -> None:
+        super().__init__(
+            client,
+            resources.STORAGE_CLASSES,
+            decode=decode_class,
+            on_change=lambda _old, _new: on_news(),
+            on_complete=on_news,
+        )
+
+    def names(self) -> list[str]:
+        """What they are called."""
+        return [name for _, name in self.items]
