@@ -143,7 +143,7 @@ class TenantRuntime:
 
     def find(self, namespace: str, pod: str) -> PodTarget:
         """Find the compute pod of one of this tenant's pods. Raises NotFoundError."""
-        view = self._sync.pods.items.get((namespace, pod))
+        view = self._sync.holdings.pods.items.get((namespace, pod))
         if view is None:
             raise NotFoundError(f"there is no pod {namespace}/{pod} on a virtual node")
         for source in self._wiring.sources.values():
@@ -164,7 +164,7 @@ class TenantRuntime:
             node = next(iter(sources))
         if node not in sources:
             raise NotFoundError(f"there is no virtual node {node[:253]!r}")
-        return node, placed_pods(self.name, self._sync.pods.items, link=sources[node].link, node=node)
+        return node, placed_pods(self.name, self._sync.holdings.pods.items, link=sources[node].link, node=node)
 
     async def pods_on_nodes(self, node: str, phase: str) -> list[bytes]:
         """Return the tenant's pods on its virtual nodes as they are now, those on `node` and in `phase` only if given.

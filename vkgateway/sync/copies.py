@@ -101,6 +101,13 @@ class Copies:
             return
         await self._write(link, reference, copy)
 
+    async def freshen(self, reference: Reference, links: Iterable[ComputeLink]) -> None:
+        """Do so in all compute clusters that can be trusted and have the object's namespace, as long as that stays."""
+        for link in links:
+            below = link.namespaces.find(self.tenant.name, reference[1])
+            if link.trusted and below is not None and below.metadata.deletion_timestamp is None:
+                await self.ensure(link, reference)
+
     def orphans(self, link: ComputeLink) -> list[Reference]:
         """Copies in a compute cluster that no pod of the tenant refers to."""
         found: list[Reference] = []

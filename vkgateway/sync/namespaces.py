@@ -31,11 +31,14 @@ class Namespaces:
     """Keeps one tenant's compute namespaces in all its compute clusters.
 
     A namespace says by an annotation what it was fenced in with, last of all; so that a gateway that comes back need
-    not write all of that again before the first pod.
+    not write all of that again before the first pod. `above(name)` is the tenant's own.
     """
 
-    def __init__(self, tenant: TenantContext, *, policies: FencePolicies) -> None:
+    def __init__(
+        self, tenant: TenantContext, *, above: Callable[[str], NamespaceView | None], policies: FencePolicies
+    ) -> None:
         self.tenant = tenant
+        self._above = above
         self._policies = policies
         self._made: dict[tuple[str, str], str] = {}
         """Compute cluster and UID of the tenant namespaces whose compute namespaces are complete, with the pod security
@@ -82,6 +85,21 @@ class Namespaces:
         name = compute_namespace(self.tenant.name, namespace)
         async with self._locks[link.name, name]:
             await self._make(link, name, uid, await self._objects(link, namespace, uid))
+
+    async def reconcile(self, namespace: str, links: Iterable[ComputeLink], *, repair: bool = False) -> None:
+        """Remove the compute namespaces of a tenant's namespace that is gone, or is another by now.
+
+        What is to stay is left as it is, or made complete again with `repair`.
+        """
+        for link in links:
+            below = link.namespaces.find(self.tenant.name, namespace)
+            if not link.trusted or below is None:
+                continue
+            above = self._above(namespace)
+            if above is None or above.metadata.uid != _uid(below):
+                await self.remove(link, below)
+            elif repair and below.metadata.deletion_timestamp is None:
+                await self.repair(link, namespace, above.metadata.uid)
 
     async def remove(self, link: ComputeLink, existing: NamespaceView) -> None:
         """Delete a compute namespace; what is in it ends by the usual way of its kind."""

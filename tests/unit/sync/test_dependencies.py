@@ -14,7 +14,7 @@ import pytest
 from tests.unit.sync.world import BELOW, NODE, World, names, until, world
 from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES, NETWORK_POLICIES, PODS, SECRETS, SERVICE_ACCOUNTS
 from vkgateway.model.names import FENCE_ANNOTATION, POD_SERVICE_ACCOUNT, TENANT_LABEL
-from vkgateway.sync import tenant as tenant_module
+from vkgateway.sync import agenda
 from vkgateway.sync.teardown import remove_tenant
 
 USES_SETTINGS: dict[str, Any] = {"volumes": [{"name": "settings", "configMap": {"name": "settings"}}]}
@@ -113,10 +113,10 @@ async def test_updates_found_by_a_list_before_all_is_known_follow(here: World) -
         # The tenant's pods can be listed again only after its ConfigMaps have been.
         pods = here.above.fail("GET", "/api/v1/pods", status=503, times=1000)
         here.above.end_watches()
-        await until(lambda: not sync.pods.complete)
+        await until(lambda: not sync.holdings.pods.complete)
         set_config(here, "blue")
         written = here.above.store.get(CONFIG_MAPS, "settings", "default")["metadata"]["resourceVersion"]
-        known = sync.sources["configmaps"].items
+        known = sync.holdings.sources["configmaps"].items
         await until(lambda: known["default", "settings"].metadata.resource_version == written)
         await here.settled()
         assert copied(here) == "red"
@@ -136,7 +136,7 @@ async def test_what_no_pod_refers_to_is_not_copied(here: World) -> None:
 
 
 async def test_a_copy_goes_after_its_last_pod(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tenant_module, "_LINGER", 0.01)
+    monkeypatch.setattr(agenda, "_LINGER", 0.01)
     set_config(here, "red")
     here.create(**USES_SETTINGS)
     async with here.gateway():

@@ -168,7 +168,7 @@ async def test_as_long_as_services_are_not_known_whoever_answers_goes_on(here: W
         await until(lambda: sync.complete and here.link is not None and here.link.services_trusted)
         sync.look_at_everything()
         await here.settled()
-        assert not sync.services.complete
+        assert not sync.network.services.complete
         assert answering(here) == OWN
         assert writes(here) == before
 

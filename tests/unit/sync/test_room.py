@@ -97,7 +97,7 @@ async def test_a_pod_whose_creation_shows_late_counts_though_it_is_gone_above(he
         assert here.link is not None
         shown = here.link.pods._by_tenant["alpha"]
         await until(lambda: shown)
-        sync._downward.created[str((here.tenant_pod("first") or {})["metadata"]["uid"])] = time.time() + 30
+        sync.pods.hands.downward.created[str((here.tenant_pod("first") or {})["metadata"]["uid"])] = time.time() + 30
         shown.clear()
         here.delete("first", grace=0)
         await until(lambda: here.tenant_pod("first") is None)
@@ -138,7 +138,7 @@ async def test_large_pods_are_not_kept_while_they_are_held_and_run_like_others(h
         here.run("first")
         here.create("second", **large)
         await until(lambda: held(here))
-        assert sync.pods.items["default", "second"].raw is None
+        assert sync.holdings.pods.items["default", "second"].raw is None
         here.end("first")
         below = await here.forwarded("second")
 
@@ -147,11 +147,11 @@ async def test_large_pods_are_not_kept_while_they_are_held_and_run_like_others(h
 
 async def test_a_namesake_is_not_taken_for_a_pod_that_was_not_kept(here: World) -> None:
     async with here.gateway() as sync:
-        await until(lambda: sync.pods.complete)
+        await until(lambda: sync.holdings.pods.complete)
         here.create("web", node="elsewhere")
-        await until(lambda: ("default", "web") in sync.pods.items)
-        view = sync.pods.items["default", "web"]
+        await until(lambda: ("default", "web") in sync.holdings.pods.items)
+        view = sync.holdings.pods.items["default", "web"]
         view.raw = None
         view.metadata.uid = "an-earlier-one"
         with pytest.raises(errors.Conflict):
-            await sync._pods.hands.upward.whole(view)
+            await sync.pods.hands.upward.whole(view)

@@ -116,7 +116,7 @@ async def test_a_service_that_is_there_unseen_has_no_stranger(here: World) -> No
         link = here.link
         assert link is not None
         link.services.items.pop(("alpha--default", "web"), None)
-        await sync.services.reconcile(("default", "web"), sync.links)
+        await sync.network.services.reconcile(("default", "web"), sync.links)
         await here.settled()
     assert cluster_ip(here) == "10.160.17.7"
     assert "AddressTaken" not in [reason for reason, _ in here.events()]

@@ -59,7 +59,7 @@ async def nothing_to_write(here: World) -> bool:
     """Whether a gateway that starts anew over what stands finds nothing to write."""
     before = writes(here)
     async with here.gateway() as sync:
-        await until(lambda: sync.complete and sync.services.complete)
+        await until(lambda: sync.complete and sync.network.services.complete)
         await here.settled()
     return writes(here) == before
 

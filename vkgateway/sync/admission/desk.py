@@ -8,8 +8,6 @@ from typing import Final, Protocol
 
 from vkgateway.arbiter.facts import Quota
 from vkgateway.arbiter.limits import Admission
-from vkgateway.kube.client import Client
-from vkgateway.kube.reflector import Reflector
 from vkgateway.model.names import COMPUTE_NODE_ANNOTATION
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.beside import Beside
@@ -17,11 +15,10 @@ from vkgateway.sync.admission.done import DoneRecords
 from vkgateway.sync.admission.gates import Gates
 from vkgateway.sync.admission.notices import Notices
 from vkgateway.sync.admission.tenant import Service, TenantAdmission
-from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key
-from vkgateway.sync.events import EventRecorder
-from vkgateway.sync.pods.case import Binding, Case, above_of, below_of
+from vkgateway.sync.pods.case import Case, above_of, below_of
 from vkgateway.sync.pods.views import TenantPodView
+from vkgateway.sync.shared import Shared
 from vkgateway.translate.gangs import Reference
 from vkgateway.translate.governed import VirtualNode
 
@@ -46,32 +43,25 @@ class ArbiterService(Service, Protocol):
 
 
 class Desk:
-    """One tenant's. `look_at_gate(key, seconds)` and `look_at_pod(key, seconds)` ask for a look in a while."""
+    """One tenant's. `whole`, `places` and `refuse` are as `Gates` has them, `sent` as `TenantAdmission`."""
 
     def __init__(
         self,
         name: str,
-        client: Client,
-        pods: Reflector[TenantPodView],
+        shared: Shared,
         *,
-        links: Mapping[str, ComputeLink],
-        bindings: Mapping[str, Binding],
         service: ArbiterService,
-        events: EventRecorder,
         sent: Mapping[str, float],
         whole: Callable[[TenantPodView], Awaitable[bytes]],
         places: Callable[[Object], Sequence[Sequence[Object]]],
         refuse: Callable[[TenantPodView, Object], Awaitable[bool]],
-        look_at_gate: Callable[[Key, float], None],
-        look_at_pod: Callable[[Key, float], None],
-        clock: Callable[[], float],
     ) -> None:
+        client, links, bindings, events = shared.client, shared.links, shared.bindings, shared.events
         self._name = name
-        self._pods = pods
+        self._pods = pods = shared.holdings.pods
         self._service = service
-        self._look_at_gate = look_at_gate
-        self._look_at_pod = look_at_pod
-        self._clock = clock
+        self._agenda = shared.agenda
+        self._clock = clock = shared.clock
         self._unbound: dict[str, tuple[str, float]] = {}
         """Compute pods that no node has taken, by the uid of whom they stand for, and since when that is seen."""
         self._nodes: dict[str, VirtualNode] = {}
@@ -101,7 +91,7 @@ class Desk:
             whole=whole,
             places=places,
             refuse=refuse,
-            later=look_at_gate,
+            later=self._agenda.gate,
             clock=clock,
         )
 
@@ -129,12 +119,12 @@ class Desk:
     def volumes_changed(self) -> None:
         """Volumes may be elsewhere than was known: pods that use any may fit on other nodes."""
         for key in self.gates.volumes_changed():
-            self._look_at_gate(key, 0.0)
+            self._agenda.gate(key)
 
     def _reach_changed(self) -> None:
         self.gates.pools_changed()
         for member in self.admission.gangs:
-            self._look_at_gate(member.key, 0.0)
+            self._agenda.gate(member.key)
 
     def listed(self) -> None:
         """Everything that the tenant has is known: what was not read yet is read."""
@@ -183,7 +173,7 @@ class Desk:
             if left <= 0 and self._service.avoid(case.link.name, node):
                 self.admission.retake(uid, below.metadata.uid)
                 return RETAKEN
-            self._look_at_pod(case.key, left if left > 0 else self._service.bind_seconds)
+            self._agenda.pod(case.key, left if left > 0 else self._service.bind_seconds)
         return self.admission.ask_running(uid)
 
     def _since(self, uid: str, compute_uid: str) -> float:
@@ -202,15 +192,15 @@ class Desk:
 
     def _read(self, key: Key) -> None:
         self.admission.unread.add(key)
-        self._look_at_gate(key, 0.0)
+        self._agenda.gate(key)
 
     def _look(self, key: Key) -> None:
         """Something new is said of a pod: whoever has it in hands looks at it."""
         view = self._pods.items.get(key)
         if view is not None and view.spec.node_name:
-            self._look_at_pod(key, 0.0)
+            self._agenda.pod(key)
         else:
-            self._look_at_gate(key, 0.0)
+            self._agenda.gate(key)
 
     def _beside_changed(self, reference: Reference) -> None:
         for key in self.gates.beside_changed(reference):

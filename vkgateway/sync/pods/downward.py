@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, Protocol
 
 import structlog
@@ -13,7 +12,7 @@ from vkgateway.model import times
 from vkgateway.model.names import MIRROR_FINALIZER, compute_namespace
 from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import Key, owned_by
+from vkgateway.sync.compute.ownership import owned_by
 from vkgateway.sync.copies import Copies
 from vkgateway.sync.marks import EVICTED, FORWARDED, REQUESTS, RETAKEN
 from vkgateway.sync.metrics import PodMeter
@@ -22,10 +21,10 @@ from vkgateway.sync.pods.case import Case, above_of, below_of, decode, plan_of
 from vkgateway.sync.pods.changes import ChangesDown
 from vkgateway.sync.pods.upward import Upward, cleaned
 from vkgateway.sync.pods.views import decode_compute_pod
+from vkgateway.sync.shared import Shared
 from vkgateway.sync.tokens import Tokens
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.down import forward_pod
-from vkgateway.translate.peers import NamespaceLabels
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +57,7 @@ class SeenFrom(Protocol):
 
 
 class Downward:
-    """Writes below for one tenant's pods; `later(key, seconds)` asks for another look at a pod.
+    """Writes below for one tenant's pods.
 
     `seen_from(link, namespace)` tells what pods in a compute cluster must know of the tenant there.
     """
@@ -66,30 +65,26 @@ class Downward:
     def __init__(
         self,
         tenant: TenantContext,
+        shared: Shared,
         *,
         upward: Upward,
         namespaces: Namespaces,
         copies: Copies,
         tokens: Tokens,
-        namespace_uid: Callable[[str], str],
         seen_from: SeenFrom,
-        namespace_labels: NamespaceLabels,
-        later: Callable[[Key, float], None],
         meter: PodMeter,
-        clock: Callable[[], float],
     ) -> None:
         self.tenant = tenant
         self._upward = upward
         self._namespaces = namespaces
         self._copies = copies
         self._tokens = tokens
-        self._namespace_uid = namespace_uid
+        self._holdings = shared.holdings
         self._seen_from = seen_from
-        self._namespace_labels = namespace_labels
-        self._later = later
+        self._later = shared.agenda.pod
         self._meter = meter
-        self._clock = clock
-        self._changes = ChangesDown(upward=upward, copies=copies, later=later)
+        self._clock = shared.clock
+        self._changes = ChangesDown(upward=upward, copies=copies, later=self._later)
         self.created: dict[str, float] = {}
         """Tenant pod UIDs whose compute pod was created, until the watch shows it, with the time of giving up."""
         self.taken: dict[str, float] = {}
@@ -107,7 +102,7 @@ class Downward:
         assert case.binding is not None
         whole = decode(await self._upward.whole(above))
         namespace = above.metadata.namespace
-        below_namespace = await self._namespaces.ensure(case.link, namespace, self._namespace_uid(namespace))
+        below_namespace = await self._namespaces.ensure(case.link, namespace, self._holdings.namespace_uid(namespace))
         for reference in plan.references:
             await self._copies.ensure(case.link, reference)
         if plan.tokens:
@@ -122,7 +117,7 @@ class Downward:
             namespace=below_namespace,
             compute_node=said.node if said is not None else "",
             borrowed=said.borrowed if said is not None else None,
-            namespaces=self._namespace_labels,
+            namespaces=self._holdings.namespace_labels,
             claims=case.claims.names,
         )
         below["metadata"]["annotations"] |= {FORWARDED: above.fingerprint, REQUESTS: encode(plan.requests).decode()}
@@ -165,7 +160,7 @@ class Downward:
         said = cleaned(case, error.words, namespace=compute_namespace(self.tenant.name, case.key[0]))
         if "NamespaceTerminating" in error.causes or any(words in error.words for words in _LATER):
             if _OUR_ACCOUNT in error.words:
-                self._namespaces.doubt(case.link, self._namespace_uid(case.key[0]))
+                self._namespaces.doubt(case.link, self._holdings.namespace_uid(case.key[0]))
             if _OUR_RIGHTS in error.words:
                 said = "the compute cluster does not let the gateway make pods now"
             await self._upward.report(case, "ForwardingDelayed", said)

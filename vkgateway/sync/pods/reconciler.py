@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 import structlog
 
 from vkgateway.arbiter.limits import Admission, Limits
 from vkgateway.kube import errors
-from vkgateway.kube.reflector import Reflector
 from vkgateway.model import times
 from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import compute_namespace
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import Milli
-from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.copies import Copies, Reference
 from vkgateway.sync.pods import table
 from vkgateway.sync.pods.case import (
-    Binding,
     Case,
     Plan,
     above_of,
@@ -39,6 +36,7 @@ from vkgateway.sync.pods.record import ComputePod, Instruction, Record, TenantPo
 from vkgateway.sync.pods.room import Room
 from vkgateway.sync.pods.upward import cleaned
 from vkgateway.sync.pods.views import TenantPodView
+from vkgateway.sync.shared import Shared
 from vkgateway.sync.storage.users import Users
 from vkgateway.sync.tokens import Tokens
 from vkgateway.translate.context import TenantContext
@@ -71,46 +69,31 @@ class Arbiter(Protocol):
 
 
 class PodReconciler:
-    """One tenant's pods.
-
-    `links` are all compute clusters that may hold something of the tenant, by name; `bindings` what each virtual
-    node stands for. `wake(key)` asks for a look at a pod, `later(key, seconds)` for one in a while,
-    `freshen(reference)` for one at a copy, and `release(reference)` for one, in a while, at a copy that may go.
-    """
+    """One tenant's pods; copies that they refer to are freshened, and left when nobody refers to them."""
 
     def __init__(
         self,
         tenant: TenantContext,
-        pods: Reflector[TenantPodView],
+        shared: Shared,
         *,
-        links: Mapping[str, ComputeLink],
-        bindings: Mapping[str, Binding],
         hands: Hands,
         copies: Copies,
         tokens: Tokens,
         claims: Users,
-        limits: Limits,
         arbiter: Arbiter,
-        wake: Callable[[Key], None],
-        later: Callable[[Key, float], None],
-        freshen: Callable[[Reference], None],
-        release: Callable[[Reference], None],
-        clock: Callable[[], float],
     ) -> None:
         self.tenant = tenant
-        self.pods = pods
-        self.links = links
-        self.bindings = bindings
+        self.pods = shared.holdings.pods
+        self.links = shared.links
+        self.bindings = shared.bindings
         self.hands = hands
         self.copies = copies
         self.tokens = tokens
         self._claims = claims
         self._arbiter = arbiter
-        self._room = Room(tenant.name, limits, wake=wake)
-        self._later = later
-        self._freshen = freshen
-        self._release = release
-        self._clock = clock
+        self._agenda = shared.agenda
+        self._room = Room(tenant.name, Limits(), wake=self._agenda.pod)
+        self._clock = shared.clock
         self._plans: dict[Key, Plan] = {}
         self._outdated: set[Key] = set()
         self._trouble: dict[Key, float] = {}
@@ -137,7 +120,7 @@ class PodReconciler:
         created = self.hands.downward.created
         left = self._room.settle(key, view, self.links.values(), created=created, now=self._clock())
         if left is not None:
-            self._later(key, left)
+            self._agenda.pod(key, left)
         if view is None:
             self._arbiter.below_changed(key)
         for case in self._cases(key, view):
@@ -223,7 +206,7 @@ class PodReconciler:
             return False
         left = times.parse(metadata.deletion_timestamp).timestamp() + _KUBELET_SECONDS - self._clock()
         if left > 0:
-            self._later(case.key, left)
+            self._agenda.pod(case.key, left)
         return left <= 0
 
     async def _prepare(self, case: Case, *, absent: bool) -> None:
@@ -270,7 +253,7 @@ class PodReconciler:
         self._outdated.discard(case.key)
         self.copies.refer(case.key, plan.references)
         for reference in plan.references:
-            self._freshen(reference)
+            self._agenda.copy(reference)
         return plan
 
     async def _forget(self, key: Key, plan: Plan) -> None:
@@ -284,7 +267,7 @@ class PodReconciler:
             if not waiting:
                 self.waiting.pop(reference, None)
         for reference in self.copies.forget(key):
-            self._release(reference)
+            self._agenda.unused_copy(reference)
         if plan.tokens:
             for link in list(self.links.values()):
                 await self.tokens.remove(link, key, plan.uid)

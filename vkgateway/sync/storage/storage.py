@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable
 
-from vkgateway.kube.client import Client
-from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key
-from vkgateway.sync.engine import Queue
-from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.namespaces import Namespaces
-from vkgateway.sync.pods.case import Binding
+from vkgateway.sync.shared import Shared
 from vkgateway.sync.storage.above import Above
 from vkgateway.sync.storage.classes import Classes
 from vkgateway.sync.storage.users import Users
@@ -19,49 +14,37 @@ from vkgateway.sync.storage.volumes import Volumes
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.storage.classes import allows_any
 
-_GATHER: Final = 0.02
-"""Seconds in which changes of one volume are gathered."""
-_CLASSES_GATHER: Final = 0.5
-"""The same of classes: nodes and classes come one by one at the start."""
-
 
 class Storage:
     """One tenant's claims, volumes and storage classes.
 
     A tenant that may have no volumes and has nothing below costs nothing; one that may, a watch of claims, and with the
-    first claim another of volumes. What is to be looked at goes into `queue`; `later(key, seconds)` asks for a look at
-    a pod, and `places_changed()` hears that volumes may be elsewhere than was known.
+    first claim another of volumes. `places_changed()` hears that volumes may be elsewhere than was known.
     """
 
     def __init__(
         self,
         tenant: TenantContext,
-        client: Client,
+        shared: Shared,
         *,
-        links: Mapping[str, ComputeLink],
-        bindings: Mapping[str, Binding],
-        events: EventRecorder,
         namespaces: Namespaces,
-        namespace_uid: Callable[[str], str],
-        queue: Queue,
-        later: Callable[[Key, float], None],
         places_changed: Callable[[], None],
-        clock: Callable[[], float],
     ) -> None:
+        client, links, bindings = shared.client, shared.links, shared.bindings
         self._tenant = tenant
         self._links = links
-        self._queue = queue
+        self._agenda = shared.agenda
         self._places_changed = places_changed
         self._placed: set[str] = set()
         """Volumes of which it is known what nodes can reach them."""
         self.above = Above(
             tenant.name,
             client,
-            wake=self._look_at_volume,
+            wake=self._agenda.volume,
             on_claim=self._claim_changed,
             on_complete=self.look_at_everything,
         )
-        self.users = Users(tenant.name, self.above, links=links, later=later, clock=clock)
+        self.users = Users(tenant.name, self.above, links=links, later=self._agenda.pod, clock=shared.clock)
         self.classes = Classes(tenant, client, bindings=bindings)
         self.volumes = Volumes(
             tenant,
@@ -69,11 +52,11 @@ class Storage:
             self.above,
             links=links,
             bindings=bindings,
-            events=events,
+            events=shared.events,
             namespaces=namespaces,
-            namespace_uid=namespace_uid,
-            later=lambda uid, seconds: self._look_at_volume(uid, delay=seconds),
-            clock=clock,
+            namespace_uid=shared.holdings.namespace_uid,
+            later=self._agenda.volume,
+            clock=shared.clock,
         )
 
     @property
@@ -107,14 +90,14 @@ class Storage:
         if not self.above.complete:
             return
         for uid in self.volumes.known():
-            self._look_at_volume(uid)
+            self._agenda.volume(uid)
         self.users.all_changed()
         self._places_changed()
 
     def look_at_classes(self, *, always: bool = False) -> None:
         """Look at the classes, if the tenant may have any, or `always`: what it had before is taken away."""
         if always or allows_any(self._tenant):
-            self._queue.add(self._tenant.name, ("classes", "", "", ""), delay=_CLASSES_GATHER)
+            self._agenda.classes()
 
     def below_changed(self, uid: str) -> None:
         """A compute claim came, changed or went."""
@@ -123,11 +106,8 @@ class Storage:
         if uid not in self._placed and self.users.is_placed(uid):
             self._placed.add(uid)
             self._places_changed()
-        self._look_at_volume(uid)
+        self._agenda.volume(uid)
         self.users.volume_changed(uid)
 
     def _claim_changed(self, key: Key) -> None:
         self.users.changed(key)
-
-    def _look_at_volume(self, uid: str, *, delay: float = _GATHER) -> None:
-        self._queue.add(self._tenant.name, ("volume", "", "", uid), delay=delay)

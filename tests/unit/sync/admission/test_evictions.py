@@ -207,7 +207,7 @@ async def test_a_reprieve_outlives_the_gateway(here: World) -> None:
         here.delete("high")
         await until(lambda: not annotation(here.compute_pod("low"), DEADLINE))
     async with here.gateway() as sync:
-        await until(lambda: sync._desk.admission.known)
+        await until(lambda: sync.pods.desk.admission.known)
         await until(lambda: time.time() > parse_deadline(here) + 2.5, seconds=8)
         assert not deleted(here.compute_pod("low"))
 

@@ -185,7 +185,7 @@ async def test_a_gang_waits_for_the_object_that_says_its_size_and_follows_it(
 
         here.above.register(pod_groups)
         here.above.store.create(pod_groups, group, "default")
-        await until(lambda: "of 3" in next(iter(sync._desk.admission.book.holds.values())).text)
+        await until(lambda: "of 3" in next(iter(sync.pods.desk.admission.book.holds.values())).text)
         assert not is_let_go(here, "one")
 
         here.above.store.update(pod_groups, {**group, "spec": {"minMember": 2}}, name="train", namespace="default")
@@ -217,8 +217,8 @@ async def test_a_pod_deleted_while_it_is_held_goes_and_leaves_nothing(here: Worl
         await told(here, "Infeasible")
         here.delete()
         await until(lambda: here.tenant_pod() is None)
-        await until(lambda: not list(sync._desk.admission.gangs))
-        assert not sync._desk.gates._told
+        await until(lambda: not list(sync.pods.desk.admission.gangs))
+        assert not sync.pods.desk.gates._told
 
 
 # -- tampering ---------------------------------------------------------------------------------------------------------
@@ -384,7 +384,7 @@ async def test_a_compute_pod_that_no_node_takes_is_taken_back_and_placed_elsewhe
 async def test_a_pod_that_no_pool_took_starts_once_its_tenant_has_one(here: World) -> None:
     async with here.gateway() as sync:
         assert here.link is not None
-        quotas = sync._desk.admission.quotas
+        quotas = sync.pods.desk.admission.quotas
         links = {"local": here.link}
         sync.rebind(sync.tenant, links=links, bindings={})
         sync.set_quotas([])
@@ -428,8 +428,8 @@ async def test_a_compute_pod_that_a_node_takes_at_the_last_moment_stays(here: Wo
         assert second["metadata"]["uid"] == first["metadata"]["uid"]
         assert not deleted(second)
         uid = pod(here)["metadata"]["uid"]
-        assert sync._desk.admission.book.verdicts[uid].node == pinned_to(first)
-        assert not sync._desk.admission._sight.retaken
+        assert sync.pods.desk.admission.book.verdicts[uid].node == pinned_to(first)
+        assert not sync.pods.desk.admission._sight.retaken
     assert creations(here) == 1
 
 

@@ -62,7 +62,7 @@ async def test_however_often_the_reason_changes_a_pod_is_written_to_once_in_half
                 cordon(here, closed=not number % 2)
                 await here.settled()
             gang = f"alpha/default/pod/{pod(here)['metadata']['uid']}"
-            says = sync._desk.admission.book.holds[gang].text
+            says = sync.pods.desk.admission.book.holds[gang].text
             stands = (condition(here, "vkgateway.io/Admitted") or ("", "", ""))[2]
             assert stands != says, "there is something new to tell"
             assert status_writes(here) == 1

@@ -48,7 +48,7 @@ async def here() -> AsyncIterator[World]:
 
 def states(sync: TenantSync) -> dict[str, PodState]:
     """Where the arbiter takes each pod to stand, by name."""
-    admission = sync._desk.admission
+    admission = sync.pods.desk.admission
     gangs, _ = admission.gangs.gangs()
     found = {pod.uid: pod.state for gang in (*gangs, *admission.left_behind()) for pod in gang.pods}
     return {member.key[1]: found[member.uid] for member in admission.gangs if member.uid in found}
@@ -130,7 +130,7 @@ async def test_a_waiting_pod_is_not_told_again_what_it_was_told(here: World) -> 
         await told(here, "Infeasible")
     written = len([request for request in here.above.requests if "/pods/web/status" in request])
     async with here.gateway() as sync:
-        await until(lambda: sync._desk.admission.book.holds)
+        await until(lambda: sync.pods.desk.admission.book.holds)
         await here.settled()
     assert len([request for request in here.above.requests if "/pods/web/status" in request]) == written
 
@@ -214,7 +214,7 @@ async def test_what_is_ending_at_the_start_is_known_as_such_and_what_waits_for_i
         await until(lambda: deleted(here.compute_pod("low")))
     async with here.gateway() as sync:
         await until(lambda: states(sync).get("low") is PodState.ENDING)
-        await until(lambda: sync._desk.admission.known)
+        await until(lambda: sync.pods.desk.admission.known)
         await told(here, "WaitingForEviction", "high")
         here.end("low", code=143)
         await until(lambda: here.phase("low") == "Failed")
@@ -230,7 +230,7 @@ async def test_so_is_what_a_tenant_deleted(here: World, grace: int) -> None:
         await until(lambda: deleted(here.compute_pod("first")))
         gated(here, "second", gpus=8)
     async with here.gateway() as sync:
-        await until(lambda: sync._desk.admission.known)
+        await until(lambda: sync.pods.desk.admission.known)
         await told(here, "WaitingForEviction", "second")
         here.end("first", code=137)
         await until(lambda: here.tenant_pod("first") is None)
@@ -244,7 +244,7 @@ async def test_a_deletion_that_did_not_reach_below_is_made_up_for(here: World) -
     here.delete("first", grace=3)
     gated(here, "second", gpus=8)
     async with here.gateway() as sync:
-        await until(lambda: sync._desk.admission.known)
+        await until(lambda: sync.pods.desk.admission.known)
         await until(lambda: deleted(here.compute_pod("first")))
         here.end("first", code=143)
         await start(here, "second")
@@ -259,7 +259,7 @@ async def test_what_is_left_of_pods_that_went_while_nobody_watched_is_removed_an
     gated(here, "second", gpus=8)
     async with here.gateway() as sync:
         await until(lambda: deleted(here.compute_pod("first")))
-        assert [gang.pods[0].state for gang in sync._desk.admission.left_behind()] == [PodState.ENDING]
+        assert [gang.pods[0].state for gang in sync.pods.desk.admission.left_behind()] == [PodState.ENDING]
         await told(here, "WaitingForEviction", "second")
         here.end("first", code=137)
         await until(lambda: here.compute_pod("first") is None)

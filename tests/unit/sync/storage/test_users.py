@@ -160,7 +160,7 @@ async def test_pods_that_wait_are_looked_at_again_once_it_is_known_where_their_v
         await volume(here)
         bind_above(here)
         uid = here.create(node="", volumes=[DATA], **gated)["metadata"]["uid"]
-        gangs = sync._desk.admission.gangs
+        gangs = sync.pods.desk.admission.gangs
         await until(lambda: gangs.member(uid))
         assert gangs.member(uid).shape.terms == ()  # type: ignore[union-attr]
         bind_below(here, nodeAffinity={"required": {"nodeSelectorTerms": [{"matchExpressions": [place]}]}})

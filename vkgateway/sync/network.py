@@ -1,0 +1,104 @@
+"""All that is done about one tenant's network: Services, names and network policies, and what wakes each."""
+
+from __future__ import annotations
+
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key
+from vkgateway.sync.names import Names, NameServers
+from vkgateway.sync.namespaces import Namespaces
+from vkgateway.sync.netpolicies import NetworkPolicies
+from vkgateway.sync.ownrange import OwnRange
+from vkgateway.sync.services import Services
+from vkgateway.sync.shared import Shared
+from vkgateway.translate.context import TenantContext
+
+
+class Network:
+    """One tenant's, in all its compute clusters; nothing is watched for it until something of it is below (`need`).
+
+    The compute namespaces are here, too: policies are what fences them in.
+    """
+
+    def __init__(self, tenant: TenantContext, shared: Shared, name_servers: NameServers | None) -> None:
+        client, events, holdings = shared.client, shared.events, shared.holdings
+        self._tenant = tenant
+        self._links = shared.links
+        self._holdings = holdings
+        self._agenda = shared.agenda
+        self.policies = NetworkPolicies(
+            tenant,
+            client,
+            events=events,
+            namespaces=holdings.namespace_labels,
+            resolvers=self._resolvers,
+            wake=self._agenda.policies,
+        )
+        self.namespaces = Namespaces(tenant, above=holdings.namespace, policies=self.policies.fence)
+        own_range = OwnRange(tenant)
+        self.services = Services(
+            tenant,
+            client,
+            events=events,
+            namespaces=self.namespaces,
+            own_range=own_range,
+            namespace_uid=holdings.namespace_uid,
+            wake=self.service_changed,
+            on_complete=self.look_at_everything,
+        )
+        self.names = Names(tenant, name_servers, self.services, own_range=own_range, wake=self.look_at_names)
+
+    @property
+    def tenant(self) -> TenantContext:
+        """The tenant with its policy; may be set anew."""
+        return self._tenant
+
+    @tenant.setter
+    def tenant(self, tenant: TenantContext) -> None:
+        self._tenant = tenant
+        self.namespaces.tenant = self.policies.tenant = self.services.tenant = self.names.tenant = tenant
+
+    def need(self) -> None:
+        """Something of the tenant runs below, or may soon."""
+        self.services.need()
+        self.policies.need()
+
+    def look_at_everything(self) -> None:
+        """Look at every Service, policy and name again, above and below."""
+        self.services.wake_all(self._links.values())
+        self.policies.wake_all(self._links.values())
+        self.look_at_names()
+
+    def look_at_names(self) -> None:
+        """Look at who answers for names, where anybody is to."""
+        if self.names.active:
+            self._agenda.names()
+
+    def service_changed(self, key: Key) -> None:
+        """A Service came, changed or went, above or below."""
+        self._agenda.service(key)
+        self.look_at_names()
+
+    def names_changed(self) -> None:
+        """What of the platform's own stands below for the tenant came, changed or went."""
+        self.look_at_names()
+        self.policies.surroundings_changed()
+
+    async def seen_from(self, link: ComputeLink, namespace: str, *, with_services: bool) -> TenantContext:
+        """What a pod must know of the tenant; `with_services`, once its kubelet can tell it those of the namespace."""
+        if with_services:
+            await self.services.settle(namespace, self._links)
+        return await self.names.seen_from(link)
+
+    async def reconcile_service(self, key: Key) -> None:
+        """Have a Service stand below as it should; nothing is done before all Services are known."""
+        if self.services.complete:
+            await self.services.reconcile(key, self._links)
+
+    async def reconcile_policies(self, namespace: str) -> None:
+        """Have a namespace's policies stand below as they should, as long as it is to stay."""
+        above = self._holdings.namespace(namespace)
+        if above is not None and above.metadata.deletion_timestamp is None:
+            await self.policies.reconcile(namespace, above.metadata.uid, self._links)
+
+    def _resolvers(self, link: ComputeLink) -> list[tuple[str, int]]:
+        return self.names.resolvers(link)

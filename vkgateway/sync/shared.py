@@ -1,0 +1,30 @@
+"""What one tenant's reconcilers share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from vkgateway.kube.client import Client
+from vkgateway.sync.agenda import Agenda
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.events import EventRecorder
+from vkgateway.sync.holdings import Holdings
+from vkgateway.sync.pods.case import Binding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """One tenant's client, what it holds, where its pods may run, and what is to be done.
+
+    `links` are all compute clusters that may hold something of it, by name, and `bindings` what each of its virtual
+    nodes stands for; both change with the tenant. `clock` tells seconds since the epoch.
+    """
+
+    client: Client
+    holdings: Holdings
+    links: Mapping[str, ComputeLink]
+    bindings: Mapping[str, Binding]
+    events: EventRecorder
+    agenda: Agenda
+    clock: Callable[[], float]

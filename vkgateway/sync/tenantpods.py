@@ -1,0 +1,124 @@
+"""All that is done about one tenant's pods: their admission, the ways down and up, and what wakes each."""
+
+from __future__ import annotations
+
+from vkgateway.model.objects import Object
+from vkgateway.model.requests import Milli
+from vkgateway.sync.admission.desk import ArbiterService, Desk
+from vkgateway.sync.compute.ownership import Key
+from vkgateway.sync.copies import Copies, Reference
+from vkgateway.sync.metrics import pod_meter
+from vkgateway.sync.network import Network
+from vkgateway.sync.pods.downward import Downward
+from vkgateway.sync.pods.hands import Hands
+from vkgateway.sync.pods.reconciler import PodReconciler
+from vkgateway.sync.pods.upward import Upward
+from vkgateway.sync.pods.views import TenantPodView
+from vkgateway.sync.shared import Shared
+from vkgateway.sync.storage.storage import Storage
+from vkgateway.sync.tokens import Tokens
+from vkgateway.translate.context import TenantContext
+from vkgateway.translate.policy import refusals
+
+
+class TenantPods:
+    """One tenant's. The desk speaks to the arbiter, the reconciler has the rest in hands."""
+
+    def __init__(
+        self,
+        tenant: TenantContext,
+        shared: Shared,
+        *,
+        network: Network,
+        copies: Copies,
+        storage: Storage,
+        arbiter: ArbiterService,
+    ) -> None:
+        self._tenant = tenant
+        self._shared = shared
+        meter = pod_meter(tenant.name)
+        self.tokens = Tokens(tenant.name, shared.client, clock=shared.clock)
+        upward = Upward(shared.client, events=shared.events, meter=meter, clock=shared.clock)
+        downward = Downward(
+            tenant,
+            shared,
+            upward=upward,
+            namespaces=network.namespaces,
+            copies=copies,
+            tokens=self.tokens,
+            seen_from=network.seen_from,
+            meter=meter,
+        )
+        self.desk = Desk(
+            tenant.name,
+            shared,
+            service=arbiter,
+            sent=downward.created,
+            whole=upward.whole,
+            places=storage.users.places,
+            refuse=self._refuse,
+        )
+        self.hands = Hands(upward=upward, downward=downward, notices=self.desk.notices, tell_held=self.desk.tell_held)
+        self.reconciler = PodReconciler(
+            tenant,
+            shared,
+            hands=self.hands,
+            copies=copies,
+            tokens=self.tokens,
+            claims=storage.users,
+            arbiter=self.desk,
+        )
+
+    @property
+    def tenant(self) -> TenantContext:
+        """The tenant with its policy; may be set anew."""
+        return self._tenant
+
+    @tenant.setter
+    def tenant(self, tenant: TenantContext) -> None:
+        self._tenant = self.hands.downward.tenant = self.reconciler.tenant = tenant
+        self.reconciler.forget_plans()
+
+    def set_limit(self, node: str, limit: Milli) -> None:
+        """Set what may be used of a virtual node, and look at what it held back."""
+        for key in self.reconciler.set_limit(node, limit):
+            self._shared.agenda.pod(key)
+
+    def look_at_everything(self) -> None:
+        """Look at every pod again, above and below; everything that the tenant has is known."""
+        self.desk.listed()
+        for key in self._shared.holdings.pods.items:
+            self._shared.agenda.pod(key)
+        for link in self._shared.links.values():
+            for key in link.pods.keys(self._tenant.name):
+                self._shared.agenda.pod(key)
+
+    def above_changed(self, old: TenantPodView | None, new: TenantPodView | None) -> None:
+        """A pod of the tenant came, changed or went."""
+        view = new or old
+        assert view is not None
+        if new is None:
+            self.hands.forget(view.metadata.uid)
+        self.desk.pod_changed(old, new)
+        key = view.metadata.key
+        links = self._shared.links.values()
+        is_below = any(link.pods.find(self._tenant.name, key) is not None for link in links)
+        if old is not None or view.spec.node_name or is_below:
+            self._shared.agenda.pod(key)
+
+    def below_changed(self, key: Key) -> None:
+        """What stands for a pod below came, changed or went."""
+        self.desk.below_changed(key)
+        self._shared.agenda.pod(key)
+
+    def source_changed(self, reference: Reference) -> None:
+        """An object that pods may refer to came, changed or went: look at those that wait for it."""
+        for key in self.reconciler.waiting.pop(reference, ()):
+            self._shared.agenda.pod(key)
+
+    async def _refuse(self, view: TenantPodView, pod: Object) -> bool:
+        """Fail a pod that waits for admission and breaks the policy; whether it does."""
+        found = refusals(pod, tenant=self._tenant, pool=None)
+        if found:
+            await self.hands.upward.refuse_pod(view, found)
+        return bool(found)
