@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +19,8 @@ from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
 
 T = TypeVar("T")
 
+PATIENCE_SECONDS = 10.0
+"""How long a server may fail while somebody waits for a tenant."""
 NAMED = "Name another one with --kubeconfig, or start a platform with `vkgateway up`."
 
 
@@ -91,6 +95,21 @@ async def tenant(client: Client, name: str) -> Tenant:
     except errors.NotFound as error:
         there = [found.metadata.name for found in await tenants(client)]
         raise NotFoundError(f"there is no tenant {name!r}", hint=_there_are(there, "tenant create")) from error
+
+
+async def awaited_tenant(client: Client, name: str, *, patience: float = PATIENCE_SECONDS) -> Tenant:
+    """Return one tenant that is waited for: a server that fails is asked again, for `patience` seconds.
+
+    etcd, for one, refuses what is under way while a user is made, and an older API server passes that on.
+    """
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return await tenant(client, name)
+        except errors.ServerError:
+            if time.monotonic() > until:
+                raise
+        await asyncio.sleep(0.2)
 
 
 async def compute_cluster(client: Client, name: str) -> ComputeCluster:

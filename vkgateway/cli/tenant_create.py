@@ -222,7 +222,7 @@ async def _look(client: Client, made: Tenant) -> Tenant:
     from vkgateway.cli.tenant_progress import refusal
     from vkgateway.kube.resources import TENANTS
 
-    now = await cluster.tenant(client, made.metadata.name)
+    now = await cluster.awaited_tenant(client, made.metadata.name)
     error = refusal(now)
     if error is None:
         return now

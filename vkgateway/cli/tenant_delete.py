@@ -82,7 +82,7 @@ async def _what_is_left(client: Client, *, name: str, uid: str) -> str | None:
     from vkgateway.model.objects import condition
 
     try:
-        now = await cluster.tenant(client, name)
+        now = await cluster.awaited_tenant(client, name)
     except NotFoundError:
         return None
     if now.metadata.uid != uid:

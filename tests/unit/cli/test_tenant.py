@@ -93,6 +93,13 @@ async def test_create_makes_the_object_and_waits_telling_each_condition(cli: Cli
     assert cli.out == ""
 
 
+async def test_a_server_that_fails_for_a_moment_is_asked_again(cli: Cli) -> None:
+    cli.server.fail("GET", "/tenants/alpha", status=500, times=2).message = "etcdserver: revision of auth store is old"
+    line = cli("tenant", "create", "alpha", "--pool", "a100")
+    code, _ = await asyncio.gather(line, cli.when_made("alpha", all_true(cli, "alpha")))
+    assert code == 0, cli.err
+
+
 async def test_create_can_print_the_object_when_done(cli: Cli) -> None:
     line = cli("tenant", "create", "alpha", "-o", "json")
     code, _ = await asyncio.gather(line, cli.when_made("alpha", all_true(cli, "alpha")))
