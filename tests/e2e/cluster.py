@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+
 T = TypeVar("T")
 Document = dict[str, Any]
 
 COMPUTE_VERSION = os.environ.get("VKGATEWAY_TEST_COMPUTE_VERSION", "")
 TENANT_VERSION = os.environ.get("VKGATEWAY_TEST_TENANT_VERSION", "")
 """Kubernetes of the compute cluster and of tenants, where tests are to run with another than the usual."""
+COMPUTE_MINOR = int((COMPUTE_VERSION or DEFAULT_KUBERNETES_VERSION).split(".")[1])
 
 VKGATEWAY = (sys.executable, "-m", "vkgateway")
 BUSYBOX = "vkgateway.local/busybox:1"
