@@ -55,10 +55,12 @@ class Accounts:
         quota, used = self.quotas.get(tenant), self.used.get(tenant, {})
         guarantee: Mapping[str, int] = quota.guarantee if quota is not None else {}
         weight = quota.weight if quota is not None and quota.weight > _LEAST_WEIGHT else _LEAST_WEIGHT
-        shares = (
-            max(0, used.get(name, 0) - guarantee.get(name, 0)) / max(1, self.total[name]) for name in self.pool.governed
-        )
-        return max(shares, default=0.0) / weight
+        largest = 0.0
+        for name, total in self.total.items():
+            over = used.get(name, 0) - guarantee.get(name, 0)
+            if over > 0:
+                largest = max(largest, over / max(1, total))
+        return largest / weight
 
     def over(self) -> dict[str, float]:
         """The shares of all tenants that have something here."""
@@ -66,7 +68,8 @@ class Accounts:
 
     def beyond_limit(self, tenant: str, pods: Iterable[Pod]) -> list[str]:
         """Resources of which the tenant would use more than its limit with these pods."""
-        return list(self.missing_of_limit(tenant, pods))
+        quota = self.quotas.get(tenant)
+        return list(self.missing_of_limit(tenant, pods)) if quota is not None and quota.limit else []
 
     def missing_of_limit(self, tenant: str, pods: Iterable[Pod], gone: Sequence[Milli] = ()) -> Milli:
         """By how much the tenant would be beyond its limit with these pods, if what is named had gone."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from vkgateway.arbiter.decisions import Hold, HoldCode
-from vkgateway.arbiter.facts import Gang, Pod, PodState, PoolKey
+from vkgateway.arbiter.facts import PLACED, WAITING, Gang, Pod, PoolKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ def read(gang: Gang, kind: Callable[[Hashable], int] = lambda _: -1) -> Ask | Ho
 
     `kind` gives numbers to what is equal.
     """
-    running = tuple(pod for pod in gang.pods if pod.state is PodState.PLACED)
-    waiting = [pod for pod in gang.pods if pod.state is PodState.WAITING]
+    running = tuple(pod for pod in gang.pods if pod.state is PLACED)
+    waiting = [pod for pod in gang.pods if pod.state is WAITING]
     if not waiting:
         return None
     fault = next(_faults(gang), None)
@@ -113,7 +113,7 @@ def _incomplete(gang: Gang, there: int) -> Hold:
     )
 
 
-_STAYS = (PodState.PLACED, PodState.WAITING)
+_STAYS = (PLACED, WAITING)
 
 
 def _faults(gang: Gang) -> Iterator[str]:
@@ -130,5 +130,5 @@ def _faults(gang: Gang) -> Iterator[str]:
                 yield f"pod {pod.uid} asks for less than nothing of {resource}"
     if not gang.pools:
         yield "it names no pool that it may run in"
-    if len({pod.pool for pod in gang.pods if pod.state is PodState.PLACED}) > 1:
+    if len({pod.pool for pod in gang.pods if pod.state is PLACED}) > 1:
         yield "its pods run in more than one pool"

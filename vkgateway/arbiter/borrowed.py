@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from vkgateway.arbiter.asks import Ask
-from vkgateway.arbiter.facts import Band, Pod
+from vkgateway.arbiter.facts import GUARANTEED, Pod
 from vkgateway.arbiter.feasible import impossible
 from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.forecast import Reservation, earliest
@@ -21,7 +22,7 @@ from vkgateway.arbiter.victims import choose
 def start_borrowed(ledger: Ledger) -> IntArray:
     """Start whoever fits into what is free; returns all, as indices of `Ledger.needy`, in their turn."""
     left = np.flatnonzero(ledger.waiting())
-    turn = Turn(ledger.needy, left, lambda ask: share(ledger, ask), ledger.policy, ledger.now)
+    turn = Turn(ledger.needy, left, partial(share, ledger), ledger.policy, ledger.now)
     step, booked = _Step(ledger, turn), ledger.booked
     while (ask := turn.next(booked=ledger.booked != booked)) is not None:
         booked = ledger.booked
@@ -54,34 +55,44 @@ class _Step:
         self._ledger = ledger
         self._turn = turn
         self._failed: set[Hashable] = set()
+        self._possible: dict[tuple[str, int], list[Standing]] = {}
+        """By tenant and kind the pools where it is not certain that they fit nowhere."""
 
     def try_all(self, ask: Ask) -> None:
         """Start it, or make room for it, or keep a place for it."""
-        standings = list(self._ledger.pools(ask))
         pools = [
             standing
-            for standing in standings
-            if not standing.beyond_limit(ask.tenant, ask.core)
-            and not crowds_out(self._ledger, standing, ask, ask.core)
-            and not impossible(standing, ask)
+            for standing in self._pools(ask)
+            if not standing.beyond_limit(ask.tenant, ask.core) and not crowds_out(self._ledger, standing, ask, ask.core)
         ]
-        if any(self.start(standing, ask) for standing in pools):
-            return
+        for standing in pools:
+            if self.start(standing, ask):
+                return
         if any(self.make_room(standing, ask) for standing in pools):
             self._failed.clear()
             self._turn.hope_again()
-        elif not any(self.reserve(standing, ask) for standing in pools) and not self._alone(standings, ask):
+        elif not any(self.reserve(standing, ask) for standing in pools) and not self._alone(ask):
             self._turn.give_up()
+
+    def _pools(self, ask: Ask) -> list[Standing]:
+        """The pools that it may use, without those where it fits nowhere, whoever goes."""
+        equals = ask.tenant, ask.kind
+        found = self._possible.get(equals)
+        if found is None:
+            found = [standing for standing in self._ledger.pools(ask) if not impossible(standing, ask)]
+            self._possible[equals] = found
+        return found
 
     def _aged(self, ask: Ask) -> bool:
         return self._ledger.now - ask.gang.created >= self._ledger.policy.age_cap
 
-    def _alone(self, standings: Iterable[Standing], ask: Ask) -> bool:
+    def _alone(self, ask: Ask) -> bool:
         """Whether it is like nobody else: some of it runs, or others go for it."""
+        return any(self._alone_in(standing, ask) for standing in self._ledger.pools(ask))
+
+    def _alone_in(self, standing: Standing, ask: Ask) -> bool:
         name = ask.gang.id
-        return bool(ask.running) or any(
-            name in standing.behind or self._ledger.told_for(name, standing) for standing in standings
-        )
+        return bool(ask.running) or name in standing.behind or bool(self._ledger.told_for(name, standing))
 
     def start(self, standing: Standing, ask: Ask) -> bool:
         kept = standing.reservation
@@ -115,12 +126,11 @@ class _Step:
 
     def _once(self, what: Hashable, standing: Standing, ask: Ask, attempt: Callable[[], bool]) -> bool:
         """Try, if it was not tried in vain for an equal gang. Who has others go for it is like nobody else."""
-        alone = self._alone([standing], ask)
-        key: Hashable = what, standing.pool.key, ask.kind, ask.gang.id if alone else ""
-        if key in self._failed:
+        key: Hashable = what, standing.pool.key, ask.kind
+        if key in self._failed and not self._alone_in(standing, ask):
             return False
         done = attempt()
-        if not done:
+        if not done and not self._alone_in(standing, ask):
             self._failed.add(key)
         return done
 
@@ -153,7 +163,7 @@ def start_in(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) 
         behind, nodes = kept.gang, place_now(standing, ask, pods)
     if nodes is None:
         return False
-    guaranteed = ask.gang.band is Band.GUARANTEED
+    guaranteed = ask.gang.band is GUARANTEED
     inside = guaranteed and standing.move_in(ask.tenant, [(pod, nodes[pod.uid]) for pod in pods], gang=ask.gang.id)
     ledger.start(ask, standing, pods, nodes, inside=inside, behind=behind)
     return True

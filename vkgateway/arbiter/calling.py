@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from vkgateway.arbiter.evictable import Evictable
-from vkgateway.arbiter.facts import Gang, PodState, Pool
+from vkgateway.arbiter.facts import PLACED, Gang, Pool
 from vkgateway.arbiter.lots import core_of
 
 
@@ -49,7 +49,7 @@ class Calling:
                     del self._behind[ahead]
             gang = gangs.get(name)
             pods = gang.pods if gang is not None else ()
-            aheads = sorted({pod.behind for pod in pods if pod.behind and pod.state is PodState.PLACED})
+            aheads = sorted({pod.behind for pod in pods if pod.behind and pod.state is PLACED})
             if aheads:
                 self._ahead_of[name] = aheads
                 for ahead in aheads:
@@ -74,7 +74,7 @@ class Calling:
     def _core_fixed(self, gang: Gang, inside: Set[str]) -> Gang:
         gang = as_it_counts(gang, inside)
         key = self._pool.key
-        placed = [pod for pod in gang.pods if pod.state is PodState.PLACED and pod.pool == key and pod.node]
+        placed = [pod for pod in gang.pods if pod.state is PLACED and pod.pool == key and pod.node]
         core = {pod.uid for pod in core_of(gang, placed)}
         return replace(gang, pods=tuple(replace(pod, borrowed=False) if pod.uid in core else pod for pod in gang.pods))
 

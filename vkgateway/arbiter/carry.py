@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 from vkgateway.arbiter.asks import Ask, read
 from vkgateway.arbiter.decisions import Hold
-from vkgateway.arbiter.facts import Gang, Pod, PodState, Policy, Pool, PoolKey, Quota, Snapshot
+from vkgateway.arbiter.facts import ENDING, NOTIFIED, Gang, Pod, Policy, Pool, PoolKey, Quota, Snapshot
 from vkgateway.arbiter.standing import Standing
 from vkgateway.arbiter.waiting import Waiting
 
@@ -133,7 +134,7 @@ class Carry:
                 known.pop(name, None)
             return
         self.gangs[name], self._told[name] = gang, told
-        if any(pod.state is PodState.NOTIFIED for pod in told.pods):
+        if _any_notified(told.pods):
             self._moving[name] = None
         else:
             self._moving.pop(name, None)
@@ -174,40 +175,60 @@ def _differences(before: Sequence[Gang], after: Sequence[Gang]) -> tuple[list[Ga
     """
     came: list[Gang] = []
     gone: list[Gang] = []
-    first, second, olds, news = 0, 0, len(before), len(after)
-    while first < olds and second < news:
-        old, new = before[first], after[second]
-        if old is new:
-            first += 1
-            second += 1
-            continue
-        if old.id <= new.id:
-            gone.append(old)
-            first += 1
-        if new.id <= old.id:
-            came.append(new)
-            second += 1
-    return came + list(after[second:]), gone + list(before[first:])
+    olds, news = iter(before), iter(after)
+    while True:
+        for old, new in zip_longest(olds, news):
+            if old is not new:
+                break
+        else:
+            return came, gone
+        while old is not new and old is not None and new is not None:
+            old_id, new_id = old.id, new.id
+            if old_id <= new_id:
+                gone.append(old)
+                old = next(olds, None)
+            if new_id <= old_id:
+                came.append(new)
+                new = next(news, None)
+        if old is None or new is None:
+            came += [] if new is None else [new, *news]
+            gone += [] if old is None else [old, *olds]
+            return came, gone
 
 
 def _in(gang: Gang, key: PoolKey) -> bool:
     return any(pod.pool == key for pod in gang.pods) or (gang.plan is not None and gang.plan.pool == key)
 
 
-def _pools_of(*gangs: Gang | None) -> list[PoolKey]:
-    keys = {pod.pool: None for gang in gangs if gang is not None for pod in gang.pods if pod.pool is not None}
-    keys |= {gang.plan.pool: None for gang in gangs if gang is not None and gang.plan is not None}
-    return list(keys)
+def _pools_of(*gangs: Gang | None) -> Iterable[PoolKey]:
+    keys: dict[PoolKey, None] = {}
+    for gang in gangs:
+        if gang is None:
+            continue
+        for pod in gang.pods:
+            if pod.pool is not None:
+                keys[pod.pool] = None
+        if gang.plan is not None:
+            keys[gang.plan.pool] = None
+    return keys
+
+
+def _any_notified(pods: Sequence[Pod]) -> bool:
+    for pod in pods:  # noqa: SIM110 - called for each gang that has changed, and a loop is far quicker than `any`
+        if pod.state is NOTIFIED:
+            return True
+    return False
 
 
 def _as_of_now(gang: Gang, now: float) -> Gang:
     """Notified pods whose time has come are ending."""
-    if all(pod.state is not PodState.NOTIFIED or pod.deadline > now for pod in gang.pods):
-        return gang
-    return replace(gang, pods=tuple(_pod_as_of_now(gang, pod, now) for pod in gang.pods))
+    for pod in gang.pods:
+        if pod.state is NOTIFIED and pod.deadline <= now:
+            return replace(gang, pods=tuple(_pod_as_of_now(gang, pod, now) for pod in gang.pods))
+    return gang
 
 
 def _pod_as_of_now(gang: Gang, pod: Pod, now: float) -> Pod:
-    if pod.state is not PodState.NOTIFIED or pod.deadline > now:
+    if pod.state is not NOTIFIED or pod.deadline > now:
         return pod
-    return replace(pod, state=PodState.ENDING, deadline=now + gang.grace)
+    return replace(pod, state=ENDING, deadline=now + gang.grace)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.borrowed import crowds_out, find_behind, share
-from vkgateway.arbiter.facts import Band, Pod, PodState
+from vkgateway.arbiter.facts import GUARANTEED, NOTIFIED, Pod
 from vkgateway.arbiter.inside import Inside
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import in_turn
@@ -29,7 +29,7 @@ def grow(ledger: Ledger) -> None:
 
 def _runs(ledger: Ledger, ask: Ask) -> bool:
     """Whether its minimum runs, and nothing of it has just been called in."""
-    leaving = any(pod.state is PodState.NOTIFIED for pod in ask.gang.pods)
+    leaving = any(pod.state is NOTIFIED for pod in ask.gang.pods)
     evicted = any(evict.gang == ask.gang.id for evict in ledger.evicts)
     return not leaving and not evicted and (not ask.core or ask.gang.id in ledger.started)
 
@@ -71,7 +71,7 @@ def _placed(ask: Ask, standing: Standing, nodes: dict[str, str]) -> tuple[Pod, .
 def _inside(standing: Standing, ask: Ask, pod: Pod) -> dict[str, str] | None:
     """A place inside the tenant's cells, which are held then. Not while the gang's core borrows: that may have to go,
     and takes along whatever runs beyond it, which then would be work inside its guarantee."""
-    if ask.gang.band is not Band.GUARANTEED or not standing.allows_inside(ask.tenant, [pod]):
+    if ask.gang.band is not GUARANTEED or not standing.allows_inside(ask.tenant, [pod]):
         return None
     if not all(standing.is_inside(one.uid) for one in core_of(ask.gang, ask.running)):
         return None

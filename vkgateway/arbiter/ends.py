@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from vkgateway.arbiter.facts import Gang, Pod, PodState, Policy, Shape
+from vkgateway.arbiter.facts import ENDING, NOTIFIED, PLACED, Gang, Pod, Policy, Shape
 from vkgateway.arbiter.fitting import FloatArray, IntArray
 from vkgateway.arbiter.room import Room
 
 _NEVER = float("inf")
 
+_SHAPES = 256
+"""Shapes that are known by their identity."""
 
-@dataclass(frozen=True, slots=True)
-class End:
+
+class End(NamedTuple):
     """A pod, as far as room goes, and when it will have gone (seconds since the epoch)."""
 
     time: float
@@ -49,6 +52,8 @@ class Ends:
         self._policy = policy
         self._known: dict[str, End] = {}
         self._columns: dict[Shape, _Column] = {}
+        self._column_of: dict[int, tuple[Shape, _Column]] = {}
+        """The same by the identity of shapes: pods of one shape mostly share the object, and it is slow to hash."""
         self._journal: list[tuple[str, End | None]] = []
         self._schedule: tuple[float, Schedule] | None = None
 
@@ -134,28 +139,38 @@ class Ends:
         self._journal.clear()
 
     def _set(self, uid: str, end: End | None) -> None:
-        self._journal.append((uid, self._known.get(uid)))
-        self._write(uid, end)
+        self._journal.append((uid, self._write(uid, end)))
 
-    def _write(self, uid: str, end: End | None) -> None:
+    def _write(self, uid: str, end: End | None) -> End | None:
+        """Returns what was known before."""
         self._schedule = None
         before = self._known.pop(uid, None)
         if before is not None:
-            self._columns[before.shape].drop(uid)
+            self._column(before.shape).drop(uid)
         if end is not None:
             self._known[uid] = end
-            column = self._columns.get(end.shape)
+            self._column(end.shape).add(uid, end.time, self._room.position(end.node))
+        return before
+
+    def _column(self, shape: Shape) -> _Column:
+        known = self._column_of.get(id(shape))
+        if known is None:
+            if len(self._column_of) >= _SHAPES:
+                self._column_of.clear()
+            column = self._columns.get(shape)
             if column is None:
-                column = self._columns[end.shape] = _Column()
-            column.add(uid, end.time, self._room.position(end.node))
+                column = self._columns[shape] = _Column()
+            # As long as the shape is here its id is its own.
+            known = self._column_of[id(shape)] = shape, column
+        return known[1]
 
     def _end(self, gang: Gang, pod: Pod) -> float | None:
-        if pod.state is PodState.ENDING:
+        if pod.state is ENDING:
             return pod.deadline
-        if pod.state is PodState.NOTIFIED:
+        if pod.state is NOTIFIED:
             return pod.deadline + gang.grace
         run = self.run(gang)
-        return pod.since + run if run is not None and pod.state is PodState.PLACED else None
+        return pod.since + run if run is not None and pod.state is PLACED else None
 
 
 class _Column:

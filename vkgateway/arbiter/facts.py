@@ -16,12 +16,18 @@ PodState = StrEnum("PodState", {"WAITING": "waiting", "PLACED": "placed", "NOTIF
 """Waiting: nothing of it exists in the compute cluster. Placed: admitted to a node. Notified: placed, and told that it
 is evicted at its deadline. Ending: its deletion is under way."""
 
+WAITING, PLACED, NOTIFIED, ENDING = PodState
+"""The same by names of their own: in Python 3.11 the way to a member by its class takes twenty times as long."""
+
 
 class Band(StrEnum):
     """Which work it is: promised within the tenant's guarantee, or filling what is idle."""
 
     GUARANTEED = "guaranteed"
     LOW = "low"
+
+
+GUARANTEED, LOW = Band
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

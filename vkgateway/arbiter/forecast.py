@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vkgateway.arbiter.ends import End, Ends
-from vkgateway.arbiter.facts import Band, Gang, Pod, Shape
+from vkgateway.arbiter.facts import LOW, Gang, Pod, Shape
 from vkgateway.arbiter.fitting import FloatArray
 from vkgateway.arbiter.placement import place
 from vkgateway.arbiter.room import Among, Room
@@ -127,7 +127,7 @@ class Reservation:
 
     def may_lend(self, gang: Gang, now: float) -> bool:
         """Whether the gang may start in the place itself, to be let go when its time has come."""
-        if gang.band is not Band.LOW:
+        if gang.band is not LOW:
             return False
         return gang.minimum_run <= 0 or (self.start is not None and now + gang.minimum_run <= self.start)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -21,6 +22,8 @@ from vkgateway.arbiter.placement import largest
 from vkgateway.arbiter.plans import among, place_now
 from vkgateway.arbiter.standing import Standing
 from vkgateway.model.requests import render_milli
+
+V = TypeVar("V")
 
 _LOOKS = 16
 """For so many gangs of a pool it is foreseen when they start; for those behind them it is not known."""
@@ -44,7 +47,7 @@ def _in_line(ledger: Ledger, turn: IntArray, before: Mapping[PoolKey, int]) -> l
     needy = ledger.needy
     left = turn[ledger.waiting()[turn]]
     firsts, classes = _classes(needy.alike[left], needy.numbers_alike)
-    reasons = [_why(ledger, needy.asks[left.item(first)]) for first in firsts.tolist()]
+    reasons = list(_reasons(ledger, [needy.asks[index] for index in left[firsts].tolist()]))
     places = np.zeros(len(left), dtype=np.int64)
     times: dict[int, tuple[float | None, float | None]] = {}
     for key, standing in ledger.standings.items():
@@ -57,10 +60,12 @@ def _in_line(ledger: Ledger, turn: IntArray, before: Mapping[PoolKey, int]) -> l
             times[at] = forecast.next(needy.asks[left.item(at)])
     names = needy.names
     told = [(hold.code, hold.message, hold.behind, hold.numbers) for hold, _ in reasons]
-    holds = []
-    for index, number, place in zip(left.tolist(), classes.tolist(), places.tolist(), strict=True):
-        code, message, behind, numbers = told[number]
-        holds.append(Hold(gang=names[index], code=code, message=message, behind=behind, numbers=numbers, place=place))
+    holds = [
+        Hold(gang=names[index], code=code, message=message, behind=behind, numbers=numbers, place=place)
+        for index, (code, message, behind, numbers), place in zip(
+            left.tolist(), map(told.__getitem__, classes.tolist()), places.tolist(), strict=True
+        )
+    ]
     for at, (early, likely) in times.items():
         holds[at] = replace(holds[at], earliest=early, likely=likely)
     return holds
@@ -101,7 +106,41 @@ def _eviction(ledger: Ledger, ask: Ask) -> Hold:
     )
 
 
-def _why(ledger: Ledger, ask: Ask) -> tuple[Hold, Standing | None]:
+def _reasons(ledger: Ledger, asks: Iterable[Ask]) -> Iterator[tuple[Hold, Standing | None]]:
+    """Why each of them waits, and in whose line. What fits now is found once for those that ask for the same pods."""
+    fits = _Fits()
+    for ask in asks:
+        yield _why(ledger, ask, fits)
+
+
+class _Fits:
+    """What would fit into what is free. The room must stay as it is."""
+
+    def __init__(self) -> None:
+        self._now: dict[Hashable, bool] = {}
+        self._most: dict[Hashable, int] = {}
+
+    def now(self, standing: Standing, ask: Ask) -> bool:
+        """Whether the gang's core would."""
+        return _known(self._now, standing, ask, _fits_now)
+
+    def most(self, standing: Standing, ask: Ask) -> int:
+        """How many of the gang's core would."""
+        return _known(self._most, standing, ask, _most)
+
+
+def _known(found: dict[Hashable, V], standing: Standing, ask: Ask, find: Callable[[Standing, Ask], V]) -> V:
+    """The same for all cores of as many equal pods, for which it is a matter of counting."""
+    shape = ask.core[0].shape
+    if ask.running or any(pod.shape is not shape for pod in ask.core):
+        return find(standing, ask)
+    key = standing.pool.key, shape, len(ask.core), ask.gang.required_level, ask.gang.preferred_level
+    if key not in found:
+        found[key] = find(standing, ask)
+    return found[key]
+
+
+def _why(ledger: Ledger, ask: Ask, fits: _Fits) -> tuple[Hold, Standing | None]:
     """The hold, and the pool in whose line it stands."""
     pools = list(ledger.pools(ask))
     if not pools:
@@ -113,9 +152,9 @@ def _why(ledger: Ledger, ask: Ask) -> tuple[Hold, Standing | None]:
     if not free:
         return _quota(ask, ask.core, could[0]), could[0]
     for standing in free:
-        if (kept := standing.reservation) is not None and kept.gang != ask.gang.id and _fits_now(standing, ask):
+        if (kept := standing.reservation) is not None and kept.gang != ask.gang.id and fits.now(standing, ask):
             return _reserved(ledger, ask, kept), standing
-    return _room(ask, free), free[0]
+    return _room(ask, free, fits), free[0]
 
 
 def _no_pool(ledger: Ledger, ask: Ask) -> Hold:
@@ -129,7 +168,7 @@ def _no_pool(ledger: Ledger, ask: Ask) -> Hold:
     return Hold(gang=ask.gang.id, code=HoldCode.INFEASIBLE, message=f"there is no pool {_names(ask.pools)}")
 
 
-def _most(ask: Ask, standing: Standing) -> int:
+def _most(standing: Standing, ask: Ask) -> int:
     """How many of the gang's core would fit into what is free."""
     level = ask.gang.required_level
     return largest(standing.room, ask.core, required_level=level, among=among(standing, ask))
@@ -186,8 +225,8 @@ def _reserved(ledger: Ledger, ask: Ask, kept: Reservation) -> Hold:
     )
 
 
-def _room(ask: Ask, pools: Iterable[Standing]) -> Hold:
-    fit = max(_most(ask, standing) for standing in pools)
+def _room(ask: Ask, pools: Iterable[Standing], fits: _Fits) -> Hold:
+    fit = max(fits.most(standing, ask) for standing in pools)
     return Hold(
         gang=ask.gang.id,
         code=HoldCode.ROOM,

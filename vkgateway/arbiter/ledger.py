@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.carry import Carry
 from vkgateway.arbiter.decisions import Admit, Evict, Promote, Reprieve
-from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState, Policy, PoolKey
+from vkgateway.arbiter.facts import NOTIFIED, PLACED, Gang, Plan, Pod, Policy, PoolKey
 from vkgateway.arbiter.fitting import BoolArray
 from vkgateway.arbiter.promotion import promoted
 from vkgateway.arbiter.standing import Standing
@@ -17,8 +18,7 @@ _MOMENT = 1e-6
 """Seconds between two plans of one cycle; times since the epoch are not told more finely."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """A gang that starts in this cycle, and where."""
 
     standing: Standing
@@ -139,7 +139,7 @@ class Ledger:
         admit = Admit(gang=gang.id, pool=standing.pool.key, nodes=chosen, borrowed=not inside, behind=behind)
         self._admits.append(admit)
         before = self.started.get(gang.id)
-        self.started[gang.id] = Start(standing, {**(before.nodes if before else {}), **nodes})
+        self.started[gang.id] = Start(standing, {**before.nodes, **nodes} if before is not None else {**nodes})
         standing.ends.add_start(gang, pods, nodes, self.now)
         kept = standing.reservation
         if kept is not None and (behind or lent or kept.lets(standing.ends, gang, self.now)):
@@ -200,10 +200,7 @@ class Ledger:
                 pods = tuple(
                     pod.uid
                     for pod in gang.pods
-                    if pod.state is PodState.PLACED
-                    and pod.borrowed
-                    and standing.is_inside(pod.uid)
-                    and pod.uid not in going
+                    if pod.state is PLACED and pod.borrowed and standing.is_inside(pod.uid) and pod.uid not in going
                 )
                 if pods:
                     yield Promote(gang=gang.id, pods=pods)
@@ -214,5 +211,5 @@ def _told(standing: Standing) -> Iterator[tuple[Gang, Pod]]:
     for name in sorted(standing.told):
         gang = standing.told[name]
         for pod in gang.pods:
-            if pod.state is PodState.NOTIFIED and pod.pool == standing.pool.key:
+            if pod.state is NOTIFIED and pod.pool == standing.pool.key:
                 yield gang, pod

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from vkgateway.arbiter.facts import Gang, Pod, PodState, PoolKey
+from vkgateway.arbiter.facts import PLACED, Gang, Pod, PoolKey
 
 
 class Stage(IntEnum):
@@ -51,7 +51,7 @@ def lots_of(gang: Gang, pool: PoolKey) -> list[Lot]:
     Its core are the pods of lowest rank: of each role its minimum, then up to the gang's minimum. A gang of which a
     pod is inside its tenant's cells never goes whole; what it borrows beyond its core can still be called in.
     """
-    runs = tuple(pod for pod in gang.pods if pod.state is PodState.PLACED and pod.node and pod.pool == pool)
+    runs = tuple(pod for pod in gang.pods if pod.state is PLACED and pod.node and pod.pool == pool)
     may_go = all(pod.borrowed for pod in runs)
     if may_go and (not gang.elastic or len(runs) <= gang.minimum):
         return [Lot(gang, runs, Stage.WORK, whole=True, running=runs)] if runs else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vkgateway.arbiter.facts import Gang, PodState
+from vkgateway.arbiter.facts import PLACED, Gang
 from vkgateway.arbiter.lots import core_of
 from vkgateway.arbiter.standing import Standing
 
@@ -21,7 +21,7 @@ def promote(standing: Standing, gang: Gang) -> None:
     """
     if not standing.within.left(gang.tenant):
         return
-    placed = [pod for pod in gang.pods if standing.has(pod) and pod.state is PodState.PLACED]
+    placed = [pod for pod in gang.pods if standing.has(pod) and pod.state is PLACED]
     core = core_of(gang, placed)
     chosen = {pod.uid for pod in core}
     missing = [pod for pod in core if not standing.is_inside(pod.uid)]

@@ -59,6 +59,8 @@ class Room:
         self._position = {name: index for index, name in enumerate(self.names)}
         self._yard = Yard(self.nodes, pool.unit)
         self._views: dict[Shape, View] = {}
+        self._view_of: dict[int, tuple[Shape, View]] = {}
+        """The same by the identity of shapes: pods of one shape mostly share the object, and it is slow to hash."""
         self._changes: list[_Change | object] = []
         self._latest = 0
         self._misses: dict[object, int] = {}
@@ -84,7 +86,7 @@ class Room:
         other = Room.__new__(Room)
         other.__dict__.update(self.__dict__)
         other._yard = yard
-        other._views, other._changes, other._misses = {}, [], {}
+        other._views, other._view_of, other._changes, other._misses = {}, {}, [], {}
         return other
 
     @property
@@ -135,6 +137,22 @@ class Room:
 
         Raises KeyError for a node that is not the pool's; the room is as it was then.
         """
+        for shape, counts in self._counted(placed).items():
+            self.take_at(list(counts), shape, list(counts.values()))
+
+    def give_all(self, placed: Iterable[tuple[str, Shape]]) -> None:
+        """Count many pods as gone, given by node and shape.
+
+        Raises KeyError for a node that is not the pool's; the room is as it was then.
+        """
+        by_shape = self._counted(placed)
+        for shape, counts in by_shape.items():
+            self._changed(_Change(shape, list(counts), [-count for count in counts.values()]))
+        if by_shape:
+            self._newer()
+
+    def _counted(self, placed: Iterable[tuple[str, Shape]]) -> dict[Shape, Counter[int]]:
+        """By shape how many pods there are at each position."""
         by_shape: dict[Shape, Counter[int]] = {}
         # Pods of one shape mostly share the object, and a shape is slow to hash.
         by_identity: dict[int, Counter[int]] = {}
@@ -145,21 +163,7 @@ class Room:
                 counts = by_identity[id(shape)] = by_shape.setdefault(shape, Counter())
                 shapes.append(shape)  # as long as it is here its id is its own
             counts[self._position[name]] += 1
-        for shape, counts in by_shape.items():
-            self.take_at(list(counts), shape, list(counts.values()))
-
-    def give_all(self, placed: Iterable[tuple[str, Shape]]) -> None:
-        """Count many pods as gone, given by node and shape.
-
-        Raises KeyError for a node that is not the pool's; the room is as it was then.
-        """
-        by_shape: dict[Shape, Counter[int]] = {}
-        for name, shape in placed:
-            by_shape.setdefault(shape, Counter())[self._position[name]] += 1
-        for shape, counts in by_shape.items():
-            self._changed(_Change(shape, list(counts), [-count for count in counts.values()]))
-        if by_shape:
-            self._newer()
+        return by_shape
 
     def take_at(self, positions: Sequence[int], shape: Shape, counts: Sequence[int]) -> None:
         """Count pods of a shape as placed on several nodes at once; each position is named once."""
@@ -233,11 +237,15 @@ class Room:
 
     def view(self, shape: Shape) -> View:
         """What the nodes are worth to a shape at this moment; to be read before the next change, and not written to."""
-        found = self._views.get(shape)
-        if found is None:
-            found = self._keep_view(shape)
-        found.refresh()
-        return found
+        known = self._view_of.get(id(shape))
+        if known is None:
+            if len(self._view_of) >= _VIEWS:
+                self._view_of.clear()
+            # As long as the shape is here its id is its own.
+            known = self._view_of[id(shape)] = shape, self._views.get(shape) or self._keep_view(shape)
+        view = known[1]
+        view.refresh()
+        return view
 
     def _keep_view(self, shape: Shape) -> View:
         images = self.fitting.known_images(shape)

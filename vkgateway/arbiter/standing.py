@@ -18,7 +18,7 @@ from vkgateway.arbiter.cells import Cells
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.ends import Ends
 from vkgateway.arbiter.evictable import Evictable
-from vkgateway.arbiter.facts import Band, Gang, Pod, PodState, Policy, Pool, Quota, Shape
+from vkgateway.arbiter.facts import ENDING, GUARANTEED, NOTIFIED, PLACED, WAITING, Gang, Pod, Policy, Pool, Quota, Shape
 from vkgateway.arbiter.forecast import Reservation
 from vkgateway.arbiter.inside import hold_where_placed
 from vkgateway.arbiter.leaving import Leaving
@@ -75,16 +75,15 @@ class Standing(Accounts):
         for old, new in changes:
             before = self._pods(old) if old is not None else ()
             after = self._pods(new) if new is not None else ()
+            going, coming = before, after
+            if old is not None and new is not None and _alike(old, new):
+                going, coming = _others(before, after), _others(after, before)
             if old is not None:
-                same = {id(pod) for pod in after} if new is not None and _alike(old, new) else set()
-                for pod in before:
-                    if id(pod) not in same:
-                        self._remove(old, pod, gone)
+                for pod in going:
+                    self._remove(old, pod, gone)
             if new is not None:
-                same = {id(pod) for pod in before} if old is not None and _alike(old, new) else set()
-                for pod in after:
-                    if id(pod) not in same:
-                        self._add(new, pod, come)
+                for pod in coming:
+                    self._add(new, pod, come)
             self._note(old, new, after)
         self.room.give_all(gone)
         self.room.take_all(come)
@@ -117,11 +116,11 @@ class Standing(Accounts):
             self.within.recount()
 
     def _pods(self, gang: Gang) -> tuple[Pod, ...]:
-        return tuple(pod for pod in gang.pods if self.has(pod))
+        return tuple([pod for pod in gang.pods if self.has(pod)])
 
     def has(self, pod: Pod) -> bool:
         """Whether a pod is placed here."""
-        return pod.state is not PodState.WAITING and pod.pool == self.pool.key and bool(pod.node)
+        return pod.state is not WAITING and pod.pool == self.pool.key and bool(pod.node)
 
     def _add(self, gang: Gang, pod: Pod, come: list[tuple[str, Shape]]) -> None:
         self.count(gang.tenant, pod)
@@ -130,7 +129,7 @@ class Standing(Accounts):
             come.append((pod.node, pod.shape))
         if not pod.borrowed:
             self.within.add(gang.tenant, pod)
-        if pod.state is PodState.ENDING:
+        if pod.state is ENDING:
             self.leaving.add(gang.tenant, [pod])
 
     def _remove(self, gang: Gang, pod: Pod, gone: list[tuple[str, Shape]]) -> None:
@@ -143,20 +142,21 @@ class Standing(Accounts):
         self.leaving.drop(pod.uid)
 
     def _note(self, old: Gang | None, new: Gang | None, after: Sequence[Pod]) -> None:
-        for name in {gang.id for gang in (old, new) if gang is not None}:
-            self.gangs.pop(name, None)
-            self.told.pop(name, None)
-            self._waking.discard(name)
-            self.calling.changed(name)
+        if old is not None:
+            self.gangs.pop(old.id, None)
+            self.told.pop(old.id, None)
+            self._waking.discard(old.id)
+            self.calling.changed(old.id)
         if new is not None:
+            self.calling.changed(new.id)
             self.within.plan(new)
         elif old is not None:
             self.within.unplan(old.id)
         if new is not None and after:
             self.gangs[new.id] = new
-            if any(pod.state is PodState.NOTIFIED for pod in after):
+            if any(pod.state is NOTIFIED for pod in after):
                 self.told[new.id] = new
-            if new.band is Band.GUARANTEED and any(pod.borrowed and pod.state is PodState.PLACED for pod in after):
+            if new.band is GUARANTEED and any(pod.borrowed and pod.state is PLACED for pod in after):
                 self._waking.add(new.id)
 
     def begin(self) -> None:
@@ -198,7 +198,7 @@ class Standing(Accounts):
     def borrowing(self) -> list[Gang]:
         """Gangs of the guaranteed band of which something runs and borrows, by their names."""
         gangs = (self.gangs[name] for name in sorted(self._waking | self.within.demoted()))
-        return [gang for gang in gangs if gang.band is Band.GUARANTEED]
+        return [gang for gang in gangs if gang.band is GUARANTEED]
 
     def move_in(self, tenant: str, placed: Sequence[tuple[Pod, str]], *, gang: str) -> bool:
         """Count placed pods as inside, if cells hold all of them where they are."""
@@ -254,7 +254,7 @@ class Standing(Accounts):
         gang_id, going = evict.gang, set(evict.pods)
         gang = self.gangs[gang_id]
         self._changed_gangs.setdefault(gang_id, gang)
-        told = {"state": PodState.NOTIFIED, "deadline": evict.deadline, "evicted_for": evict.makes_room_for}
+        told = {"state": NOTIFIED, "deadline": evict.deadline, "evicted_for": evict.makes_room_for}
         pods = [replace(pod, **told) if pod.uid in going else pod for pod in gang.pods]  # type: ignore[arg-type]
         self.gangs[gang_id] = gang = replace(gang, pods=tuple(pods))
         self.calling.changed(gang_id)
@@ -292,6 +292,14 @@ class Standing(Accounts):
     def usable_by(self, ask: Ask) -> bool:
         """Whether the gang's tenant may use this pool at all."""
         return ask.tenant in self.quotas
+
+
+def _others(pods: tuple[Pod, ...], known: Sequence[Pod]) -> tuple[Pod, ...]:
+    """The pods without those that are known: the very same objects."""
+    if not known:
+        return pods
+    same = {id(pod) for pod in known}
+    return tuple(pod for pod in pods if id(pod) not in same)
 
 
 def _alike(old: Gang, new: Gang) -> bool:

@@ -122,8 +122,11 @@ class _Queue:
         turn = self._turn
         for position in range(self.head, self.end):
             if not hopeless[turn._kinds[position]]:
-                self.know(position + 1)
-                share, created = turn._shares.item(position), turn._created.item(position)
+                if position < self._known:
+                    share, created = turn._shares.item(position), turn._created.item(position)
+                else:
+                    self.know(position + 1)
+                    share, created = self._largest
                 return share, created, self.tenant, self._number, position
         return None
 
@@ -139,29 +142,26 @@ class _Queue:
         """Work out the keys up to a position."""
         if until <= self._known:
             return
-        here = slice(self._known, until)
-        created = self._turn._times[here]
         if self._same and until - self._known > _FEW:
-            self._know_all(here, created)
+            self._know_all(slice(self._known, until))
         else:
-            self._know_each(here, created)
+            for position in range(self._known, until):
+                self._know_one(position)
         self._known = until
 
-    def _know_all(self, here: slice, created: FloatArray) -> None:
+    def _know_all(self, here: slice) -> None:
         """The same pools, so the same share, for all of them."""
         share, largest = self._share(self._waiting.asks[self._turn._at.item(here.start)]), self._largest
         if share < largest[0]:
             self._turn._shares[here], self._turn._created[here] = largest
             return
         first = largest[1] if share == largest[0] else -np.inf
-        times = np.maximum(np.maximum.accumulate(created), first)
+        times = np.maximum(np.maximum.accumulate(self._turn._times[here]), first)
         self._turn._shares[here], self._turn._created[here] = share, times
         self._largest = share, times.item(-1)
 
-    def _know_each(self, here: slice, created: FloatArray) -> None:
-        share = self._share(self._waiting.asks[self._turn._at.item(here.start)])
-        for position, time in zip(range(here.start, here.stop), created.tolist(), strict=True):
-            if not self._same:
-                share = self._share(self._waiting.asks[self._turn._at.item(position)])
-            self._largest = max(self._largest, (share, time))
-            self._turn._shares[position], self._turn._created[position] = self._largest
+    def _know_one(self, position: int) -> None:
+        turn = self._turn
+        key = self._share(self._waiting.asks[turn._at.item(position)]), turn._times.item(position)
+        self._largest = max(self._largest, key)
+        turn._shares[position], turn._created[position] = self._largest

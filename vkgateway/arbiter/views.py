@@ -132,30 +132,32 @@ class View:
 
     def _one(self, position: int) -> None:
         """The same for a single node, for which numpy would take ten times longer."""
-        if not self._mask[position]:
+        if not self._mask.item(position):
             return
-        capacity = PLENTY
-        for free, amount in self._asked:
-            capacity = min(capacity, free.item(position) // amount)
-        capacity = max(capacity, 0)
-        units = min(max(self._free.item(position), 0), self._yard.whole)
-        self._note(position, capacity, units)
+        capacity = max(0, min([PLENTY, *[free.item(position) // amount for free, amount in self._asked]]))
+        whole, layout = self._yard.whole, self._layout
+        units = max(0, min(self._free.item(position), whole))
+        if self._sums:
+            self._add_up(position, capacity, units)
+        self.total += capacity - self.capacity.item(position)
+        self.capacity[position], self.units[position] = capacity, units
         if capacity == 0:
             self.key[position] = NEVER
             return
-        key = self._fixed.item(position) + ((units >> self._layout.coarse) << self._layout.units)
-        if self._breaks and units >= self._yard.whole:
-            key += 1 << self._layout.broken
+        key = self._fixed.item(position) + ((units >> layout.coarse) << layout.units)
+        if self._breaks and units >= whole:
+            key += 1 << layout.broken
         if self._others:
-            rest = sum(free.item(position) * scale.item(position) for free, scale in self._others) / len(self._others)
-            key += int(min(max(rest, 0), SPARE)) << self._layout.spare
+            rest = 0.0
+            for free, scale in self._others:
+                rest += free.item(position) * scale.item(position)
+            key += int(min(max(rest / len(self._others), 0), SPARE)) << layout.spare
         self.key[position] = key
 
-    def _note(self, position: int, capacity: int, units: int) -> None:
+    def _add_up(self, position: int, capacity: int, units: int) -> None:
+        """Take into the sums what a node is worth from now on."""
         whole = self._yard.whole
         old_capacity, old_units = self.capacity.item(position), self.units.item(position)
-        self.capacity[position], self.units[position] = capacity, units
-        self.total += capacity - old_capacity
         for codes, sums_ in self._sums.values():
             # The code of nodes without the label is -1: the last of the sums.
             code = codes.item(position)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from vkgateway.arbiter.asks import Ask
-from vkgateway.arbiter.facts import Band, PoolKey
+from vkgateway.arbiter.facts import GUARANTEED, PoolKey
 from vkgateway.arbiter.fitting import BoolArray, FloatArray, IntArray
 
 _SPARE = 1024
@@ -131,7 +131,7 @@ class Waiting:
             np.array([pools.setdefault(ask.pools, len(pools)) for ask in asks], dtype=np.int64),
             np.array([gang.created for gang in gangs], dtype=np.float64),
             np.array([gang.priority for gang in gangs], dtype=np.float64),
-            np.array([gang.band is not Band.GUARANTEED for gang in gangs], dtype=bool),
+            np.array([gang.band is not GUARANTEED for gang in gangs], dtype=bool),
             np.array([gang.plan is not None for gang in gangs], dtype=bool),
             np.array(
                 [alike.setdefault((tenant, ask.kind), len(alike)) for tenant, ask in zip(numbers, asks, strict=True)],
