@@ -41,6 +41,8 @@ class Carry:
         self.unreadable: dict[str, Hold] = {}
         self.asks: dict[str, Ask] = {}
         """Gangs of which something waits."""
+        self.beyond: dict[str, None] = {}
+        """Those of them of which pods beyond the minimum wait."""
         self.waiting = Waiting()
         """Those of them that ask for a core."""
         self._waits: dict[str, Ask | None] = {}
@@ -128,6 +130,7 @@ class Carry:
     def _keep(self, name: str, told: Gang | None, gang: Gang | None) -> None:
         if self.asks.pop(name, None) is not None:
             self._waits[name] = None
+            self.beyond.pop(name, None)
         self.unreadable.pop(name, None)
         if told is None or gang is None:
             for known in (self.gangs, self._told, self._moving, self.planned):
@@ -146,6 +149,8 @@ class Carry:
         if isinstance(found, Ask):
             self.asks[name] = found
             self._waits[name] = found if found.core else None
+            if found.rest:
+                self.beyond[name] = None
         elif found is not None:
             self.unreadable[name] = found
 

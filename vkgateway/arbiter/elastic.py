@@ -17,7 +17,7 @@ from vkgateway.arbiter.standing import Standing
 
 def grow(ledger: Ledger) -> None:
     """Start pods beyond the minimum while there is room, one a turn; nobody is evicted for them."""
-    growing = {ask.gang.id: ask for ask in ledger.asks.values() if ask.rest and _runs(ledger, ask)}
+    growing = {name: ledger.asks[name] for name in ledger.beyond if _runs(ledger, ledger.asks[name])}
     while growing:
         grown: dict[str, Ask] = {}
         asks = [growing[name] for name in sorted(growing)]

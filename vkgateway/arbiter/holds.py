@@ -237,7 +237,7 @@ def _room(ask: Ask, pools: Iterable[Standing], fits: _Fits) -> Hold:
 
 def _rests(ledger: Ledger) -> Iterator[Hold]:
     """Pods beyond the minimum of gangs that run."""
-    for name in sorted(name for name, ask in ledger.asks.items() if ask.rest):
+    for name in sorted(ledger.beyond):
         ask = ledger.asks[name]
         started = ledger.started.get(ask.gang.id)
         if ask.core and started is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -33,6 +33,8 @@ class Ledger:
         self.policy = policy
         self.gangs: Mapping[str, Gang] = carry.gangs
         self.asks: Mapping[str, Ask] = carry.asks
+        self.beyond: Collection[str] = carry.beyond.keys()
+        """Gangs of which pods beyond the minimum wait."""
         self.standings: Mapping[PoolKey, Standing] = carry.standings
         self.unreadable = [carry.unreadable[name] for name in sorted(carry.unreadable)]
         """Gangs of which some wait, and nothing can be done for them."""

@@ -85,11 +85,14 @@ def largest(room: Room, pods: Sequence[Pod], *, required_level: str = "", among:
 
 def _place_one(room: Room, pod: Pod, allowed: IntArray | None) -> dict[str, str] | None:
     """What the search comes to for a lone pod: most pods are, so it is worth its own short way."""
-    chosen, _ = _fill(room.view(pod.shape), 1, allowed)
-    if not chosen:
+    keys = room.view(pod.shape).key
+    position = _first(keys) if allowed is None else _first(keys[allowed])
+    if position is None:
         return None
-    room.take_at(chosen, pod.shape, [1])
-    return {pod.uid: room.names[chosen[0]]}
+    if allowed is not None:
+        position = allowed.item(position)
+    room.take_at([position], pod.shape, [1])
+    return {pod.uid: room.names[position]}
 
 
 def _allowed(room: Room, among: Among) -> IntArray | None:
@@ -253,10 +256,8 @@ def _fill(view: View, count: int, positions: IntArray | None) -> tuple[list[int]
 
 def _smallest(keys: IntArray, count: int) -> Iterator[int]:
     """The indices of up to `count` keys in rising order; none where all are NEVER."""
-    if len(keys) == 0:
-        return
-    first = int(keys.argmin())
-    if keys[first] == NEVER:
+    first = _first(keys)
+    if first is None:
         return
     yield first
     if count == 1:
@@ -264,3 +265,11 @@ def _smallest(keys: IntArray, count: int) -> Iterator[int]:
     best = np.argpartition(keys, count - 1)[:count] if count < len(keys) else np.arange(len(keys))
     best = best[np.argsort(keys[best])]
     yield from best[1:].tolist()
+
+
+def _first(keys: IntArray) -> int | None:
+    """The index of the smallest key; None where all are NEVER."""
+    if len(keys) == 0:
+        return None
+    first = int(keys.argmin())
+    return first if keys.item(first) != NEVER else None

@@ -73,8 +73,10 @@ def make_room(
 def among(standing: Standing, ask: Ask, nodes: Mapping[str, str] | None = None) -> BoolArray | None:
     """Where the gang's other pods may go: near those that run, or were just given nodes, if it asks for that."""
     level = ask.gang.required_level
+    if not level:
+        return None
     there = [pod.node for pod in ask.running if pod.node in standing.room] or list((nodes or {}).values())
-    return standing.room.near(there[0], level) if level and there else None
+    return standing.room.near(there[0], level) if there else None
 
 
 def place_now(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, str] | None:

@@ -122,11 +122,11 @@ class _Queue:
         turn = self._turn
         for position in range(self.head, self.end):
             if not hopeless[turn._kinds[position]]:
-                if position < self._known:
-                    share, created = turn._shares.item(position), turn._created.item(position)
+                if position == self._known:
+                    share, created = self._know_one(position)
                 else:
                     self.know(position + 1)
-                    share, created = self._largest
+                    share, created = turn._shares.item(position), turn._created.item(position)
                 return share, created, self.tenant, self._number, position
         return None
 
@@ -160,8 +160,10 @@ class _Queue:
         self._turn._shares[here], self._turn._created[here] = share, times
         self._largest = share, times.item(-1)
 
-    def _know_one(self, position: int) -> None:
+    def _know_one(self, position: int) -> tuple[float, float]:
         turn = self._turn
         key = self._share(self._waiting.asks[turn._at.item(position)]), turn._times.item(position)
         self._largest = max(self._largest, key)
         turn._shares[position], turn._created[position] = self._largest
+        self._known = position + 1
+        return self._largest

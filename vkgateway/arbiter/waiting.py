@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 
 import numpy as np
 
@@ -93,13 +94,13 @@ class Waiting:
         """Follow those that have changed or are new, by name; None: they wait no longer."""
         if len(self._alike) > _SPARE + 4 * len(self.asks):
             self._number_anew()
-        stay = [name not in changed for name in self.names]
+        gone = list(map(changed.__contains__, self.names))
         come = sorted((ask for ask in changed.values() if ask is not None), key=_name)
-        if not all(stay):
-            mask = np.array(stay, dtype=bool)
-            self.asks = [ask for ask, stays in zip(self.asks, stay, strict=True) if stays]
-            self.names = [name for name, stays in zip(self.names, stay, strict=True) if stays]
-            self._columns = tuple(column[mask] for column in self._columns)
+        if any(gone):
+            stays = ~np.array(gone, dtype=bool)
+            self.asks = list(compress(self.asks, stays.tolist()))
+            self.names = list(compress(self.names, stays.tolist()))
+            self._columns = tuple(column[stays] for column in self._columns)
         if not come:
             return
         before = len(self.asks)

@@ -118,11 +118,13 @@ class Yard:
         """Put pods of a shape on nodes; below zero: take them away. Each position is named once."""
         few = len(positions) <= FEW
         many = len(positions) * SHARE > self.size > FEW
-        for free, amount in self._lines(shape):
-            if few:
-                for position, count in zip(positions, counts, strict=True):
-                    free[position] -= amount * count
-            else:
+        lines = self._lines(shape)
+        if few:
+            for position, count in zip(positions, counts, strict=True):
+                for free, amount in lines:
+                    free[position] = free.item(position) - amount * count
+        else:
+            for free, amount in lines:
                 free[positions] -= amount * np.asarray(counts, dtype=np.int64)
         self._touch(positions if not many else (0,), many=many)
 
