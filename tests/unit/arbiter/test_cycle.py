@@ -263,6 +263,20 @@ def test_what_only_passing_trouble_keeps_out_waits_for_room() -> None:
     assert holds["three"].code is HoldCode.INFEASIBLE
 
 
+def test_each_is_told_how_much_of_its_own_would_fit_now() -> None:
+    there = cluster(2, quota("a"), quota("b"))
+    there.add(gang("runs", "a", [5, 5]))
+    there.cycle()
+    wants = {"threes": [3] * 3, "more threes": [3] * 4, "fours": [4] * 3, "mixed": [3, 4, 4], "four": [4]}
+    there.add(*(gang(f"{name} of {tenant}", tenant, wants[name]) for name in wants for tenant in "ab"))
+
+    holds = held(there.cycle())
+
+    told = {name: (hold.code, hold.numbers["needed"], hold.numbers["fit"]) for name, hold in holds.items()}
+    fits = {"threes": (3, 2), "more threes": (4, 2), "fours": (3, 0), "mixed": (3, 1), "four": (1, 0)}
+    assert told == {f"{name} of {tenant}": (HoldCode.ROOM, *fits[name]) for name in fits for tenant in "ab"}
+
+
 def test_a_gang_is_not_judged_before_it_is_all_there() -> None:
     there = cluster(2, quota("a"))
     there.add(gang("part", "a", [1, 1], minimum=3))
