@@ -47,7 +47,8 @@ def _in_line(ledger: Ledger, turn: IntArray, before: Mapping[PoolKey, int]) -> l
     needy = ledger.needy
     left = turn[ledger.waiting()[turn]]
     firsts, classes = _classes(needy.alike[left], needy.numbers_alike)
-    reasons = list(_reasons(ledger, [needy.asks[index] for index in left[firsts].tolist()]))
+    fits = _Fits()
+    reasons = [_why(ledger, needy.asks[index], fits) for index in left[firsts].tolist()]
     places = np.zeros(len(left), dtype=np.int64)
     times: dict[int, tuple[float | None, float | None]] = {}
     for key, standing in ledger.standings.items():
@@ -106,15 +107,8 @@ def _eviction(ledger: Ledger, ask: Ask) -> Hold:
     )
 
 
-def _reasons(ledger: Ledger, asks: Iterable[Ask]) -> Iterator[tuple[Hold, Standing | None]]:
-    """Why each of them waits, and in whose line. What fits now is found once for those that ask for the same pods."""
-    fits = _Fits()
-    for ask in asks:
-        yield _why(ledger, ask, fits)
-
-
 class _Fits:
-    """What would fit into what is free. The room must stay as it is."""
+    """What would fit into what is free, found once for those that ask for the same pods. The room stays as it is."""
 
     def __init__(self) -> None:
         self._now: dict[Hashable, bool] = {}
