@@ -25,10 +25,21 @@ class Calling:
         self._ahead_of: dict[str, Sequence[str]] = {}
 
     def changed(self, gang: str) -> None:
-        """Something of this gang has changed, be it that it has gone."""
+        """Something of this gang has changed."""
         self._all.stale.add(gang)
         self._surplus.stale.add(gang)
         self._stale.add(gang)
+
+    def gone(self, gang: str) -> None:
+        """Nothing of this gang is left in the pool. Of one that was never asked about nothing is remembered."""
+        self._all.gone(gang)
+        self._surplus.gone(gang)
+        (self._stale.add if gang in self._ahead_of else self._stale.discard)(gang)
+
+    @property
+    def remembered(self) -> int:
+        """How many gangs are to be looked at again when somebody asks."""
+        return len(self._all.stale | self._surplus.stale | self._stale)
 
     def evictable(self, gangs: Mapping[str, Gang], inside: Set[str]) -> Evictable:
         """What runs outside of cells."""
@@ -86,6 +97,9 @@ class _Kept:
         self.stale: set[str] = set()
         self._lots = lots
         self._shown = shown
+
+    def gone(self, gang: str) -> None:
+        (self.stale.add if gang in self._lots else self.stale.discard)(gang)
 
     def fresh(self, gangs: Mapping[str, Gang], inside: Set[str]) -> Evictable:
         for name in sorted(self.stale):

@@ -146,7 +146,7 @@ class Standing(Accounts):
             self.gangs.pop(old.id, None)
             self.told.pop(old.id, None)
             self._waking.discard(old.id)
-            self.calling.changed(old.id)
+            self.calling.gone(old.id)
         if new is not None:
             self.calling.changed(new.id)
             self.within.plan(new)
