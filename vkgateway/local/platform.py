@@ -33,6 +33,7 @@ from vkgateway.local.steps import Report, Step, run_steps
 from vkgateway.model.errors import ConflictError, VkgatewayError
 from vkgateway.model.names import FIELD_MANAGER
 from vkgateway.programs.binaries.cache import Cache
+from vkgateway.programs.binaries.errors import UnknownVersionError
 from vkgateway.programs.binaries.resolver import Resolver
 from vkgateway.programs.supervisor.client import SupervisorClient, start_supervisor
 from vkgateway.programs.supervisor.spec import ProcessSpec
@@ -55,7 +56,7 @@ async def up(data_dir: Path, options: UpOptions, *, report: Report) -> PlatformR
         wanted = choices.merge(existing or PlatformRecord(), options)
         wanted = msgspec.structs.replace(wanted, real_node_why_not=real.why_no_real_node(wanted.real_node))
         # Before anything is made or written down: this is what takes minutes, and what fails on a wrong version.
-        programs = await _programs(wanted, options, report=report)
+        wanted, programs = await _programs(wanted, options, report=report)
         with neighbours.others(options.cache_dir or Cache.default_root(), data_dir) as others:
             record = _settle(paths, wanted, options, others=others, new=existing is None)
         ensure_inotify(report)
@@ -64,17 +65,29 @@ async def up(data_dir: Path, options: UpOptions, *, report: Report) -> PlatformR
         return record
 
 
-async def _programs(record: PlatformRecord, options: UpOptions, *, report: Report) -> dict[str, Path]:
+async def _programs(
+    wanted: PlatformRecord, options: UpOptions, *, report: Report
+) -> tuple[PlatformRecord, dict[str, Path]]:
+    """The programs, and the record as it is with them: not every release's kubelet can be had everywhere.
+
+    Where a real node need not be, there is none then, and the record says why.
+    """
     resolver = Resolver(
         cache_dir=options.cache_dir,
         program_dirs=options.program_dirs,
         report=report,
-        kubernetes_version=record.kubernetes_version,
+        kubernetes_version=wanted.kubernetes_version,
     )
-    wanted = [*PROGRAMS, *(() if record.real_node_why_not else RealNodeSteps.PROGRAMS)]
-    found = await resolver.resolve(*wanted)
-    report.done(f"{len(found)} programs, Kubernetes {record.kubernetes_version}: ready")
-    return found
+    try:
+        found = await resolver.resolve(*PROGRAMS, *(() if wanted.real_node_why_not else RealNodeSteps.PROGRAMS))
+    except UnknownVersionError as error:
+        if wanted.real_node != "auto" or wanted.real_node_why_not:
+            raise
+        found = await resolver.resolve(*PROGRAMS)
+        wanted = msgspec.structs.replace(wanted, real_node_why_not=f"its programs cannot be had: {error}")
+        report.done(f"no real node: {error}")
+    report.done(f"{len(found)} programs, Kubernetes {wanted.kubernetes_version}: ready")
+    return wanted, found
 
 
 def _settle(
