@@ -76,8 +76,8 @@ def write(seen: Seen) -> None:
     """Put a row into the page's table, between its marks; those of other pairs stay."""
     head, _, rest = PAGE.read_text().partition(BEGIN)
     before, _, tail = rest.partition(END)
-    rows = {tuple(cell.strip() for cell in line.split("|")[1:3]): line for line in before.splitlines() if "| " in line}
-    rows = {pair: line for pair, line in rows.items() if pair[0][:1].isdigit()}
+    seen_before = (line for line in before.splitlines() if line.startswith("| ") and line[2].isdigit())
+    rows = {tuple(cell.strip() for cell in line.split("|")[1:3]): line for line in seen_before}
     rows[seen.compute, seen.tenants] = seen.row()
     table = [
         f"Seen with `make test-matrix` on {os.cpu_count()} cores:",

@@ -11,6 +11,7 @@ import pytest
 from tests.e2e.cluster import BUSYBOX, COMPUTE_MINOR, REAL, Cluster, Document, Platform, eventually, pod
 from tests.e2e.dns import SRV, ask
 from tests.e2e.inside import Inside
+from vkgateway.gateway.nodes import FULL_HOSTNAMES_SINCE
 
 NAMESPACE = "shop"
 DOMAIN = f"{NAMESPACE}.svc.cluster.local"
@@ -216,10 +217,6 @@ def test_network_policies_stand_below_inside_the_fence(platform: Platform, sides
     side.cluster.kubectl("delete", "networkpolicy", "web", "-n", NAMESPACE)
     eventually(lambda: platform.compute.get("networkpolicy", *below)["items"][1:] == [])
     assert platform.compute.get("networkpolicy", "vkgateway-tenant", *below)["spec"] == fence
-
-
-FULL_HOSTNAMES_SINCE = 35
-"""The minor release of compute clusters from which kubelets take a full hostname of somebody else's making."""
 
 
 def test_a_full_name_as_hostname_is_the_tenants(sides: dict[str, Side]) -> None:

@@ -146,11 +146,11 @@ class Standing(Accounts):
             self.gangs.pop(old.id, None)
             self.told.pop(old.id, None)
             self._waking.discard(old.id)
-            self.calling.gone(old.id)
         if new is not None:
             self.calling.changed(new.id)
             self.within.plan(new)
         elif old is not None:
+            self.calling.gone(old.id)
             self.within.unplan(old.id)
         if new is not None and after:
             self.gangs[new.id] = new

@@ -22,7 +22,7 @@ METRICS_PATH_ANNOTATION: Final = "metrics.k8s.io/resource-metrics-path"
 _TIMES = ("lastHeartbeatTime", "lastTransitionTime")
 
 
-_FULL_HOSTNAMES_SINCE: Final = 35
+FULL_HOSTNAMES_SINCE: Final = 35
 """The first minor release in which a pod's `hostnameOverride` counts (KEP-4762, beta in 1.35)."""
 
 
@@ -55,7 +55,7 @@ class NodeSource:
             node_selector=self.pool.node_selector,
             tolerations=self.pool.tolerations,
             nodes=self.members(),
-            full_hostnames=self.link.minor is None or self.link.minor >= _FULL_HOSTNAMES_SINCE,
+            full_hostnames=self.link.minor is None or self.link.minor >= FULL_HOSTNAMES_SINCE,
         )
 
     def capacity(self) -> dict[str, Quantity]:
