@@ -136,8 +136,8 @@ class Pool:
             except BaseException:
                 connection.abort()  # its answer would be taken for the next request's
                 raise
+            self._server.pulse.heard = connection.idle_since = asyncio.get_running_loop().time()
             if connection.usable:
-                connection.idle_since = asyncio.get_running_loop().time()
                 self._free.append(connection)
             return answer
 

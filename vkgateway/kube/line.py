@@ -121,6 +121,15 @@ class Line(asyncio.Protocol):
             self.transport.write(data)
 
 
+class Pulse:
+    """When a server was heard of last, over whichever of its connections, in the loop's time."""
+
+    __slots__ = ("heard",)
+
+    def __init__(self) -> None:
+        self.heard = float("-inf")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """Where lines lead: `ssl` is how both sides prove themselves (None: plain), `server_hostname` the name expected of
@@ -134,6 +143,7 @@ class Server:
     connect_timeout: float = 10.0
     on_connect: Callable[[asyncio.BaseTransport], None] = lambda _transport: None
     resumption: Resumption = field(default_factory=Resumption)
+    pulse: Pulse = field(default_factory=Pulse)
 
     async def connect(self, line: L) -> L:
         """Open a line. Raises OSError (TimeoutError and ssl.SSLError among them)."""

@@ -16,8 +16,9 @@ import msgspec
 import structlog
 
 from vkgateway.kube import errors
-from vkgateway.kube.backoff import Backoff, Random
+from vkgateway.kube.backoff import Random
 from vkgateway.kube.client import Client
+from vkgateway.kube.following import Following, Key
 from vkgateway.kube.requests import Params
 from vkgateway.kube.resources import Resource
 from vkgateway.kube.streams import Stream
@@ -27,17 +28,17 @@ from vkgateway.model.objects import Meta, ObjectView
 
 log = structlog.get_logger(__name__)
 
-Key = tuple[str, str]
-"""Namespace and name; the namespace is empty for cluster-scoped objects."""
-
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 _PROOF: Final = 1.0
 """Seconds of a resumed watch without an error after which nothing can have been missed.
 
 A server that no longer knows the resource version says so at once, in the status or as the first event.
 """
-_RELIST_AFTER: Final = 3
-"""Refusals in a row after which the resource version itself is doubted (a store restored from a backup)."""
+_WATCH: Final = 300
+"""Seconds that a watch is asked to last; up to twice as many, so that a server that restarted is not asked by everybody
+at the same moment ever after."""
+_UNENDED: Final = 60.0
+"""Seconds beyond its time after which a watch that the server has not ended is given up."""
 _UNREADABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """What decoding may raise; the second where values are nested by the thousand, as `managedFields` may be."""
 _VERSION_ONLY: Final = msgspec.json.Decoder(ObjectView).decode
@@ -88,9 +89,7 @@ class Reflector(Generic[T]):
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self.items: dict[Key, T] = {}
-        self.reachable = False
         self.relists = 0
-        self.unreadable: set[Key] = set()
         self._client = client
         self._resource = resource
         self._path: Final = resource.path(namespace)
@@ -100,28 +99,32 @@ class Reflector(Generic[T]):
         self._field_selector = field_selector
         self._decode = decode
         self._on_change = on_change
-        self._on_reachable = on_reachable
-        self._on_complete = on_complete
         self._page_size = page_size
         self._inactivity = inactivity
         self._random = random
         self._sleep = sleep
-        self._backoff = Backoff(base=0.2, cap=30.0, random=random)
+        self._following = Following(on_reachable=on_reachable, on_complete=on_complete, random=random)
         self._version = ""
-        self._known = False
-        self._told = False
-        self._complete = asyncio.Event()
         self._seen: set[Key] | None = None
-        self._failures = 0
 
     @property
     def complete(self) -> bool:
         """Whether `items` is all there is, so that what is missing in it may be taken for gone."""
-        return self._complete.is_set()
+        return self._following.complete.is_set()
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the server can be followed, as was told last."""
+        return self._following.reachable
+
+    @property
+    def unreadable(self) -> set[Key]:
+        """Objects that `decode` refuses."""
+        return self._following.unreadable
 
     async def wait_complete(self) -> None:
         """Wait until `complete` is true."""
-        await self._complete.wait()
+        await self._following.complete.wait()
 
     async def run(self) -> None:
         """List and watch until cancelled; every failure of the server is retried."""
@@ -131,7 +134,8 @@ class Reflector(Generic[T]):
                     await self._list()
                 await self._watch()
             except errors.Gone:
-                self._expired()
+                self._version = ""
+                self._following.lose()
             except errors.ApiError as error:
                 await self._sleep(self._failed(error))
             except _UNREADABLE as error:
@@ -176,7 +180,7 @@ class Reflector(Generic[T]):
             self._on_change(self.items.pop(key), None)
         self._version = version
         self.relists += 1
-        self._settle()
+        self._following.settle()
 
     # -- watching --------------------------------------------------------------------------------------------------
 
@@ -185,19 +189,23 @@ class Reflector(Generic[T]):
         starting = not self._version
         if starting:
             self._begin()
-        elif not self._known:
+        elif not self._following.known:
             await self._check_version()
         splitter = LineSplitter()
         proof: asyncio.TimerHandle | None = None
         try:
+            seconds = _WATCH + int(_WATCH * self._random())
             async with self._client.stream(
-                self._path, self._watch_params(starting), inactivity=self._inactivity
+                self._path,
+                self._watch_params(starting, seconds),
+                inactivity=self._inactivity,
+                longest=seconds + _UNENDED,
             ) as stream:
-                if not starting and not self._known:
-                    proof = asyncio.get_running_loop().call_later(_PROOF, self._settle)
+                if not starting:
+                    proof = asyncio.get_running_loop().call_later(_PROOF, self._following.settle)
                 while chunk := await self._read(stream):
                     for line in splitter.feed(chunk):
-                        self._event(line)
+                        stream.regular |= self._event(line)
         except errors.ApiError as error:
             if starting and error.status in (400, 422):
                 self._client.streaming_lists = False
@@ -221,12 +229,11 @@ class Reflector(Generic[T]):
         if version.isdigit() and self._version.isdigit() and int(version) < int(self._version):
             raise errors.Gone(f"{self._what}: went back from {self._version} to {version}", status=410)
 
-    def _watch_params(self, starting: bool) -> Params:
+    def _watch_params(self, starting: bool, seconds: int) -> Params:
         params: dict[str, str | int | bool] = {
             "watch": True,
             "allowWatchBookmarks": True,
-            # Spread, so that a server that restarted is not asked by everybody at the same moment ever after.
-            "timeoutSeconds": 300 + int(300 * self._random()),
+            "timeoutSeconds": seconds,
         }
         if starting:
             params["sendInitialEvents"] = True
@@ -245,31 +252,33 @@ class Reflector(Generic[T]):
         except OSError as error:
             raise self._client.unreachable("GET", self._path, error) from error
 
-    def _event(self, line: bytes) -> None:
+    def _event(self, line: bytes) -> bool:
+        """Take in one event; whether it is a bookmark of a server that goes on sending them."""
         kind, body = split_event(line)
         if kind == "ERROR":
             raise errors.from_event(body, what=self._what)
         if kind == "BOOKMARK":
-            self._bookmark(body)
-            return
+            return self._bookmark(body)
         version = self._drop(body) if kind == "DELETED" else self._put(body)
         # While the list streams in, objects come in the order of their names: their versions say nothing.
         if self._seen is None:
             self._version = version
-            if not self._known:
-                self._settle()
+            if not self._following.known:
+                self._following.settle()
+        return False
 
-    def _bookmark(self, body: bytes) -> None:
+    def _bookmark(self, body: bytes) -> bool:
         metadata = _VERSION_ONLY(body).metadata
         if self._seen is None:
             self._version = metadata.resource_version
-            self._settle()
-        elif metadata.annotations.get(INITIAL_EVENTS_END) == "true":
+            self._following.settle()
+            return True
+        if metadata.annotations.get(INITIAL_EVENTS_END) == "true":
             self._end(metadata.resource_version)
-        else:
-            # A server from before streaming lists took the parameters for air and will never say that it is done.
-            self._client.streaming_lists = False
-            raise errors.Gone(f"{self._what}: no streaming lists", status=410)
+            return False
+        # A server from before streaming lists took the parameters for air and will never say that it is done.
+        self._client.streaming_lists = False
+        raise errors.Gone(f"{self._what}: no streaming lists", status=410)
 
     # -- the store -------------------------------------------------------------------------------------------------
 
@@ -283,8 +292,7 @@ class Reflector(Generic[T]):
         key = metadata.namespace, metadata.name
         if self._seen is not None:
             self._seen.add(key)
-        if self.unreadable:
-            self._readable(key)
+        self._following.relieve(key)
         old = self.items.get(key)
         if old is not None:
             before = old.metadata
@@ -302,8 +310,7 @@ class Reflector(Generic[T]):
         """Forget an object that was deleted or left the selection; returns the event's resource version."""
         metadata = _VERSION_ONLY(body).metadata
         key = metadata.namespace, metadata.name
-        if self.unreadable:
-            self._readable(key)
+        self._following.relieve(key)
         old = self.items.get(key)
         if old is not None and old.metadata.uid == metadata.uid:
             del self.items[key]
@@ -322,51 +329,13 @@ class Reflector(Generic[T]):
         key = metadata.namespace, metadata.name
         if self._seen is not None:
             self._seen.add(key)
-        self.unreadable.add(key)
-        self._complete.clear()
+        self._following.doubt(key)
         log.error("object unreadable", server=self._client.name, kind=self._resource.kind, key=key, error=str(error))
         return metadata.resource_version
 
-    def _readable(self, key: Key) -> None:
-        self.unreadable.discard(key)
-        if self._known and not self.unreadable:
-            self._settle()
-
-    # -- what is known of the server -------------------------------------------------------------------------------
-
-    def _settle(self) -> None:
-        """The watch is up and nothing was missed."""
-        self._known = True
-        self._failures = 0
-        if not self.unreadable and not self._complete.is_set():
-            self._complete.set()
-            if self._on_complete is not None:
-                self._on_complete()
-        self._tell(True, "")
-
-    def _expired(self) -> None:
-        """The server has forgotten the version that we know: what happened since can only be found by a
-        list.
-        """
-        self._version = ""
-        self._known = False
-        self._complete.clear()
-
     def _failed(self, error: errors.ApiError) -> float:
         """Note a failure; returns the seconds to wait before the next try."""
-        self._failures += 1
-        if self._failures == 1 and self._known:
-            return 0.1 * self._random() if error.retry_after is None else error.retry_after
-        self._known = False
-        self._complete.clear()
-        self._tell(False, error.message)
-        if self._failures >= _RELIST_AFTER and error.status:
+        wait = self._following.failed(error.message, at_least=error.retry_after)
+        if self._following.doubted and error.status:
             self._version = ""
-        return self._backoff.delay(self._failures, at_least=error.retry_after)
-
-    def _tell(self, reachable: bool, why: str) -> None:
-        if self._told and self.reachable == reachable:
-            return
-        self.reachable, self._told = reachable, True
-        if self._on_reachable is not None:
-            self._on_reachable(reachable, why)
+        return wait

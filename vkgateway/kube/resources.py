@@ -57,6 +57,9 @@ RUNTIME_CLASSES = Resource("apis/node.k8s.io/v1", "runtimeclasses", "RuntimeClas
 STORAGE_CLASSES = Resource("apis/storage.k8s.io/v1", "storageclasses", "StorageClass", namespaced=False)
 PERSISTENT_VOLUMES = Resource("api/v1", "persistentvolumes", "PersistentVolume", namespaced=False)
 PERSISTENT_VOLUME_CLAIMS = Resource("api/v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+NODE_TOPOLOGIES = Resource(
+    "apis/topology.node.k8s.io/v1alpha2", "noderesourcetopologies", "NodeResourceTopology", namespaced=False
+)
 DEPLOYMENTS = Resource("apis/apps/v1", "deployments", "Deployment")
 DAEMON_SETS = Resource("apis/apps/v1", "daemonsets", "DaemonSet")
 JOBS = Resource("apis/batch/v1", "jobs", "Job")

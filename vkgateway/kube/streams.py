@@ -8,21 +8,31 @@ from typing import Final
 import httptools
 
 from vkgateway.kube.answers import MalformedAnswerError, check_bounds, is_framed
-from vkgateway.kube.line import Line, Server
+from vkgateway.kube.line import Line, Pulse, Server
 
 _PAUSE_AT: Final = 1024 * 1024
 """Bytes that wait to be read before the server is asked to stop."""
 
 
 class Stream(Line):
-    """One request on a connection of its own, and its answer."""
+    """One request on a connection of its own, and its answer.
 
-    def __init__(self, *, inactivity: float | None) -> None:
+    It is given up once `inactivity` seconds passed without a byte from the server, on this or on another of its
+    connections (`pulse`): that nothing happens is no reason. Nor do servers say that they are there on a watch of what
+    nobody changes, unless their store tells them of its progress. Where one does, `regular` may be set: from then on
+    it is this connection's own silence that counts. Whatever is heard, the whole may last `longest` seconds.
+    """
+
+    def __init__(self, *, inactivity: float | None, longest: float | None = None, pulse: Pulse | None = None) -> None:
         super().__init__()
+        self.regular = False
         self._loop = asyncio.get_running_loop()
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._status = 0
         self._inactivity = inactivity
+        self._pulse = pulse or Pulse()
         self._heard = self._loop.time()
+        self._until = float("inf") if longest is None else self._heard + longest
         self._timer: asyncio.TimerHandle | None = None
         self._received = 0
         self._body = 0
@@ -38,7 +48,7 @@ class Stream(Line):
     @property
     def status(self) -> int:
         """The answer's status; of an answer whose head has come."""
-        return self._parser.get_status_code()
+        return self._status
 
     def header(self, name: str) -> str | None:
         """The value of a header, by its lower-case name."""
@@ -49,7 +59,7 @@ class Stream(Line):
         """Wait for the answer's head. Raises OSError (TimeoutError and ConnectionError among them)."""
         while not self._begun:
             if self._ended is not None:
-                raise self._why(self._ended)
+                raise _anew(self._ended)
             await self._news()
 
     async def read(self) -> bytes:
@@ -58,7 +68,7 @@ class Stream(Line):
             if self._ended is not None:
                 if isinstance(self._ended, EOFError):
                     return b""
-                raise self._why(self._ended)
+                raise _anew(self._ended)
             await self._news()
         pieces, self._pieces, self._waiting = self._pieces, [], 0
         if self._paused and self.transport is not None:
@@ -79,9 +89,6 @@ class Stream(Line):
         finally:
             self._waiter = None
 
-    def _why(self, error: Exception) -> OSError:
-        return error if isinstance(error, OSError) else ConnectionError("the server closed the connection")
-
     def _tell(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -100,24 +107,30 @@ class Stream(Line):
     def _look(self) -> None:
         """Whether anything came within the time allowed."""
         assert self._inactivity is not None
+        now = self._loop.time()
+        heard = self._heard if self.regular else max(self._heard, self._pulse.heard)
         # Whoever was asked to stop is not silent.
-        left = self._inactivity if self._paused else self._heard + self._inactivity - self._loop.time()
-        if left > 0:
-            self._timer = self._loop.call_later(max(left, 0.001), self._look)
-        else:
+        left = self._inactivity if self._paused else heard + self._inactivity - now
+        if left <= 0:
             self._break(TimeoutError(f"not a byte in {self._inactivity:g} s"))
+        elif now >= self._until:
+            self._break(TimeoutError("the server did not end it in time"))
+        else:
+            self._timer = self._loop.call_at(max(min(now + left, self._until), now + 0.001), self._look)
 
     def send(self, request: bytes) -> None:
         """Send the request."""
         if self._inactivity is not None:
-            self._timer = self._loop.call_later(self._inactivity, self._look)
+            self._look()
         self.write(request)
 
     # What the line tells.
 
     def heard(self, data: bytes) -> None:
         """See `Line`."""
-        self._heard = self._loop.time()
+        if self._parser is None:
+            return
+        self._heard = self._pulse.heard = self._loop.time()
         self._received += len(data)
         try:
             self._parser.feed_data(data)
@@ -135,6 +148,7 @@ class Stream(Line):
 
     def lost(self, why: Exception | None) -> None:
         """See `Line`."""
+        self._parser = None  # it knows this stream: neither would go before the collector of cycles comes by
         if why is None and self._begun and not is_framed(self._headers):
             self._end(EOFError())  # an answer without a length ends with its connection
         else:
@@ -148,7 +162,9 @@ class Stream(Line):
 
     def on_headers_complete(self) -> None:
         """The head is complete."""
-        self._begun = self._parser.get_status_code() >= 200
+        assert self._parser is not None
+        self._status = self._parser.get_status_code()
+        self._begun = self._status >= 200
         if not self._begun:
             self._headers.clear()
 
@@ -164,13 +180,21 @@ class Stream(Line):
             self._end(EOFError())
 
 
-async def open_stream(server: Server, request: bytes, *, inactivity: float | None) -> Stream:
+def _anew(error: Exception) -> OSError:
+    """An error to be raised: one that a stream keeps would keep the stream, by the frames that it went through."""
+    if isinstance(error, OSError):
+        return type(error)(*error.args)
+    return ConnectionError("the server closed the connection")
+
+
+async def open_stream(
+    server: Server, request: bytes, *, inactivity: float | None, longest: float | None = None
+) -> Stream:
     """Connect, send a whole request and wait for the answer's head; the caller closes the stream.
 
-    `inactivity` is how many seconds may pass without a byte. Raises OSError (TimeoutError and ConnectionError among
-    them).
+    `inactivity` and `longest` are those of `Stream`. Raises OSError (TimeoutError and ConnectionError among them).
     """
-    stream = await server.connect(Stream(inactivity=inactivity))
+    stream = await server.connect(Stream(inactivity=inactivity, longest=longest, pulse=server.pulse))
     try:
         stream.send(request)
         await stream.head()

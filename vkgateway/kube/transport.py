@@ -103,18 +103,19 @@ class Transport:
         params: Params | None = None,
         *,
         inactivity: float | None = None,
+        longest: float | None = None,
     ) -> AsyncIterator[Stream]:
         """GET an answer that goes on: a watch.
 
-        There is no limit in time but `inactivity`, the seconds without a byte. Errors while reading the body
-        come as OSError; `unreachable` makes one of ours of them.
+        There is no limit in time but those of `Stream`. Errors while reading the body come as OSError; `unreachable`
+        makes one of ours of them.
         """
         self._check_open()
         # On a connection of its own: it lives long, and must not eat up those that requests wait for.
         token = "" if self._token is None else await self._token()
         message = self._requests.message("GET", path, params=params, token=token)
         try:
-            stream = await open_stream(self._line_end(), message, inactivity=inactivity)
+            stream = await open_stream(self._line_end(), message, inactivity=inactivity, longest=longest)
         except OSError as error:
             raise self.unreachable("GET", path, error) from error
         self._streams.add(stream)

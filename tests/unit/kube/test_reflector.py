@@ -186,6 +186,18 @@ async def test_one_lost_connection_is_nothing(server: FakeApiServer, client: Cli
         assert seen.reachable == [(True, "")]
 
 
+async def test_connections_that_are_lost_now_and_then_are_nothing(
+    server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reflector, "_PROOF", 0.01)
+    async with watching(client, inactivity=0.1) as seen:
+        await seen.until(lambda: len(seen.sleeps) > 3)
+        put(server, "a")
+        await seen.heard("+a")
+        assert seen.reachable == [(True, "")]
+        assert seen.completed == 1
+
+
 async def test_server_that_stays_away_is_told_once_and_distrusted(server: FakeApiServer, client: Client) -> None:
     put(server, "a")
     async with watching(client) as seen:

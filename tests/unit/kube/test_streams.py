@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from vkgateway.kube.answers import MalformedAnswerError
-from vkgateway.kube.line import Server
+from vkgateway.kube.line import Pulse, Server
 from vkgateway.kube.streams import Stream, open_stream
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nRetry-After: 7\r\n\r\n"
@@ -17,7 +19,9 @@ Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @contextlib.asynccontextmanager
-async def streaming(play: Play, *, inactivity: float | None = 5.0) -> AsyncIterator[Stream]:
+async def streaming(
+    play: Play, *, inactivity: float | None = 5.0, longest: float | None = None, pulse: Pulse | None = None
+) -> AsyncIterator[Stream]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             await reader.readuntil(b"\r\n\r\n")
@@ -27,9 +31,10 @@ async def streaming(play: Play, *, inactivity: float | None = 5.0) -> AsyncItera
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
         stream = await open_stream(
-            Server(host="127.0.0.1", port=listening.sockets[0].getsockname()[1], ssl=None),
+            Server(host="127.0.0.1", port=listening.sockets[0].getsockname()[1], ssl=None, pulse=pulse or Pulse()),
             b"GET / HTTP/1.1\r\n\r\n",
             inactivity=inactivity,
+            longest=longest,
         )
         with contextlib.closing(stream):
             yield stream
@@ -82,6 +87,60 @@ async def test_a_silent_server_is_noticed() -> None:
     async with streaming(play, inactivity=0.05) as stream:
         with pytest.raises(TimeoutError, match="not a byte"):
             await stream.read()
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A server that begins an answer, and says no more."""
+    writer.write(CHUNKED)
+    await reader.read()
+
+
+async def test_who_hears_of_the_server_elsewhere_waits() -> None:
+    pulse = Pulse()
+    async with streaming(silent, inactivity=0.1, pulse=pulse) as stream:
+        reading = asyncio.ensure_future(stream.read())
+        for _ in range(6):
+            await asyncio.sleep(0.05)
+            pulse.heard = asyncio.get_running_loop().time()
+        assert not reading.done()
+        with pytest.raises(TimeoutError, match="not a byte"):
+            await reading
+
+
+async def test_where_bookmarks_come_regularly_their_absence_counts() -> None:
+    pulse = Pulse()
+    async with streaming(silent, inactivity=0.1, pulse=pulse) as stream:
+        stream.regular = True
+        pulse.heard = asyncio.get_running_loop().time() + 60
+        with pytest.raises(TimeoutError, match="not a byte"):
+            await stream.read()
+
+
+async def test_what_the_server_does_not_end_in_time_is_given_up() -> None:
+    async with streaming(silent, inactivity=60.0, longest=0.05) as stream:
+        with pytest.raises(TimeoutError, match="in time"):
+            await stream.read()
+
+
+async def ended(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A server that gives a whole answer."""
+    writer.write(CHUNKED + b"0\r\n\r\n")
+
+
+async def test_nothing_but_its_user_keeps_a_stream() -> None:
+    for play in (silent, ended):
+        async with streaming(play, inactivity=0.05) as stream:
+            with contextlib.suppress(TimeoutError):
+                while await stream.read():
+                    pass
+        await asyncio.sleep(0.01)  # until the event loop has let go of the connection
+        gone = weakref.ref(stream)
+        gc.disable()
+        try:
+            del stream
+            assert gone() is None
+        finally:
+            gc.enable()
 
 
 async def test_no_answer_at_all_is_noticed() -> None:
