@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key
-from vkgateway.sync.names import Names, NameServers
 from vkgateway.sync.namespaces import Namespaces
-from vkgateway.sync.netpolicies import NetworkPolicies
-from vkgateway.sync.ownrange import OwnRange
-from vkgateway.sync.services import Services
+from vkgateway.sync.network.names import Names, NameServers
+from vkgateway.sync.network.ownrange import OwnRange
+from vkgateway.sync.network.policies import NetworkPolicies
+from vkgateway.sync.network.services import Services
 from vkgateway.sync.shared import Shared
 from vkgateway.translate.context import TenantContext
 

@@ -13,7 +13,7 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.model.objects import Meta
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key, owned_by
-from vkgateway.sync.slices import delete_slice, write_slice
+from vkgateway.sync.network.slices import delete_slice, write_slice
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.services import (
     CONTROLLERS_SLICES,

@@ -12,8 +12,8 @@ from vkgateway.kube import errors, resources
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.ownrange import OwnRange, refused_address
-from vkgateway.sync.slices import write_slice
+from vkgateway.sync.network.ownrange import OwnRange, refused_address
+from vkgateway.sync.network.slices import write_slice
 from vkgateway.translate.services import (
     MANAGED_BY_LABEL,
     OUR_SLICES,

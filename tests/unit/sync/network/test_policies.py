@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.fakes.addresses import Addresses
-from tests.unit.sync.test_names import FORWARDER, FakeServers
-from tests.unit.sync.test_services import nothing_to_write, serve
+from tests.unit.sync.network.test_names import FORWARDER, FakeServers
+from tests.unit.sync.network.test_services import nothing_to_write, serve
 from tests.unit.sync.world import BELOW, World, compute_node, names, until, world
 from vkgateway.kube.resources import NAMESPACES, NETWORK_POLICIES, NODES
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL

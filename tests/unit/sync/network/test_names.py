@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 
 from tests.fakes.addresses import Addresses
-from tests.unit.sync.test_services import nothing_to_write, serve, writes
+from tests.unit.sync.network.test_services import nothing_to_write, serve, writes
 from tests.unit.sync.world import BELOW, World, names, until, world
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, SERVICES
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
-from vkgateway.sync.names import remove_names
-from vkgateway.sync.ownservices import Endpoint
+from vkgateway.sync.network.names import remove_names
+from vkgateway.sync.network.ownservices import Endpoint
 
 FORWARDER = Endpoint("10.213.0.2", 54)
 OWN = Endpoint("10.213.0.1", 10053)

@@ -12,9 +12,9 @@ import structlog
 
 from vkgateway.kube import errors
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.ownrange import OwnRange
-from vkgateway.sync.ownservices import Endpoint, OwnService, Port, remove_own_service
-from vkgateway.sync.services import KUBERNETES, Services
+from vkgateway.sync.network.ownrange import OwnRange
+from vkgateway.sync.network.ownservices import Endpoint, OwnService, Port, remove_own_service
+from vkgateway.sync.network.services import KUBERNETES, Services
 from vkgateway.translate.context import TenantContext
 
 log = structlog.get_logger(__name__)

@@ -19,8 +19,8 @@ from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key, owned_by, source_key
 from vkgateway.sync.events import EventRecorder, Severity
 from vkgateway.sync.namespaces import Namespaces
-from vkgateway.sync.ownrange import OwnRange, refused_address
-from vkgateway.sync.tenantslices import TenantSlices, pod_addresses
+from vkgateway.sync.network.ownrange import OwnRange, refused_address
+from vkgateway.sync.network.tenantslices import TenantSlices, pod_addresses
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.services import ServiceView, decode_service, forward_service, reserved_selector, service_spec
 

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.sync.world import BELOW, World, names, until, world
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, PODS, SERVICES
 from vkgateway.model.names import TENANT_LABEL
-from vkgateway.sync.tenantslices import pod_addresses
+from vkgateway.sync.network.tenantslices import pod_addresses
 from vkgateway.translate.services import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
 
 PORTS = [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": "web", "nodePort": 31000}]

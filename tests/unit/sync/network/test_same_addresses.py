@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.fakes.addresses import Addresses
-from tests.unit.sync.test_names import FakeServers, address, answering, api
-from tests.unit.sync.test_services import below, nothing_to_write, serve
+from tests.unit.sync.network.test_names import FakeServers, address, answering, api
+from tests.unit.sync.network.test_services import below, nothing_to_write, serve
 from tests.unit.sync.world import World, compute_node, until, world
 from vkgateway.kube.resources import NAMESPACES, NODES, SERVICE_CIDRS, SERVICES
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
