@@ -15,7 +15,7 @@ from tests.property.deep import look
 from tests.unit.arbiter.stories import Mix, shortened, story
 from tests.unit.arbiter.told import INVARIANTS
 
-CASES = int(os.environ.get("VKGATEWAY_CASES", "25"))
+CASES = int(os.environ.get("VKGATEWAY_CASES", "40"))
 CHUNKS = max(1, CASES // 100)
 """Tests for each invariant, so that they may run side by side."""
 
@@ -36,7 +36,9 @@ def test_holds_in_every_story(invariant: str, chunk: int) -> None:
         ("deciding_again", 1465),  # a plan on a node that had gone held cells
         ("deciding_again", 2126),
         ("deciding_again", 3311),  # lent to a gang that used up the limit of its tenant's own gang ahead
+        ("nobody_starves", 41),  # small work of its own tenant put off the turn of a large gang again and again
         ("nobody_starves", 2187),
+        ("nobody_starves_below_a_limit", 19),  # later work of its own tenant used up the limit again and again
         ("whatever_comes", 2756),  # two plans, of which one could have stood on what was freed for the other
     ],
 )

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
+import numpy as np
+
 from vkgateway.arbiter.facts import Pod, Pool, Quota
+from vkgateway.arbiter.fitting import FloatArray, IntArray
 from vkgateway.model.requests import Milli
 
 _LEAST_WEIGHT = 1e-6
@@ -52,15 +55,30 @@ class Accounts:
         return found
 
     def _share(self, tenant: str) -> float:
-        quota, used = self.quotas.get(tenant), self.used.get(tenant, {})
-        guarantee: Mapping[str, int] = quota.guarantee if quota is not None else {}
-        weight = quota.weight if quota is not None and quota.weight > _LEAST_WEIGHT else _LEAST_WEIGHT
         largest = 0.0
         for name, total in self.total.items():
-            over = used.get(name, 0) - guarantee.get(name, 0)
+            over = self.beyond_guarantee(tenant, name)
             if over > 0:
                 largest = max(largest, over / max(1, total))
-        return largest / weight
+        return largest / self._weight(tenant)
+
+    def shares_without(self, tenant: str, without: Mapping[str, IntArray], count: int) -> FloatArray:
+        """So many shares of the tenant: what each would be if it did not hold so much, by resource."""
+        largest: FloatArray = np.zeros(count)
+        for name, total in self.total.items():
+            over = self.beyond_guarantee(tenant, name) - without.get(name, 0)
+            np.maximum(largest, over / max(1, total), out=largest)
+        return largest / self._weight(tenant)
+
+    def beyond_guarantee(self, tenant: str, resource: str) -> int:
+        """How much more of a resource it uses than its guarantee; less than zero: so much less."""
+        quota = self.quotas.get(tenant)
+        guarantee = quota.guarantee.get(resource, 0) if quota is not None else 0
+        return self.used.get(tenant, {}).get(resource, 0) - guarantee
+
+    def _weight(self, tenant: str) -> float:
+        quota = self.quotas.get(tenant)
+        return quota.weight if quota is not None and quota.weight > _LEAST_WEIGHT else _LEAST_WEIGHT
 
     def over(self) -> dict[str, float]:
         """The shares of all tenants that have something here."""

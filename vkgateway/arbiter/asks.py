@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from vkgateway.arbiter.decisions import Hold, HoldCode
-from vkgateway.arbiter.facts import PLACED, WAITING, Gang, Pod, PoolKey
+from vkgateway.arbiter.facts import NOTIFIED, PLACED, WAITING, Gang, Pod, PoolKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +17,15 @@ class Ask:
     core: tuple[Pod, ...]
     """Start together or not at all, and with what runs they are the gang's minimum; none: the minimum runs."""
     rest: tuple[Pod, ...]
-    """Beyond its minimum: may start one by one."""
+    """Beyond its minimum, up to its maximum: may start one by one."""
     running: tuple[Pod, ...]
     """Placed, and not told to go."""
     what: Hashable = None
     """All of it that decides whether its core can start; equal for gangs that can stand in for each other."""
     kind: int = -1
     """A number for that."""
+    bound: PoolKey | None = None
+    """The pool of what runs already, or was told to go and may stay after all."""
 
     @property
     def tenant(self) -> str:
@@ -32,9 +34,8 @@ class Ask:
 
     @property
     def pools(self) -> tuple[PoolKey, ...]:
-        """Where it may go: what runs already binds it to its pool."""
-        pool = self.running[0].pool if self.running else None
-        return (pool,) if pool is not None else self.gang.pools
+        """Where it may go: what is there already binds it to its pool."""
+        return (self.bound,) if self.bound is not None else self.gang.pools
 
 
 def read(gang: Gang, kind: Callable[[Hashable], int] = lambda _: -1) -> Ask | Hold | None:
@@ -54,15 +55,23 @@ def read(gang: Gang, kind: Callable[[Hashable], int] = lambda _: -1) -> Ask | Ho
         return _incomplete(gang, len(running) + len(waiting))
     chosen = {pod.uid for pod in core}
     rest = sorted((pod for pod in waiting if pod.uid not in chosen), key=_rank)
-    what = _what(gang, core) if not running else gang.id
-    return Ask(gang, tuple(core), tuple(rest), running, what, kind(what))
+    if gang.maximum is not None:
+        rest = rest[: max(0, gang.maximum - (len(gang.pods) - len(waiting)) - len(core))]
+        if not core and not rest:
+            return at_maximum(gang, len(waiting))
+    bound = next((pod.pool for pod in gang.pods if pod.state in _BINDS), None)
+    what = _what(gang, core, (bound,) if bound is not None else gang.pools) if not running else gang.id
+    return Ask(gang, tuple(core), tuple(rest), running, what, kind(what), bound)
 
 
-def _what(gang: Gang, core: Sequence[Pod]) -> Hashable:
+_BINDS = (PLACED, NOTIFIED)
+
+
+def _what(gang: Gang, core: Sequence[Pod], pools: Sequence[PoolKey]) -> Hashable:
     return (
         # Images decide among equal nodes at most: never whether there is one.
         tuple((pod.shape.requests, pod.shape.terms, pod.shape.tolerations) for pod in core),
-        gang.pools,
+        pools,
         gang.required_level,
         gang.preferred_level,
         gang.band,
@@ -92,6 +101,18 @@ def _missing(gang: Gang, running: Sequence[Pod], waiting: Sequence[Pod]) -> list
     if len(others) < short or any(number > 0 for role, number in wanted.items() if role in gang.role_minimum):
         return None
     return core + others[:short]
+
+
+def at_maximum(gang: Gang, waiting: int) -> Hold:
+    """The hold of a gang of which nothing waits but what is beyond its maximum."""
+    there = len(gang.pods) - waiting
+    pods = f"{waiting} more waits" if waiting == 1 else f"{waiting} more wait"
+    return Hold(
+        gang=gang.id,
+        code=HoldCode.MAXIMUM,
+        message=f"has {there} pods, and may grow to {gang.maximum}; {pods} until one of these has ended",
+        numbers={"running": float(there), "waiting": float(waiting), "maximum": float(gang.maximum or 0)},
+    )
 
 
 def _incomplete(gang: Gang, there: int) -> Hold:

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import partial
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from vkgateway.arbiter.asks import Ask
-from vkgateway.arbiter.facts import GUARANTEED, Pod
+from vkgateway.arbiter.bestpool import best, cost, fit, fits_inside
+from vkgateway.arbiter.facts import GUARANTEED, Gang, Plan, Pod
 from vkgateway.arbiter.feasible import impossible
 from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.forecast import Reservation, earliest
 from vkgateway.arbiter.ledger import Ledger
-from vkgateway.arbiter.plans import among, make_room, place_now
+from vkgateway.arbiter.limitline import crowds_out, keep_limit
+from vkgateway.arbiter.plans import Making, among, carry_out, find_room, let_go, place_now
+from vkgateway.arbiter.shares import Shares
 from vkgateway.arbiter.standing import Standing
 from vkgateway.arbiter.turn import Turn
 from vkgateway.arbiter.victims import choose
 
+T = TypeVar("T")
+
 
 def start_borrowed(ledger: Ledger) -> IntArray:
-    """Start whoever fits into what is free; returns all, as indices of `Ledger.needy`, in their turn."""
-    left = np.flatnonzero(ledger.waiting())
-    turn = Turn(ledger.needy, left, partial(share, ledger), ledger.policy, ledger.now)
+    """Start whoever fits into what is free; returns all, as indices of `Ledger.needy`, in their turn.
+
+    Whoever has a plan has its turn, too, where another pool may have room for it first.
+    """
+    left = np.flatnonzero(ledger.waiting() | ledger.may_move())
+    turn = Turn(ledger.needy, left, Shares(ledger), ledger.policy, ledger.now)
     step, booked = _Step(ledger, turn), ledger.booked
     while (ask := turn.next(booked=ledger.booked != booked)) is not None:
-        booked = ledger.booked
-        step.try_all(ask)
+        booked, plan = ledger.booked, ledger.plans.get(ask.gang.id)
+        if plan is None:
+            step.try_all(ask)
+        else:
+            step.try_others(ask, plan)
     return turn.order()
 
 
@@ -40,12 +52,21 @@ def overtaken(ledger: Ledger, turn: IntArray) -> bool:
     needy = ledger.needy
     firsts = left[np.unique(needy.tenant[left], return_index=True)[1]]
     first = [needy.asks[index] for index in firsts.tolist()]
-    keys = {ask.tenant: (share(ledger, ask), ask.gang.created, ask.tenant) for ask in first}
+    shares = Shares(ledger, _borrowing(ledger))
+    keys = {ask.tenant: (shares.of(ask), ask.gang.created, ask.tenant) for ask in first}
     behind = np.isin(needy.tenant[firsts], needy.tenant[left[np.isin(needy.kind[left], list(refused))]])
     tenants = {ask.tenant for ask, is_behind in zip(first, behind.tolist(), strict=True) if is_behind}
     holders = [ledger.asks[each.gang].tenant for each in kept]
     last = max(keys[tenant] for tenant in holders)
     return any(keys[tenant] < last for tenant in tenants if tenant not in holders)
+
+
+def _borrowing(ledger: Ledger) -> Iterator[tuple[Gang, Pod]]:
+    """Pods that start in this cycle and borrow, with their gangs."""
+    for admit in ledger.admits():
+        if admit.borrowed:
+            gang = ledger.gangs[admit.gang]
+            yield from ((gang, pod) for pod in gang.pods if pod.uid in admit.nodes)
 
 
 class _Step:
@@ -60,19 +81,39 @@ class _Step:
 
     def try_all(self, ask: Ask) -> None:
         """Start it, or make room for it, or keep a place for it."""
-        pools = [
-            standing
-            for standing in self._pools(ask)
-            if not standing.beyond_limit(ask.tenant, ask.core) and not crowds_out(self._ledger, standing, ask, ask.core)
-        ]
-        for standing in pools:
-            if self.start(standing, ask):
-                return
-        if any(self.make_room(standing, ask) for standing in pools):
-            self._failed.clear()
-            self._turn.hope_again()
-        elif not any(self.reserve(standing, ask) for standing in pools) and not self._alone(ask):
-            self._turn.give_up()
+        pools = list(self._open(ask))
+        if self.start(pools, ask):
+            return
+        if self.make_room(pools, ask):
+            self._hope_again()
+        elif not self.reserve(pools, ask):
+            if not pools:
+                keep_limit(self._ledger, self._pools(ask), ask)
+            if not self._alone(ask):
+                self._turn.give_up()
+
+    def try_others(self, ask: Ask, plan: Plan) -> None:
+        """Start whoever has a plan in another pool that has room for good; nobody goes for it then."""
+        pools = (standing for standing in self._open(ask) if standing.pool.key != plan.pool)
+        places = [each for each in self._places(pools, ask) if not each[1].behind]
+        if not places:
+            return
+        let_go(self._ledger.standings[plan.pool], ask, plan)
+        self._ledger.unplan(ask)
+        self._start_at_best(places, ask)
+        self._hope_again()
+
+    def _hope_again(self) -> None:
+        """There is more room than before."""
+        self._failed.clear()
+        self._turn.hope_again()
+
+    def _open(self, ask: Ask) -> Iterator[Standing]:
+        """Those of its pools where no limit holds it up."""
+        for standing in self._pools(ask):
+            beyond = standing.beyond_limit(ask.tenant, ask.core)
+            if not beyond and not crowds_out(self._ledger, standing, ask, ask.core):
+                yield standing
 
     def _pools(self, ask: Ask) -> list[Standing]:
         """The pools that it may use, without those where it fits nowhere, whoever goes."""
@@ -83,9 +124,6 @@ class _Step:
             self._possible[equals] = found
         return found
 
-    def _aged(self, ask: Ask) -> bool:
-        return self._ledger.now - ask.gang.created >= self._ledger.policy.age_cap
-
     def _alone(self, ask: Ask) -> bool:
         """Whether it is like nobody else: some of it runs, or others go for it."""
         return any(self._alone_in(standing, ask) for standing in self._ledger.pools(ask))
@@ -94,79 +132,115 @@ class _Step:
         name = ask.gang.id
         return bool(ask.running) or name in standing.behind or bool(self._ledger.told_for(name, standing))
 
-    def start(self, standing: Standing, ask: Ask) -> bool:
+    def start(self, pools: Sequence[Standing], ask: Ask) -> bool:
+        """Where it fits best into what is free."""
+        if len(pools) == 1:
+            place = self._place(pools[0], ask)
+            if place is not None:
+                _start_at(self._ledger, pools[0], ask, ask.core, place)
+            return place is not None
+        places = list(self._places(pools, ask))
+        if places:
+            self._start_at_best(places, ask)
+        return bool(places)
+
+    def _start_at_best(self, places: Sequence[tuple[Standing, Place]], ask: Ask) -> None:
+        standing, place = best(places, lambda each: _rank(each[0], ask, each[1]))
+        standing.take(ask.core, place.nodes)
+        _start_at(self._ledger, standing, ask, ask.core, place)
+
+    def _places(self, pools: Iterable[Standing], ask: Ask) -> Iterator[tuple[Standing, Place]]:
+        """A place in each pool that has one; all rooms are left as they were."""
+        for standing in pools:
+            mark = standing.room.mark()
+            place = self._place(standing, ask)
+            if place is not None:
+                standing.room.undo(mark)
+                yield standing, place
+
+    def _place(self, standing: Standing, ask: Ask) -> Place | None:
         kept = standing.reservation
         free = (
             kept is None
             or kept.lets(standing.ends, ask.gang, self._ledger.now)
             or kept.may_lend(ask.gang, self._ledger.now)
         )
-        return self._once(("start", free), standing, ask, lambda: start_in(self._ledger, standing, ask, ask.core))
+        return self._once(("start", free), standing, ask, lambda: _take(self._ledger, standing, ask, ask.core))
 
-    def make_room(self, standing: Standing, ask: Ask) -> bool:
-        """Call in surplus and what runs in its reserved place, or wait for what is leaving.
-
-        Only where nothing is kept for somebody ahead.
-        """
-        if standing.reservation is not None:
+    def make_room(self, pools: Sequence[Standing], ask: Ask) -> bool:
+        """Call in surplus and what runs in its reserved place, or wait for what is leaving, where that costs least."""
+        found = [(standing, making) for standing in pools if (making := self._making(standing, ask)) is not None]
+        if not found:
             return False
+        standing, making = best(found, lambda each: cost(each[0], ask, each[1], self._ledger.now))
+        carry_out(self._ledger, standing, ask, making)
+        return True
+
+    def _making(self, standing: Standing, ask: Ask) -> Making | None:
+        """Only where nothing is kept for somebody ahead."""
+        if standing.reservation is not None:
+            return None
         callable_ = standing.callable_for(ask.gang.id)
         if not (standing.leaving or self._ledger.told_for(ask.gang.id, standing) or len(callable_)):
-            return False
-        return self._once(("room",), standing, ask, lambda: make_room(self._ledger, standing, ask, callable_))
+            return None
+        return self._once(("room",), standing, ask, lambda: find_room(self._ledger, standing, ask, callable_))
 
-    def reserve(self, standing: Standing, ask: Ask) -> bool:
+    def reserve(self, pools: Sequence[Standing], ask: Ask) -> bool:
+        """Keep a place where it can start first."""
+        found = [(standing, kept) for standing in pools if (kept := self._reservation(standing, ask)) is not None]
+        if not found:
+            return False
+        standing, kept = best(found, lambda each: math.inf if each[1].start is None else each[1].start)
+        standing.reservation = kept
+        return True
+
+    def _reservation(self, standing: Standing, ask: Ask) -> Reservation | None:
         if standing.reservation is not None:
-            return False
-        return self._once(("reserve", self._aged(ask)), standing, ask, lambda: self._reserve(standing, ask))
+            return None
+        what = "reserve", self._ledger.has_aged(ask.gang)
+        return self._once(what, standing, ask, lambda: _reservation(self._ledger, standing, ask))
 
-    def _reserve(self, standing: Standing, ask: Ask) -> bool:
-        standing.reservation = _reservation(self._ledger, standing, ask)
-        return standing.reservation is not None
-
-    def _once(self, what: Hashable, standing: Standing, ask: Ask, attempt: Callable[[], bool]) -> bool:
+    def _once(self, what: Hashable, standing: Standing, ask: Ask, attempt: Callable[[], T | None]) -> T | None:
         """Try, if it was not tried in vain for an equal gang. Who has others go for it is like nobody else."""
         key: Hashable = what, standing.pool.key, ask.kind
         if key in self._failed and not self._alone_in(standing, ask):
-            return False
-        done = attempt()
-        if not done and not self._alone_in(standing, ask):
+            return None
+        found = attempt()
+        if found is None and not self._alone_in(standing, ask):
             self._failed.add(key)
-        return done
+        return found
 
 
-def share(ledger: Ledger, ask: Ask) -> float:
-    """The tenant's share in the pool that the gang likes best."""
-    for key in ask.pools:
-        standing = ledger.standings.get(key)
-        if standing is not None and standing.usable_by(ask):
-            return standing.share(ask.tenant)
-    return 0.0
+class Place(NamedTuple):
+    """Where pods can start now, and the gang in whose reserved place that is, if it is in one."""
+
+    nodes: dict[str, str]
+    behind: str = ""
 
 
-def crowds_out(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) -> bool:
-    """Whether these pods would use up what their tenant's limit leaves for its own gang for which a place is kept."""
+def _take(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) -> Place | None:
+    """A place for all these pods in what is free and not kept for somebody else; it is taken."""
+    nodes = _take_behind(ledger, standing, ask, pods)
+    if nodes is not None:
+        return Place(nodes)
     kept = standing.reservation
-    ahead = ledger.asks.get(kept.gang) if kept is not None else None
-    if kept is None or ahead is None or ahead is ask or ahead.tenant != ask.tenant:
-        return False
-    if kept.lets(standing.ends, ask.gang, ledger.now):
-        return False
-    return bool(standing.beyond_limit(ask.tenant, [*ahead.core, *pods]))
+    if kept is not None and kept.may_lend(ask.gang, ledger.now):
+        nodes = place_now(standing, ask, pods)
+        if nodes is not None:
+            return Place(nodes, kept.gang)
+    return None
 
 
-def start_in(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) -> bool:
-    """Start these pods in what is free and not kept for somebody else, if they all fit."""
-    behind, nodes = "", _take_behind(ledger, standing, ask, pods)
-    kept = standing.reservation
-    if nodes is None and kept is not None and kept.may_lend(ask.gang, ledger.now):
-        behind, nodes = kept.gang, place_now(standing, ask, pods)
-    if nodes is None:
-        return False
-    guaranteed = ask.gang.band is GUARANTEED
+def _start_at(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod], place: Place) -> None:
+    """Start these pods where a place was taken."""
+    nodes, guaranteed = place.nodes, ask.gang.band is GUARANTEED
     inside = guaranteed and standing.move_in(ask.tenant, [(pod, nodes[pod.uid]) for pod in pods], gang=ask.gang.id)
-    ledger.start(ask, standing, pods, nodes, inside=inside, behind=behind)
-    return True
+    ledger.start(ask, standing, pods, nodes, inside=inside, behind=place.behind)
+
+
+def _rank(standing: Standing, ask: Ask, place: Place) -> tuple[bool, bool, int, int]:
+    """The smaller the better: inside its guarantee, not in a place from which it is sent away, and the best fit."""
+    return not fits_inside(standing, ask, place.nodes), bool(place.behind), *fit(standing.room, ask.core, place.nodes)
 
 
 def find_behind(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, str] | None:
@@ -213,7 +287,7 @@ def _reservation(ledger: Ledger, standing: Standing, ask: Ask) -> Reservation | 
     standing.room.undo(mark)
     if found is not None:
         return _kept(standing, ask, found[1], found[0], lent)
-    if ledger.now - gang.created < ledger.policy.age_cap:
+    if not ledger.has_aged(gang):
         return None
     choice = choose(
         standing.room,

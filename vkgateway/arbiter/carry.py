@@ -103,7 +103,7 @@ class Carry:
     def _changed(self, gangs: tuple[Gang, ...]) -> list[tuple[str, Gang | None]]:
         """Gangs that are new or others than before, and the names of those that have gone."""
         before, self._gangs = self._gangs, gangs
-        came, gone = _differences(before, gangs)
+        came, gone = differences(before, gangs)
         changes: dict[str, Gang | None] = {gang.id: gang for gang in came}
         return [*changes.items(), *((gang.id, None) for gang in gone if gang.id not in changes)]
 
@@ -172,7 +172,7 @@ class Carry:
         }
 
 
-def _differences(before: Sequence[Gang], after: Sequence[Gang]) -> tuple[list[Gang], list[Gang]]:
+def differences(before: Sequence[Gang], after: Sequence[Gang]) -> tuple[list[Gang], list[Gang]]:
     """Gangs that are there and were not as they are, and those that were there and are not as they were.
 
     Of hundreds of thousands most are the same objects, in the order of their names: of these not even the memory is

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vkgateway.arbiter.bindings import Bindings, Holding
 from vkgateway.arbiter.cuts import Counts, node_room, pool_levels, quota_cells, total
+from vkgateway.arbiter.decisions import Loss
 from vkgateway.arbiter.derivation import derive
 from vkgateway.arbiter.facts import Pool, Quota
 from vkgateway.arbiter.reach import reach
@@ -18,19 +18,6 @@ from vkgateway.arbiter.tally import Tally
 
 Placed = tuple[str, str, int]
 """A guaranteed pod that is placed: its tenant, its node, and thousandths of the pool's unit that it asks for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
-    """What a tenant's guarantee has lost because nodes are missing, until they are back."""
-
-    tenant: str
-    units: int
-    """Whole units lost; 0: nothing, but its cells are smaller."""
-    asked: Mapping[int, int]
-    """Its cells by right: how many of each size."""
-    held: Mapping[int, int]
-    """Its cells now."""
 
 
 class Cells:
@@ -45,7 +32,7 @@ class Cells:
     """
 
     def __init__(self, pool: Pool, quotas: Iterable[Quota], placed: Iterable[Placed] = ()) -> None:
-        unit, mine = pool.unit, _first_granted_first(pool, quotas)
+        self._pool, unit, mine = pool.key, pool.unit, _first_granted_first(pool, quotas)
         self.levels = pool_levels(pool)
         """Sizes of cells, the largest first."""
         rooms = [node_room(node, unit) for node in pool.nodes]
@@ -78,7 +65,13 @@ class Cells:
         while give_back(bindings, claims):
             self._settle_excess(order)
         self._losses = tuple(
-            Loss(tenant=tenant, units=claim.lost, asked=self._by_size(before[tenant]), held=self._by_size(held))
+            Loss(
+                pool=self._pool,
+                tenant=tenant,
+                units=claim.lost,
+                asked=self._by_size(before[tenant]),
+                held=self._by_size(held),
+            )
             for tenant, claim in sorted(claims.items())
             if (held := self._held(tenant)) != before[tenant]
         )
@@ -124,6 +117,11 @@ class Cells:
         if holding is None:
             return {}
         return {names[node]: self._bindings.shown(holding.bound[node]) for node in sorted(holding.bound)}
+
+    def bound_nodes(self) -> set[str]:
+        """The nodes that anybody's cells are bound to."""
+        names = self._bindings.names
+        return {names[node] for holding in self._bindings.holdings.values() for node in holding.bound}
 
     def spare(self, tenant: str, node: str) -> int:
         """Thousandths that the tenant may still use on a node inside the cells that are bound there."""

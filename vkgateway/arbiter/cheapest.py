@@ -64,6 +64,20 @@ class Ground:
             yield replace(self, groups=groups)
             size *= 2
 
+    def wider(self, line: int, most: int) -> Iterator[Ground]:
+        """The same, with twice as much of one resource for each pod each time, up to what a node has of it: for nodes
+        on which it is not enough that so much is free."""
+        size = 2
+        while any(0 < group.ask[line] * size // 2 < most for group in self.groups):
+            yield replace(self, groups=[_widened(group, line, size, most) for group in self.groups])
+            size *= 2
+
+
+def _widened(group: Group, line: int, size: int, most: int) -> Group:
+    ask = group.ask.copy()
+    ask[line] = max(ask[line], min(ask[line] * size, most))
+    return replace(group, ask=ask)
+
 
 def _bundled(group: Group, size: int) -> Group:
     return replace(group, ask=group.ask * size, count=-(-group.count // size))

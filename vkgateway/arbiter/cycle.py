@@ -14,6 +14,7 @@ from vkgateway.arbiter.guaranteed import start_guaranteed
 from vkgateway.arbiter.holds import explain
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.moving import move
+from vkgateway.arbiter.otherpool import start_in_another_pool
 from vkgateway.arbiter.outcome import changed_by, not_started, one_after_the_other, without
 from vkgateway.arbiter.plans import keep_plans, start_elsewhere, start_ready
 from vkgateway.arbiter.sparing import spare
@@ -84,7 +85,7 @@ def _rewind(carry: Carry) -> None:
 
 def _unsettled(ledger: Ledger, found: Decisions, turn: IntArray) -> bool:
     """Whether another round may decide more."""
-    if found.evicts or found.reprieves or found.promotes or ledger.planned():
+    if found.evicts or found.reprieves or found.promotes or ledger.planned() or ledger.moved:
         return True  # of those planned for before, some are so no more: what was kept for them is not free yet
     # Where nodes are missing, whose cells are reduced depends on what runs in them.
     inside = any(not admit.borrowed for admit in found.admits)
@@ -97,7 +98,7 @@ def _round(ledger: Ledger) -> IntArray:
     """All of the steps; returns the gangs that borrow, in their turn."""
     keep_plans(ledger, borrowed=False)
     start_guaranteed(ledger)
-    while start_elsewhere(ledger):
+    while start_elsewhere(ledger) or start_in_another_pool(ledger):
         start_guaranteed(ledger)
     spare(ledger)
     start_ready(ledger)
@@ -119,4 +120,5 @@ def _decided(ledger: Ledger) -> Decisions:
         reprieves=tuple(ledger.reprieves()),
         promotes=tuple(ledger.promotes()),
         plans=dict(ledger.plans),
+        losses=tuple(loss for standing in ledger.standings.values() for loss in standing.cells.losses()),
     )

@@ -20,6 +20,8 @@ class HoldCode(StrEnum):
     EVICTION = "WaitingForEviction"
     """Its room is being made: others were told to go."""
     RESERVATION = "BehindReservation"
+    MAXIMUM = "AtMaximum"
+    """As many of its pods run as it may grow to."""
     INFEASIBLE = "Infeasible"
     INVALID = "Invalid"
     """Its marks contradict each other."""
@@ -90,6 +92,20 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What a tenant's guarantee in a pool has lost because nodes are missing, until they are back."""
+
+    pool: PoolKey
+    tenant: str
+    units: int
+    """Whole units lost; 0: nothing, but its cells are smaller."""
+    asked: Mapping[int, int]
+    """Its cells by right: how many of each size."""
+    held: Mapping[int, int]
+    """Its cells now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
     """All of one cycle. Deciding again with them carried out, and nothing new, gives none but the same holds."""
 
@@ -100,3 +116,5 @@ class Decisions:
     holds: tuple[Hold, ...] = ()
     plans: Mapping[str, Plan] = field(default_factory=dict)
     """By gang, all plans that are in force from now on: to be told again in the next cycle."""
+    losses: tuple[Loss, ...] = ()
+    """Guarantees that are reduced now, by pool and tenant."""

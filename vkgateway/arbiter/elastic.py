@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vkgateway.arbiter.asks import Ask
-from vkgateway.arbiter.borrowed import crowds_out, find_behind, share
+from vkgateway.arbiter.borrowed import find_behind
 from vkgateway.arbiter.facts import GUARANTEED, NOTIFIED, Pod
 from vkgateway.arbiter.inside import Inside
 from vkgateway.arbiter.ledger import Ledger
+from vkgateway.arbiter.limitline import crowds_out
 from vkgateway.arbiter.line import in_turn
 from vkgateway.arbiter.lots import core_of
 from vkgateway.arbiter.plans import among, place_now
+from vkgateway.arbiter.shares import share
 from vkgateway.arbiter.standing import Standing
 
 

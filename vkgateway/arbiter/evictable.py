@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vkgateway.arbiter.facts import Gang, Pod, PoolKey, Shape
+from vkgateway.arbiter.facts import LOW, Gang, Pod, PoolKey, Shape
 from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.lots import Lot, lots_of
 from vkgateway.arbiter.yard import MOST
@@ -39,6 +39,8 @@ class Table:
     """Thousandths of the pool's unit that are worked with by what goes, companions included."""
     priority: IntArray
     """By the number that `priorities` gives."""
+    low: IntArray
+    """1: of the low band."""
     rank: IntArray
     tenant: IntArray
     """By the number that `tenants` gives."""
@@ -51,6 +53,8 @@ class Table:
     protected: FloatArray
     """Until when its minimum run time lasts (seconds since the epoch)."""
     since: FloatArray
+    created: FloatArray
+    """When its gang was created (seconds since the epoch)."""
     row_lot: IntArray
     row_node: IntArray
     """By the number that `nodes_in` translates."""
@@ -70,8 +74,8 @@ class Evictable:
         """For the core of a gang the lots beyond it, which go when it goes."""
         self._of_gang: dict[str, tuple[int, ...]] = {}
         self._numbers = _Numbers(unit)
-        self._whole = _Lines[np.int64](np.int64, 7)
-        self._real = _Lines[np.float64](np.float64, 4)
+        self._whole = _Lines[np.int64](np.int64, 8)
+        self._real = _Lines[np.float64](np.float64, 5)
         self._rows = _Lines[np.int64](np.int64, 2)
         self._holes = 0
         self._translation: tuple[object, IntArray] | None = None
@@ -116,13 +120,14 @@ class Evictable:
     def table(self) -> Table:
         """All lots as they are now; good until the next change."""
         rows = self._rows.array()
-        alive, stage, units, priority, rank, tenant, digest = self._whole.array()
-        begun, restart, protected, since = self._real.array()
+        alive, stage, units, priority, low, rank, tenant, digest = self._whole.array()
+        begun, restart, protected, since, created = self._real.array()
         return Table(
             alive=alive,
             stage=stage,
             units=units,
             priority=priority,
+            low=low,
             rank=rank,
             tenant=tenant,
             digest=digest,
@@ -130,6 +135,7 @@ class Evictable:
             restart=restart,
             protected=protected,
             since=since,
+            created=created,
             row_lot=rows[0],
             row_node=rows[1],
             row_freed=rows[2:],
@@ -179,8 +185,9 @@ class Evictable:
             begun += amount * max(pod.since, saved)
             since = min(since, pod.since)
         restart, rank = (max(0.0, gang.restart_cost), 0) if lot.whole else (0.0, lot.pods[0].rank)
-        self._whole.append((1, lot.stage, units, priority, rank, tenant, _digest(lot.name)))
-        self._real.append((begun, restart, protected, since))
+        low = gang.band is LOW
+        self._whole.append((1, lot.stage, units, priority, low, rank, tenant, _digest(lot.name)))
+        self._real.append((begun, restart, protected, since, gang.created))
         for node, amounts in self._freed(lot).items():
             self._rows.append((number, node, *amounts))
 

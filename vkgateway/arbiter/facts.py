@@ -61,6 +61,9 @@ class Shape:
     terms: tuple[tuple[Requirement, ...], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     images: frozenset[str] = frozenset()
+    parts: tuple[tuple[tuple[str, int], ...], ...] = ()
+    """What each container is given for itself alone: devices, and in a pod of class Guaranteed whole CPUs and memory.
+    None told: one container has all devices, and that is all."""
 
     @classmethod
     def of(cls, requests: Mapping[str, int]) -> Shape:
@@ -70,6 +73,28 @@ class Shape:
     def amount(self, resource: str) -> int:
         """How much it asks for, in thousandths."""
         return next((amount for name, amount in self.requests if name == resource), 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zone:
+    """A NUMA zone of a node; `available` is what its node last published as free."""
+
+    name: str
+    allocatable: Milli
+    available: Milli
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """The NUMA zones of a node whose kubelet rejects what does not fit into one of them (policy single-numa-node)."""
+
+    zones: tuple[Zone, ...]
+    scope: str = "container"
+    """`container`: each container by itself is to fit; `pod`: the pod as a whole."""
+    counted: frozenset[str] = frozenset()
+    """Uids of the placed pods that were there already when it was published."""
+    used: Milli = field(default_factory=dict)
+    """Devices that others held then, of `Node.used`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +110,8 @@ class Node:
     """Those that are there, of the images that pods ask for."""
     usable: bool = True
     """Ready and open for new pods. What runs on a node that is not usable stays and counts."""
+    topology: Topology | None = None
+    """None: it is not known, or does not matter there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +209,8 @@ class Gang:
     role_minimum: Mapping[str, int] = field(default_factory=dict)
     elastic: bool = False
     """Its pods beyond the minimum may come and go one by one."""
+    maximum: int | None = None
+    """So many of its pods run at once at most; None: all that there are. The minimum comes first."""
     required_level: str = ""
     """All its pods within one value of this node label."""
     preferred_level: str = ""

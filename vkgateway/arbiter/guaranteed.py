@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from vkgateway.arbiter.asks import Ask
+from vkgateway.arbiter.bestpool import best, cost, places_inside, start_at_best
 from vkgateway.arbiter.facts import Gang
 from vkgateway.arbiter.feasible import impossible
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import by_priority
-from vkgateway.arbiter.plans import inside_of, make_room
+from vkgateway.arbiter.plans import carry_out, find_room, inside_of
 from vkgateway.arbiter.promotion import promotable, promote
 from vkgateway.arbiter.standing import Standing
 
@@ -49,25 +51,31 @@ def _try(ledger: Ledger, ask: Ask, hopeless: set[tuple[str, int]]) -> None:
         for standing in ledger.pools(ask)
         if standing.allows_inside(ask.tenant, ask.core) and not impossible(standing, ask)
     ]
-    if any(_start(ledger, standing, ask) for standing in pools):
+    if _start(ledger, pools, ask):
         return
-    if any(
-        make_room(ledger, standing, ask, standing.evictable, inside=inside_of(standing, ask, ask.core))
-        for standing in pools
-    ):
+    if _make_room(ledger, pools, ask):
         hopeless.clear()
     else:
         hopeless.add((ask.tenant, ask.kind))
 
 
-def _start(ledger: Ledger, standing: Standing, ask: Ask) -> bool:
-    if standing.beyond_limit(ask.tenant, ask.core):
+def _start(ledger: Ledger, pools: Sequence[Standing], ask: Ask) -> bool:
+    """Start it where it fits best into what is free."""
+    places = list(places_inside(pools, ask))
+    if places:
+        start_at_best(ledger, ask, places)
+    return bool(places)
+
+
+def _make_room(ledger: Ledger, pools: Sequence[Standing], ask: Ask) -> bool:
+    """Tell those to go whose going costs least."""
+    found = [
+        (standing, making)
+        for standing in pools
+        if (making := find_room(ledger, standing, ask, standing.evictable, inside=inside_of(standing, ask, ask.core)))
+    ]
+    if not found:
         return False
-    inside = inside_of(standing, ask, ask.core)
-    nodes = inside(standing.room)
-    if nodes is None:
-        return False
-    inside.commit(nodes)
-    standing.take(ask.core, nodes)
-    ledger.start(ask, standing, ask.core, nodes, inside=True)
+    standing, making = best(found, lambda each: cost(each[0], ask, each[1], ledger.now))
+    carry_out(ledger, standing, ask, making)
     return True

@@ -10,13 +10,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from vkgateway.arbiter.accounts import total_of
-from vkgateway.arbiter.asks import Ask
+from vkgateway.arbiter.asks import Ask, at_maximum
 from vkgateway.arbiter.decisions import Hold, HoldCode
-from vkgateway.arbiter.facts import Pod, PoolKey
+from vkgateway.arbiter.facts import GUARANTEED, WAITING, Pod, PoolKey
 from vkgateway.arbiter.feasible import feasible, largest_ever
 from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.forecast import Reservation
 from vkgateway.arbiter.ledger import Ledger
+from vkgateway.arbiter.losses import change_text
 from vkgateway.arbiter.outlook import Outlook
 from vkgateway.arbiter.placement import largest
 from vkgateway.arbiter.plans import among, place_now
@@ -146,9 +147,27 @@ def _why(ledger: Ledger, ask: Ask, fits: _Fits) -> tuple[Hold, Standing | None]:
     if not free:
         return _quota(ask, ask.core, could[0]), could[0]
     for standing in free:
+        ahead = standing.limit_kept.get(ask.tenant, ask.gang.id)
+        if ahead != ask.gang.id and fits.now(standing, ask):
+            return _behind_limit(ask, standing, ahead), standing
         if (kept := standing.reservation) is not None and kept.gang != ask.gang.id and fits.now(standing, ask):
-            return _reserved(ledger, ask, kept), standing
-    return _room(ask, free, fits), free[0]
+            return _reduced(_reserved(ledger, ask, kept), ask, free), standing
+    kept_in = (each for each in free if each.reservation is not None and each.reservation.gang == ask.gang.id)
+    return _reduced(_room(ask, free, fits), ask, free), next(kept_in, free[0])
+
+
+def _reduced(hold: Hold, ask: Ask, pools: Iterable[Standing]) -> Hold:
+    """The hold of a gang that might start inside its tenant's guarantee if no nodes were missing says so."""
+    if ask.gang.band is not GUARANTEED:
+        return hold
+    for standing in pools:
+        for loss in standing.cells.losses():
+            if loss.tenant == ask.tenant:
+                where = _names([standing.pool.key])
+                return replace(
+                    hold, message=f"{hold.message}; missing nodes cut its guarantee in {where}: {change_text(loss)}"
+                )
+    return hold
 
 
 def _no_pool(ledger: Ledger, ask: Ask) -> Hold:
@@ -200,6 +219,17 @@ def _quota(ask: Ask, pods: Sequence[Pod], standing: Standing) -> Hold:
     )
 
 
+def _behind_limit(ask: Ask, standing: Standing, ahead: str) -> Hold:
+    whom = ahead.removeprefix(f"{ask.tenant}/")
+    where = _names([standing.pool.key])
+    return Hold(
+        gang=ask.gang.id,
+        code=HoldCode.RESERVATION,
+        message=f"there is room, but the limit in {where} is kept for {whom}, which is ahead and has waited for long",
+        behind=ahead,
+    )
+
+
 def _fits_now(standing: Standing, ask: Ask) -> bool:
     mark = standing.room.mark()
     found = place_now(standing, ask, ask.core)
@@ -237,16 +267,25 @@ def _rests(ledger: Ledger) -> Iterator[Hold]:
         if ask.core and started is None:
             continue
         left = [pod for pod in ask.rest if started is None or pod.uid not in started.nodes]
+        over = _beyond_maximum(ask)
         if not left:
+            if over:
+                yield at_maximum(ask.gang, over)
             continue
         standing = started.standing if started is not None else next(ledger.pools(ask), None)
         if standing is not None and standing.beyond_limit(ask.tenant, left[:1]):
             yield _quota(ask, left[:1], standing)
             continue
-        total = len(ask.gang.pods)
+        total = len(ask.gang.pods) - over
         message = f"runs with {total - len(left)} of {total} pods; there is no room for more now"
         numbers = {"running": float(total - len(left)), "waiting": float(len(left))}
         yield Hold(gang=ask.gang.id, code=HoldCode.ROOM, message=message, numbers=numbers)
+
+
+def _beyond_maximum(ask: Ask) -> int:
+    """How many of its waiting pods it may not grow to."""
+    waiting = sum(pod.state is WAITING for pod in ask.gang.pods)
+    return waiting - len(ask.core) - len(ask.rest)
 
 
 def _pods(pods: Sequence[Pod]) -> str:

@@ -40,9 +40,12 @@ class Inside:
     def __call__(self, room: Room) -> dict[str, str] | None:
         """Pod uid to node; None: they do not all fit. Cells that are bound already are filled first."""
         mark, held = room.mark(), self._cells.mark()
+        near = self._near(room)
         for packed, bound_first in ((False, True), (False, False), (True, True), (True, False)):
             for among in self._grounds(room, apart=packed):
-                search = _Search(self._cells, self._tenant, room, self._required_level, self._preferred_level)
+                search = _Search(
+                    self._cells, self._tenant, room, self._required_level, self._preferred_level, near=near
+                )
                 found = search.place(self._pods, among, bound_first=bound_first, packed=packed)
                 room.undo(mark)
                 self._cells.undo(held)
@@ -51,6 +54,15 @@ class Inside:
                     self._found[frozenset(nodes.items())] = holds
                     return {pod.uid: nodes[pod.uid] for pod in self._pods}
         return None
+
+    def _near(self, room: Room) -> BoolArray | None:
+        """The nodes in those domains of the narrowest level where the tenant has cells bound already."""
+        bound = self._cells.bound(self._tenant) if room.pool.levels else None
+        if not bound:
+            return None
+        codes = room.fitting.column(room.pool.levels[-1]).codes
+        there = codes[room.mask(bound)]
+        return np.isin(codes, there[there != ABSENT])
 
     def _grounds(self, room: Room, *, apart: bool) -> Iterator[BoolArray]:
         """Where to look; `apart`: in each domain of the required level by itself."""
@@ -96,9 +108,19 @@ def hold_where_placed(cells: Cells, tenant: str, unit: str, placed: Sequence[tup
 class _Search:
     """One way of placing; what it does to room and cells is undone by the caller."""
 
-    def __init__(self, cells: Cells, tenant: str, room: Room, required_level: str, preferred_level: str) -> None:
+    def __init__(
+        self,
+        cells: Cells,
+        tenant: str,
+        room: Room,
+        required_level: str,
+        preferred_level: str,
+        *,
+        near: BoolArray | None,
+    ) -> None:
         self._cells, self._tenant, self._room = cells, tenant, room
         self._required_level, self._preferred_level = required_level, preferred_level
+        self._near = near
         self._unit = room.pool.unit
         self._nodes: dict[str, str] = {}
         self._holds: Holds = []
@@ -149,7 +171,12 @@ class _Search:
         room, mark = self._room, self._room.mark()
         self._narrow(most, among)
         found = place(
-            room, pods, required_level=self._required_level, preferred_level=self._preferred_level, among=among
+            room,
+            pods,
+            required_level=self._required_level,
+            preferred_level=self._preferred_level,
+            among=among,
+            liked=self._near,
         )
         room.undo(mark)
         return found

@@ -41,6 +41,8 @@ class Ledger:
         self.plans: dict[str, Plan] = {}
         self.started: dict[str, Start] = {}
         self.evicts: list[Evict] = []
+        self.moved = False
+        """Somebody who has a plan and borrows starts in another pool: what was kept for it is free."""
         self.booked = 0
         """Grows whenever somebody gets something."""
         self._admits: list[Admit] = []
@@ -64,6 +66,15 @@ class Ledger:
     def waiting(self) -> BoolArray:
         """A mask of those of `needy` of which nothing has been decided."""
         return self.needy.others(self.started.keys() | self.plans.keys())
+
+    def has_aged(self, gang: Gang) -> bool:
+        """Whether it has waited for so long that it grows no older."""
+        return self.now - gang.created >= self.policy.age_cap
+
+    def may_move(self) -> BoolArray:
+        """A mask of those of `needy` that have a plan, borrow, and may go to several pools."""
+        plans = (name for name, plan in self.plans.items() if plan.borrowed and len(self.asks[name].pools) > 1)
+        return ~self.needy.others(plans)
 
     def next_made(self) -> float:
         """The time of a plan that is made now: later than that of all others, so that they have an order."""
@@ -165,6 +176,16 @@ class Ledger:
             pods = standing.told_to_go(evict)
             standing.ends.add_leaving(standing.gangs[evict.gang], pods, evict.deadline)
             self.evicts.append(evict)
+
+    def unplan(self, ask: Ask) -> None:
+        """The gang has no plan any more, it starts in another pool; its room and its cells were let go already."""
+        plan = self.plans.pop(ask.gang.id)
+        standing = self.standings[plan.pool]
+        for pod in ask.core:
+            standing.count(ask.tenant, pod, -1)
+            if not plan.borrowed:
+                standing.within.move_out(ask.tenant, pod)
+        self.moved = self.moved or plan.borrowed
 
     def _book(self, ask: Ask, standing: Standing, pods: Sequence[Pod], *, inside: bool) -> None:
         self.booked += 1

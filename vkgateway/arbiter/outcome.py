@@ -102,6 +102,7 @@ def one_after_the_other(first: Decisions, then: Decisions, *, told: frozenset[st
         promotes=tuple(_promotes([*first.promotes, *then.promotes], without=again | inside)),
         holds=then.holds,
         plans=then.plans,
+        losses=then.losses,
     )
 
 

@@ -6,14 +6,14 @@ node broken into without need, the least left over of a domain, then the order o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from vkgateway.arbiter.domains import Demand, Domains
 from vkgateway.arbiter.facts import Pod, Shape
-from vkgateway.arbiter.fitting import IntArray
+from vkgateway.arbiter.fitting import BoolArray, IntArray
 from vkgateway.arbiter.room import Among, Room
 from vkgateway.arbiter.views import NEVER, View
 
@@ -39,26 +39,33 @@ class _Part:
 
 
 def place(
-    room: Room, pods: Sequence[Pod], *, required_level: str = "", preferred_level: str = "", among: Among = None
+    room: Room,
+    pods: Sequence[Pod],
+    *,
+    required_level: str = "",
+    preferred_level: str = "",
+    among: Among = None,
+    liked: BoolArray | None = None,
 ) -> dict[str, str] | None:
     """Find a node for every pod and take the room there; None: they do not all fit, and the room is as it was.
 
     Pods' uids to nodes' names, in the order of the pods. All stand within one value of the node label
     `required_level`, and of `preferred_level` if that can be; neighbours in rank stand near each other. To try
-    only, mark the room before and undo afterwards.
+    only, mark the room before and undo afterwards. `liked`: nodes, by position, that pods take before others that are
+    equal to them in all else.
     """
     if not pods:
         return {}
     allowed = _allowed(room, among)
     if len(pods) == 1 and not required_level:
-        return _place_one(room, pods[0], allowed)
+        return _place_one(room, pods[0], allowed, liked)
     groups = _groups(room, pods)
     what = None
     if allowed is None and (required_level or len(groups) > 1):
         what = required_level, tuple((group.shape, len(group.pods)) for group in groups)
     if what is not None and room.missed(what):
         return None
-    search = _Search(room, groups, allowed)
+    search = _Search(room, groups, allowed, liked)
     found = search.within(required_level, preferred_level)
     if found is not None:
         return _assigned(room, pods, found, preferred_level)
@@ -83,14 +90,21 @@ def largest(room: Room, pods: Sequence[Pod], *, required_level: str = "", among:
     return most
 
 
-def _place_one(room: Room, pod: Pod, allowed: IntArray | None) -> dict[str, str] | None:
+def _place_one(room: Room, pod: Pod, allowed: IntArray | None, liked: BoolArray | None) -> dict[str, str] | None:
     """What the search comes to for a lone pod: most pods are, so it is worth its own short way."""
-    keys = room.view(pod.shape).key
+    view = room.view(pod.shape)
+    keys = view.key
     position = _first(keys) if allowed is None else _first(keys[allowed])
     if position is None:
         return None
     if allowed is not None:
         position = allowed.item(position)
+    if liked is not None and not liked.item(position):
+        equals = view.equals(position)
+        equals = equals[liked[equals]]
+        if allowed is not None:
+            equals = equals[np.isin(equals, allowed)]
+        position = equals.item(0) if len(equals) else position
     room.take_at([position], pod.shape, [1])
     return {pod.uid: room.names[position]}
 
@@ -136,10 +150,13 @@ def _assigned(room: Room, pods: Sequence[Pod], parts: Sequence[_Part], preferred
 class _Search:
     """The search for one gang. What it finds is taken in the room; where it finds nothing the room is as it was."""
 
-    def __init__(self, room: Room, groups: Sequence[_Group], allowed: IntArray | None) -> None:
+    def __init__(
+        self, room: Room, groups: Sequence[_Group], allowed: IntArray | None, liked: BoolArray | None = None
+    ) -> None:
         self._room = room
         self._groups = groups
         self._allowed = allowed
+        self._liked = liked
 
     def within(self, required_level: str, preferred_level: str) -> list[_Part] | None:
         """All of them within one domain of the required level, if one is given."""
@@ -226,7 +243,7 @@ class _Search:
         mark = self._room.mark()
         parts = []
         for group in groups:
-            chosen, counts = _fill(self._room.view(group.shape), len(group.pods), positions)
+            chosen, counts = _fill(self._room.view(group.shape), len(group.pods), positions, self._liked)
             if sum(counts) < len(group.pods):
                 self._room.undo(mark)
                 return None
@@ -235,7 +252,9 @@ class _Search:
         return parts
 
 
-def _fill(view: View, count: int, positions: IntArray | None) -> tuple[list[int], list[int]]:
+def _fill(
+    view: View, count: int, positions: IntArray | None, liked: BoolArray | None = None
+) -> tuple[list[int], list[int]]:
     """Choose nodes for as many of `count` equal pods as fit: positions, and how many go to each.
 
     Once a node has a pod it is the fullest of those that it was chosen from; so each is filled before the next.
@@ -243,8 +262,8 @@ def _fill(view: View, count: int, positions: IntArray | None) -> tuple[list[int]
     keys = view.key if positions is None else view.key[positions]
     chosen: list[int] = []
     counts: list[int] = []
-    for index in _smallest(keys, count):
-        position = index if positions is None else positions.item(index)
+    order = (index if positions is None else positions.item(index) for index in _smallest(keys, count))
+    for position in order if liked is None else _liked_first(view, order, positions, liked):
         here = min(view.capacity.item(position), count)
         chosen.append(position)
         counts.append(here)
@@ -252,6 +271,21 @@ def _fill(view: View, count: int, positions: IntArray | None) -> tuple[list[int]
         if count == 0:
             break
     return chosen, counts
+
+
+def _liked_first(view: View, order: Iterable[int], positions: IntArray | None, liked: BoolArray) -> Iterator[int]:
+    """As many positions as these: of nodes that are equal but for their position the liked ones first."""
+    worth, rest = None, None
+    for position in order:
+        if (now := view.worth(position)) != worth:
+            worth, rest = now, None
+        if rest is None and not liked.item(position):
+            # All before it are liked: they are in order.
+            equals = view.equals(position)
+            equals = equals if positions is None else equals[np.isin(equals, positions)]
+            left = equals[equals >= position]
+            rest = iter([*left[liked[left]].tolist(), *left[~liked[left]].tolist()])
+        yield position if rest is None else next(rest)
 
 
 def _smallest(keys: IntArray, count: int) -> Iterator[int]:

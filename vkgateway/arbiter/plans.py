@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from vkgateway.arbiter.accounts import total_of
 from vkgateway.arbiter.asks import Ask
@@ -16,13 +17,25 @@ from vkgateway.arbiter.line import by_priority
 from vkgateway.arbiter.ownroom import own_victims
 from vkgateway.arbiter.placement import place
 from vkgateway.arbiter.standing import Standing
-from vkgateway.arbiter.victims import choose
+from vkgateway.arbiter.victims import Choice, choose
 
 
-def make_room(
+@dataclass(frozen=True, slots=True)
+class Making:
+    """How room could be made for a gang's core in a pool."""
+
+    choice: Choice
+    evicts: tuple[Evict, ...]
+    """All who would be told to go, those of the gang's own tenant first."""
+    told: Sequence[tuple[Gang, Pod]]
+    """Who was told to go before, and is counted on."""
+    inside: Inside | None
+
+
+def find_room(
     ledger: Ledger, standing: Standing, ask: Ask, evictable: Evictable, *, inside: Inside | None = None
-) -> bool:
-    """Plan the gang's start where the smallest loss makes room; False: whoever of these goes, it does not fit.
+) -> Making | None:
+    """Where the smallest loss makes room for the gang; None: whoever of these goes, it does not fit. Nothing is done.
 
     Counted on is first who leaves anyway, for whatever reason. `inside`: within its tenant's cells; it may then count
     on everyone who was told to go before, for whomever, and its tenant's own borrowing work goes where the limit is
@@ -37,7 +50,7 @@ def make_room(
         if missing := standing.missing_of_limit(ask.tenant, ask.core, gone):
             found = own_victims(standing, ask, missing, inside, coming=coming, now=ledger.now)
             if found is None:
-                return False
+                return None
             own = found
             going = {uid for evict in own for uid in evict.pods}
             coming += [pod for evict in own for pod in standing.gangs[evict.gang].pods if pod.uid in going]
@@ -54,20 +67,22 @@ def make_room(
         exempt={evict.gang for evict in own},
         placer=inside,
     )
-    if choice is None:
-        return False
+    return Making(choice, (*own, *choice.evicts), told, inside) if choice is not None else None
+
+
+def carry_out(ledger: Ledger, standing: Standing, ask: Ask, making: Making) -> None:
+    """Plan the gang's start in the room that was found; nothing in the pool may have changed since."""
+    nodes, inside = making.choice.nodes, making.inside
     if inside is not None:
-        inside.commit(choice.nodes)
-    standing.take(ask.core, choice.nodes)
-    evicts = [*own, *choice.evicts]
-    if not evicts and standing.holds(ask.core, choice.nodes) and not standing.beyond_limit(ask.tenant, ask.core):
+        inside.commit(nodes)
+    standing.take(ask.core, nodes)
+    if not making.evicts and standing.holds(ask.core, nodes) and not standing.beyond_limit(ask.tenant, ask.core):
         # The search for victims looks closer than that for a place: nobody needs to go.
-        ledger.start(ask, standing, ask.core, choice.nodes, inside=inside is not None)
-        return True
-    for gang, pod in told:
+        ledger.start(ask, standing, ask.core, nodes, inside=inside is not None)
+        return
+    for gang, pod in making.told:
         standing.leaving.add(gang.tenant, [pod])
-    ledger.plan(ask, standing, choice.nodes, inside=inside is not None, made=ledger.next_made(), evicts=evicts)
-    return True
+    ledger.plan(ask, standing, nodes, inside=inside is not None, made=ledger.next_made(), evicts=making.evicts)
 
 
 def among(standing: Standing, ask: Ask, nodes: Mapping[str, str] | None = None) -> BoolArray | None:
@@ -80,7 +95,10 @@ def among(standing: Standing, ask: Ask, nodes: Mapping[str, str] | None = None) 
 
 
 def place_now(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, str] | None:
-    """A place for these pods in what is free; it is taken."""
+    """A place for these pods in what is free, which they borrow; it is taken.
+
+    Nodes without anybody's cells are taken before those that are equal in all else: there it may be left alone.
+    """
     gang = ask.gang
     return place(
         standing.room,
@@ -88,6 +106,7 @@ def place_now(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, st
         required_level=gang.required_level,
         preferred_level=gang.preferred_level,
         among=among(standing, ask),
+        liked=standing.unbound,
     )
 
 

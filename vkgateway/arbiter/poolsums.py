@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from vkgateway.arbiter.decisions import Loss
 from vkgateway.arbiter.facts import Pod, Pool, PoolKey, Quota
+from vkgateway.arbiter.losses import change_text
 from vkgateway.arbiter.state import PoolState, TenantState
 from vkgateway.model.names import virtual_node_name
 from vkgateway.model.requests import Milli
@@ -54,7 +56,11 @@ class Sums:
                 total[name] = total.get(name, 0) + amount
 
 
-def pool_states(sums: Sums, quotas: Mapping[str, Quota]) -> Iterator[PoolState]:
+Losses = Mapping[str, Loss]
+"""By tenant, what its guarantee in the pool has lost."""
+
+
+def pool_states(sums: Sums, quotas: Mapping[str, Quota], losses: Losses) -> Iterator[PoolState]:
     """How the pool stands, by each resource that is handed out there."""
     pool, parts = sums.pool, sums.parts.values()
     usable = [node for node in pool.nodes if node.usable]
@@ -67,6 +73,7 @@ def pool_states(sums: Sums, quotas: Mapping[str, Quota]) -> Iterator[PoolState]:
         ]
         free, whole = sum(frees), [size for size, left in zip(sizes, frees, strict=True) if size and left == size]
         guaranteed = sum(max(0, quota.guarantee.get(name, 0)) for quota in quotas.values())
+        kept = {tenant: _kept(name, quota, pool, losses.get(tenant)) for tenant, quota in quotas.items()}
         borrowed = sum(part.borrowed.get(name, 0) for part in parts)
         yield PoolState(
             pool=pool.key[1],
@@ -78,9 +85,10 @@ def pool_states(sums: Sums, quotas: Mapping[str, Quota]) -> Iterator[PoolState]:
             allocatable=units(sum(sizes)),
             others=units(others),
             guaranteed=units(guaranteed),
+            kept=units(sum(kept.values())),
             used=units(sum(part.used.get(name, 0) for part in parts)),
             borrowed=units(borrowed),
-            lent=units(_lent(borrowed, _unused(name, sums, quotas), sum(sizes) - others - guaranteed)),
+            lent=units(_lent(borrowed, _unused(name, sums, kept), sum(sizes) - others - sum(kept.values()))),
             free=units(free),
             waiting=units(sum(part.waiting.get(name, 0) for part in parts)),
             largest=units(max(frees, default=0)),
@@ -91,13 +99,16 @@ def pool_states(sums: Sums, quotas: Mapping[str, Quota]) -> Iterator[PoolState]:
         )
 
 
-def _unused(name: str, sums: Sums, quotas: Mapping[str, Quota]) -> int:
+def _kept(name: str, quota: Quota, pool: Pool, loss: Loss | None) -> int:
+    """What there is of a guarantee, in thousandths; cells are cut from the pool's first resource."""
+    lost = loss.units * 1000 if loss is not None and name == pool.unit else 0
+    return max(0, quota.guarantee.get(name, 0) - lost)
+
+
+def _unused(name: str, sums: Sums, kept: Mapping[str, int]) -> int:
     """What is guaranteed and not used by those who have it."""
     nothing = Part()
-    return sum(
-        max(0, quota.guarantee.get(name, 0) - sums.parts.get(tenant, nothing).used.get(name, 0))
-        for tenant, quota in quotas.items()
-    )
+    return sum(max(0, amount - sums.parts.get(tenant, nothing).used.get(name, 0)) for tenant, amount in kept.items())
 
 
 def _lent(borrowed: int, unused: int, unpromised: int) -> int:
@@ -105,18 +116,21 @@ def _lent(borrowed: int, unused: int, unpromised: int) -> int:
     return min(unused, max(0, borrowed - max(0, unpromised)))
 
 
-def tenant_states(sums: Sums, quotas: Mapping[str, Quota]) -> Iterator[TenantState]:
+def tenant_states(sums: Sums, quotas: Mapping[str, Quota], losses: Losses) -> Iterator[TenantState]:
     """How each tenant stands that has a quota or something else there, by each resource."""
     for tenant in sorted(quotas.keys() | sums.parts.keys()):
         quota, part = quotas.get(tenant), sums.parts.get(tenant, Part())
         for name in sums.pool.governed:
             limit = quota.limit.get(name) if quota is not None else None
+            loss = losses.get(tenant) if name == sums.pool.unit else None
             yield TenantState(
                 tenant=tenant,
                 pool=sums.pool.key[1],
                 compute_cluster=sums.pool.key[0],
                 resource=name,
                 guarantee=units(quota.guarantee.get(name, 0) if quota is not None else 0),
+                kept=units(_kept(name, quota, sums.pool, loss) if quota is not None else 0),
+                reduced=change_text(loss) if loss is not None else "",
                 limit=units(limit) if limit is not None else None,
                 weight=quota.weight if quota is not None else 0.0,
                 used=units(part.used.get(name, 0)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vkgateway.arbiter.decisions import Decisions, Hold
+from vkgateway.arbiter.decisions import Decisions, Hold, Loss
 from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState, PoolKey, Quota, Snapshot
 from vkgateway.arbiter.poolsums import Sums, node_name, pool_states, tenant_states, units
 from vkgateway.arbiter.state import LEAVING, RUNNING, STARTING, WAITING, GangState, State
@@ -23,7 +23,7 @@ def report(snapshot: Snapshot, decisions: Decisions, now: float, *, names: Names
     gangs = [_gang(gang, _count(gang, after, sums), after, names or {}) for gang in snapshot.gangs]
     known = {gang.id for gang in snapshot.gangs}
     gangs += [_unjudged(hold, names or {}) for hold in decisions.holds if hold.gang not in known]
-    return _state(snapshot, sums, now, gangs=tuple(gangs))
+    return _state(snapshot, decisions, sums, now, gangs=tuple(gangs))
 
 
 def summary(snapshot: Snapshot, decisions: Decisions, now: float) -> State:
@@ -31,17 +31,35 @@ def summary(snapshot: Snapshot, decisions: Decisions, now: float) -> State:
     after, sums = _After(decisions), {pool.key: Sums(pool) for pool in snapshot.pools}
     for gang in snapshot.gangs:
         _count(gang, after, sums)
-    return _state(snapshot, sums, now)
+    return _state(snapshot, decisions, sums, now)
 
 
-def _state(snapshot: Snapshot, sums: Mapping[PoolKey, Sums], now: float, *, gangs: tuple[GangState, ...] = ()) -> State:
+def _state(
+    snapshot: Snapshot,
+    decisions: Decisions,
+    sums: Mapping[PoolKey, Sums],
+    now: float,
+    *,
+    gangs: tuple[GangState, ...] = (),
+) -> State:
     quotas: dict[PoolKey, dict[str, Quota]] = {}
+    losses: dict[PoolKey, dict[str, Loss]] = {}
+    for loss in decisions.losses:
+        losses.setdefault(loss.pool, {})[loss.tenant] = loss
     for quota in snapshot.quotas:
         quotas.setdefault(quota.pool, {})[quota.tenant] = quota
     return State(
         time=now,
-        pools=tuple(state for key, found in sums.items() for state in pool_states(found, quotas.get(key, {}))),
-        tenants=tuple(state for key, found in sums.items() for state in tenant_states(found, quotas.get(key, {}))),
+        pools=tuple(
+            state
+            for key, found in sums.items()
+            for state in pool_states(found, quotas.get(key, {}), losses.get(key, {}))
+        ),
+        tenants=tuple(
+            state
+            for key, found in sums.items()
+            for state in tenant_states(found, quotas.get(key, {}), losses.get(key, {}))
+        ),
         gangs=gangs,
     )
 

@@ -106,6 +106,27 @@ class Room:
         """Thousandths of the pool's unit on its largest usable node: a node with as much free is a whole one."""
         return self._yard.whole
 
+    @property
+    def zoned(self) -> bool:
+        """Whether NUMA zones limit what fits on any of the nodes."""
+        return self._yard.zones is not None
+
+    def is_zoned(self, name: str) -> bool:
+        """Whether they do on this one. Raises KeyError for a node that is not the pool's."""
+        return self._yard.zones is not None and self._position[name] in self._yard.zones
+
+    def count_in(self, name: str, shape: Shape, count: int = 1) -> None:
+        """So many more pods on a node are in what was published of its zones; below zero: fewer."""
+        if self._yard.zones is not None:
+            self._yard.zones.count_in(shape, self._position[name], count)
+            self._yard.touch(self._position[name])
+            self._newer()
+
+    def zones_hold(self, placed: Iterable[tuple[str, Shape]]) -> bool:
+        """Whether the zones have places for these pods, by node and shape, which are placed already."""
+        zones = self._yard.zones
+        return zones is None or zones.hold([(self._position[name], shape) for name, shape in placed])
+
     def near(self, name: str, level: str) -> BoolArray:
         """The nodes, by position, in the same domain of a network level as this one; without the label only itself.
 

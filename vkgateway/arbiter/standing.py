@@ -19,8 +19,10 @@ from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.ends import Ends
 from vkgateway.arbiter.evictable import Evictable
 from vkgateway.arbiter.facts import ENDING, GUARANTEED, NOTIFIED, PLACED, WAITING, Gang, Pod, Policy, Pool, Quota, Shape
+from vkgateway.arbiter.fitting import BoolArray, FloatArray, IntArray
 from vkgateway.arbiter.forecast import Reservation
 from vkgateway.arbiter.inside import hold_where_placed
+from vkgateway.arbiter.latecomers import Latecomers
 from vkgateway.arbiter.leaving import Leaving
 from vkgateway.arbiter.room import Mark as RoomMark
 from vkgateway.arbiter.room import Room
@@ -57,14 +59,20 @@ class Standing(Accounts):
         """Gangs of which pods here were told to go before this cycle."""
         self.leaving = Leaving()
         self.reservation: Reservation | None = None
+        self.limit_kept: dict[str, str] = {}
+        """By tenant its gang that has waited for long, and that what is left of its limit is kept for."""
         self.ever: dict[tuple[str, int], int] = {}
         """What holds for gangs of a kind, of which nothing runs, if the pool were empty; see `feasible`."""
         self.within = Within(pool)
         self.calling = Calling(pool)
+        self._counted = _counted(pool)
+        """By node the pods that are in what was published of its NUMA zones."""
         self._waking: set[str] = set()
         """Gangs of the guaranteed band with pods that borrow."""
         self._before: _Before | None = None
         self._changed_gangs: dict[str, Gang] = {}
+        self._unbound: BoolArray | None = None
+        self._late: tuple[Latecomers, Leaving] | None = None
 
     # Between cycles
 
@@ -102,6 +110,9 @@ class Standing(Accounts):
         self.within.renew(pool)
         placed = ((pod.node, pod.shape) for gang in self.gangs.values() for pod in self._pods(gang))
         room.take_all(each for each in placed if each[0] in room)
+        self._counted = _counted(pool)
+        for pod in (pod for gang in self.gangs.values() if self._counted for pod in self._pods(gang)):
+            self._count_in(pod, 1)
         room.settle()
         for name in ("total", "empty"):
             self.__dict__.pop(name, None)
@@ -127,6 +138,7 @@ class Standing(Accounts):
         self.ends.put(gang, pod)
         if pod.node in self.room:
             come.append((pod.node, pod.shape))
+            self._count_in(pod, 1)
         if not pod.borrowed:
             self.within.add(gang.tenant, pod)
         if pod.state is ENDING:
@@ -137,9 +149,14 @@ class Standing(Accounts):
         self.ends.drop(pod.uid)
         if pod.node in self.room:
             gone.append((pod.node, pod.shape))
+            self._count_in(pod, -1)
         if not pod.borrowed:
             self.within.remove(gang.tenant, pod)
         self.leaving.drop(pod.uid)
+
+    def _count_in(self, pod: Pod, count: int) -> None:
+        if self._counted and pod.uid in self._counted.get(pod.node, ()):
+            self.room.count_in(pod.node, pod.shape, count)
 
     def _note(self, old: Gang | None, new: Gang | None, after: Sequence[Pod]) -> None:
         if old is not None:
@@ -164,6 +181,8 @@ class Standing(Accounts):
         for name in self.within.settle(self.quotas.values(), self.gangs):
             self.calling.changed(name)
         self.reservation = None
+        self.limit_kept.clear()
+        self._unbound = self._late = None
         self._changed_gangs = {}
         self._shares.clear()
         used = {tenant: dict(amounts) for tenant, amounts in self.used.items()}
@@ -190,6 +209,13 @@ class Standing(Accounts):
     def cells(self) -> Cells:
         """Whose cells hold what."""
         return self.within.cells
+
+    @property
+    def unbound(self) -> BoolArray:
+        """The nodes, by position, that nobody's cells were bound to when it was asked for first in this cycle."""
+        if self._unbound is None:
+            self._unbound = ~self.room.mask(self.cells.bound_nodes())
+        return self._unbound
 
     def is_inside(self, uid: str) -> bool:
         """Whether a placed pod is inside its tenant's cells."""
@@ -262,6 +288,19 @@ class Standing(Accounts):
         self.leaving.add(gang.tenant, leaving)
         return leaving
 
+    def held_after(self, tenant: str, created: FloatArray, low: BoolArray, priority: FloatArray) -> dict[str, IntArray]:
+        """By governed resource what does not count against a tenant's gangs that have waited for long.
+
+        It is held by what leaves, and by those that came after the gang, are no better and borrow. All as it was when
+        this was asked for first in the cycle.
+        """
+        if self._late is None:
+            self._late = Latecomers(self.evictable, self.pool.governed), self.leaving.copy()
+        late, leaving = self._late
+        leaves = leaving.of(tenant)
+        found = late.after(tenant, created, low, priority)
+        return {resource: held + leaves.get(resource, 0) for resource, held in found.items()}
+
     # Room for plans
 
     def take(self, pods: Iterable[Pod], nodes: Mapping[str, str]) -> None:
@@ -283,15 +322,20 @@ class Standing(Accounts):
 
     def holds(self, pods: Iterable[Pod], nodes: Mapping[str, str]) -> bool:
         """Whether nothing that these pods ask for is below zero on their nodes, which they were taken from already."""
+        pods = list(pods)
         for pod in pods:
             free = self.room.free(nodes[pod.uid])
             if any(amount and free.get(name, -1) < 0 for name, amount in pod.shape.requests):
                 return False
-        return True
+        return not self.room.zoned or self.room.zones_hold([(nodes[pod.uid], pod.shape) for pod in pods])
 
     def usable_by(self, ask: Ask) -> bool:
         """Whether the gang's tenant may use this pool at all."""
         return ask.tenant in self.quotas
+
+
+def _counted(pool: Pool) -> dict[str, frozenset[str]]:
+    return {node.name: node.topology.counted for node in pool.nodes if node.topology is not None}
 
 
 def _others(pods: tuple[Pod, ...], known: Sequence[Pod]) -> tuple[Pod, ...]:

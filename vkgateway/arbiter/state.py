@@ -29,6 +29,8 @@ class PoolState(_Shown, frozen=True, gc=False):
     """Held by pods that are not the gateway's."""
     guaranteed: float
     """Sum of the tenants' guarantees."""
+    kept: float
+    """How much of that the nodes hold: less while nodes are missing."""
     used: float
     """Inside guarantees."""
     borrowed: float
@@ -55,6 +57,10 @@ class TenantState(_Shown, frozen=True, gc=False):
     compute_cluster: str
     resource: str
     guarantee: float
+    kept: float
+    """How much of that the nodes hold: less while nodes are missing."""
+    reduced: str
+    """How its cells were reduced by that, like `2x8 -> 8`; empty: they are all there."""
     limit: float | None
     """None: the pool alone is the limit."""
     weight: float

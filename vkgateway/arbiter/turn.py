@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 
@@ -17,6 +17,16 @@ _FEW = 8
 """Of up to so many the keys are worked out one by one; numpy is quicker for more."""
 
 
+class Shares(Protocol):
+    """The share that counts for each of those that wait."""
+
+    def of(self, ask: Ask) -> float:
+        """That of one."""
+
+    def of_all(self, at: IntArray) -> FloatArray:
+        """Those of several of one tenant, for the same pools, as indices of all that wait."""
+
+
 class Turn:
     """The order of `line.in_turn`, of whom most are never looked at.
 
@@ -27,9 +37,7 @@ class Turn:
     looked at who are not given up on.
     """
 
-    def __init__(
-        self, waiting: Waiting, among: IntArray, share: Callable[[Ask], float], policy: Policy, now: float
-    ) -> None:
+    def __init__(self, waiting: Waiting, among: IntArray, shares: Shares, policy: Policy, now: float) -> None:
         age = np.maximum(0.0, now - waiting.created[among])
         rank = waiting.priority[among] + np.minimum(age, policy.age_cap) * policy.age_weight
         order = np.lexsort((waiting.created[among], -rank, waiting.low[among], waiting.tenant[among]))
@@ -41,15 +49,15 @@ class Turn:
         self._hopeless = bytearray(2 * waiting.numbers_alike)
         self._shares: FloatArray = np.zeros(len(among))
         self._created: FloatArray = np.zeros(len(among))
-        self._queues = self._all_queues(share)
+        self._queues = self._all_queues(shares)
         self._heap = [entry for queue in self._queues if (entry := queue.next(self._hopeless)) is not None]
         heapify(self._heap)
         self._last: tuple[tuple[float, float, str], _Queue, int] | None = None
 
-    def _all_queues(self, share: Callable[[Ask], float]) -> list[_Queue]:
+    def _all_queues(self, shares: Shares) -> list[_Queue]:
         tenant = self.waiting.tenant[self._at]
         bounds = [0, *(np.flatnonzero(tenant[1:] != tenant[:-1]) + 1).tolist(), len(tenant)] if len(tenant) else []
-        return [_Queue(self, number, start, end, share) for number, (start, end) in enumerate(pairwise(bounds))]
+        return [_Queue(self, number, start, end, shares) for number, (start, end) in enumerate(pairwise(bounds))]
 
     def next(self, *, booked: bool) -> Ask | None:
         """Who is next; None: all had their turn. `booked`: the last one was given something."""
@@ -102,9 +110,9 @@ class Turn:
 class _Queue:
     """One tenant's gangs: from `start` to `end` in the turn's arrays; those before `head` had their turn."""
 
-    def __init__(self, turn: Turn, number: int, start: int, end: int, share: Callable[[Ask], float]) -> None:
+    def __init__(self, turn: Turn, number: int, start: int, end: int, shares: Shares) -> None:
         self.start, self.head, self.end = start, start, end
-        self._turn, self._number, self._share = turn, number, share
+        self._turn, self._number, self._shares = turn, number, shares
         self._waiting, at = turn.waiting, turn._at[start:end]
         self.tenant = self._waiting.asks[at.item(0)].tenant
         pools = self._waiting.pools[at]
@@ -150,20 +158,38 @@ class _Queue:
         self._known = until
 
     def _know_all(self, here: slice) -> None:
-        """The same pools, so the same share, for all of them."""
-        share, largest = self._share(self._waiting.asks[self._turn._at.item(here.start)]), self._largest
+        """The same pools, so mostly the same share, for all of them."""
+        turn, largest = self._turn, self._largest
+        shares = self._shares.of_all(turn._at[here])
+        share = shares.item(0)
+        if (shares != share).any():
+            turn._shares[here], turn._created[here] = _running_largest(shares, turn._times[here], largest)
+            self._largest = turn._shares.item(here.stop - 1), turn._created.item(here.stop - 1)
+            return
         if share < largest[0]:
-            self._turn._shares[here], self._turn._created[here] = largest
+            turn._shares[here], turn._created[here] = largest
             return
         first = largest[1] if share == largest[0] else -np.inf
-        times = np.maximum(np.maximum.accumulate(self._turn._times[here]), first)
-        self._turn._shares[here], self._turn._created[here] = share, times
+        times = np.maximum(np.maximum.accumulate(turn._times[here]), first)
+        turn._shares[here], turn._created[here] = share, times
         self._largest = share, times.item(-1)
 
     def _know_one(self, position: int) -> tuple[float, float]:
         turn = self._turn
-        key = self._share(self._waiting.asks[turn._at.item(position)]), turn._times.item(position)
+        key = self._shares.of(self._waiting.asks[turn._at.item(position)]), turn._times.item(position)
         self._largest = max(self._largest, key)
         turn._shares[position], turn._created[position] = self._largest
         self._known = position + 1
         return self._largest
+
+
+def _running_largest(
+    shares: FloatArray, times: FloatArray, first: tuple[float, float]
+) -> tuple[FloatArray, FloatArray]:
+    """The largest pair of share and time from `first` up to each of them."""
+    shares, times = np.concatenate([[first[0]], shares]), np.concatenate([[first[1]], times])
+    order = np.lexsort((times, shares))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    largest = order[np.maximum.accumulate(place)][1:]
+    return shares[largest], times[largest]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,7 +134,7 @@ class _Asking:
     @property
     def countable(self) -> bool:
         """Whether the gang fits if, and only if, there are places enough by counting."""
-        return self.placer is None and len(self.counts) == 1
+        return self.placer is None and len(self.counts) == 1 and not self.room.zoned
 
     def place(self) -> Nodes | None:
         """Where the gang goes in the room as it is; the room is left as it was."""
@@ -166,6 +166,13 @@ class _Asking:
         groups = [Group(self._ask(shape), counts[shape], self.allowed & room.fitting.mask(shape)) for shape in shapes]
         return Ground(free, domain, groups)
 
+    def grounds(self, ground: Ground) -> Iterator[Ground]:
+        """What to ask for, the least first: counting is not all where cells, or the zones of nodes, have a say."""
+        yield from ground.coarser() if self.placer is not None else (ground,)
+        unit = self.room.pool.unit
+        if self.room.zoned and unit in self.resources:
+            yield from ground.wider(self.resources.index(unit), self.room.whole)
+
     def lines(self) -> list[str]:
         """The resources by line; the ceiling has a line that nobody frees anything of."""
         return [*self.resources, *([""] if self.ceiling is not None else [])]
@@ -183,7 +190,7 @@ def _at_stage(asking: _Asking, found: Prices, stage: Stage) -> _Chosen | None:
     offered = market(asking.evictable, asking.room, asking.lines(), found, stage)
     if not len(ground.could(after(ground, offered))):
         return None
-    for each in ground.coarser() if asking.placer is not None else (ground,):
+    for each in asking.grounds(ground):
         candidates: dict[tuple[int, ...], float] = {}
         for proposal in proposals(each, offered):
             lots = spare_by_count(ground, offered, proposal) if asking.countable else proposal.tolist()
@@ -272,7 +279,9 @@ def _awaited(room: Room, pods: Sequence[Pod], nodes: Nodes, ending: Sequence[Pod
         if pod.node not in used:
             continue
         free = room.free(pod.node)
-        if all(free.get(name, amount) >= amount for name, amount in pod.shape.requests):
+        if room.is_zoned(pod.node):
+            awaited.append(pod.uid)  # it may be in the very zone
+        elif all(free.get(name, amount) >= amount for name, amount in pod.shape.requests):
             room.take(pod.node, pod.shape)
         else:
             awaited.append(pod.uid)

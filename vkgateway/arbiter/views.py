@@ -44,6 +44,7 @@ class View:
 
     def __init__(self, yard: Yard, shape: Shape) -> None:
         self._yard = yard
+        self._shape = shape
         self._mask = yard.fitting.mask(shape)
         asked = yard.asked(shape)
         self._asked = asked or []
@@ -79,6 +80,14 @@ class View:
             for position in touched:
                 self._one(position)
         self._seen = now
+
+    def equals(self, position: int) -> IntArray:
+        """The nodes that differ from this one, on which the shape fits, by nothing but their position."""
+        return np.flatnonzero(self.key >> self._layout.images == self.worth(position))
+
+    def worth(self, position: int) -> int:
+        """The key of a node without its position."""
+        return self.key.item(position) >> self._layout.images
 
     def choice(self, positions: IntArray | None) -> int:
         """On how many of these nodes one of the shape fits."""
@@ -121,6 +130,8 @@ class View:
         for free, amount in self._asked:
             np.minimum(capacity, free[at] // amount, out=capacity)
         np.maximum(capacity, 0, out=capacity)
+        if self._yard.zones is not None:
+            self._yard.zones.limit(capacity, self._shape, None if isinstance(at, slice) else at)
         units = np.clip(self._free[at], 0, whole)
         key = self._fixed[at] + ((units >> layout.coarse) << layout.units)
         if self._breaks:
@@ -135,6 +146,8 @@ class View:
         if not self._mask.item(position):
             return
         capacity = max(0, min([PLENTY, *[free.item(position) // amount for free, amount in self._asked]]))
+        if self._yard.zones is not None:
+            capacity = self._yard.zones.limited(capacity, self._shape, position)
         whole, layout = self._yard.whole, self._layout
         units = max(0, min(self._free.item(position), whole))
         if self._sums:

@@ -181,6 +181,11 @@ class Within:
         self._journal.append((tenant, pod))
         self.moved[gang] = None
 
+    def move_out(self, tenant: str, pod: Pod) -> None:
+        """A pod that was moved in since the cycle began is not inside after all; its cells are let go already."""
+        self._journal.remove((tenant, pod))
+        self._leave(tenant, pod)
+
     def allows(self, quota: Quota, pods: Sequence[Pod]) -> bool:
         """Whether the guarantee, by its sums alone, has so much left; a necessary condition."""
         if not pods:

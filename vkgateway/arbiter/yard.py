@@ -9,6 +9,7 @@ import numpy as np
 
 from vkgateway.arbiter.facts import Node, Shape
 from vkgateway.arbiter.fitting import Fitting, FloatArray, IntArray
+from vkgateway.arbiter.zones import Held, Zones
 from vkgateway.model.requests import Milli
 
 MOST = 1 << 56
@@ -31,6 +32,7 @@ class Saved(NamedTuple):
 
     free: dict[str, IntArray]
     log: int
+    zones: Held | None
 
 
 class Yard:
@@ -39,6 +41,8 @@ class Yard:
     def __init__(self, nodes: Sequence[Node], unit: str) -> None:
         self.fitting = Fitting(nodes)
         self.unit = unit
+        self.zones = Zones(nodes) if any(node.topology is not None for node in nodes) else None
+        """What NUMA zones allow; None: no node has any that matter."""
         self.size = len(nodes)
         self.touched: list[int] = []
         self.dropped = 0
@@ -64,18 +68,25 @@ class Yard:
         other._ceiling = self._ceiling if ceiling is None else ceiling
         if other._ceiling is not None:
             other._ceiling = np.minimum(other._ceiling, MOST)
+        other.zones = self.zones.copy() if self.zones is not None else None
         other.touched, other.dropped = [], 0
         other._known = {}
         return other
 
     def save(self) -> Saved:
         """What is free now."""
-        return Saved({name: free.copy() for name, free in self._free.items()}, self.dropped + len(self.touched))
+        return Saved(
+            {name: free.copy() for name, free in self._free.items()},
+            self.dropped + len(self.touched),
+            self.zones.save() if self.zones is not None else None,
+        )
 
     def restore(self, saved: Saved) -> None:
         """Back to what was free then; that costs the same however much was changed."""
         for name, free in saved.free.items():
             self._free[name][:] = free
+        if self.zones is not None and saved.zones is not None:
+            self.zones.restore(saved.zones)
         if saved.log >= self.dropped:
             self._touch(list(dict.fromkeys(self.touched[saved.log - self.dropped :])), many=False)
         else:
@@ -126,7 +137,13 @@ class Yard:
         else:
             for free, amount in lines:
                 free[positions] -= amount * np.asarray(counts, dtype=np.int64)
+        if self.zones is not None:
+            self.zones.change(shape, _listed(positions), _listed(counts))
         self._touch(positions if not many else (0,), many=many)
+
+    def touch(self, position: int) -> None:
+        """Something about a node changed that is not told by its free amounts."""
+        self._touch((position,), many=False)
 
     def _touch(self, positions: Iterable[int], *, many: bool) -> None:
         # A log that was cut off says that all were touched.
@@ -134,6 +151,10 @@ class Yard:
         if many or len(self.touched) > 2 * self.size + 64:
             self.dropped += len(self.touched)
             self.touched.clear()
+
+
+def _listed(numbers: Sequence[int] | IntArray) -> Sequence[int]:
+    return numbers.tolist() if isinstance(numbers, np.ndarray) else numbers
 
 
 def _column(lists: Sequence[Milli], resource: str) -> IntArray:

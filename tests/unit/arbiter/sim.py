@@ -12,10 +12,11 @@ from vkgateway.arbiter.carry import Carry
 from vkgateway.arbiter.cells import Cells
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, Hold
-from vkgateway.arbiter.facts import Band, Gang, Node, Pod, PodState, Policy, Pool, Quota, Shape, Snapshot
+from vkgateway.arbiter.facts import Band, Gang, Node, Pod, PodState, Policy, Pool, PoolKey, Quota, Shape, Snapshot
 
 GPU = "nvidia.com/gpu"
 KEY = ("compute", "pool")
+OTHER = ("compute", "other")
 
 
 def node(name: str, size: int = 8, *, usable: bool = True, rack: str = "r0") -> Node:
@@ -23,11 +24,17 @@ def node(name: str, size: int = 8, *, usable: bool = True, rack: str = "r0") -> 
 
 
 def quota(
-    tenant: str, guarantee: int = 0, *, limit: int | None = None, weight: float = 1.0, cells: tuple[int, ...] = ()
+    tenant: str,
+    guarantee: int = 0,
+    *,
+    limit: int | None = None,
+    weight: float = 1.0,
+    cells: tuple[int, ...] = (),
+    pool: PoolKey = KEY,
 ) -> Quota:
     return Quota(
         tenant=tenant,
-        pool=KEY,
+        pool=pool,
         guarantee={GPU: guarantee * 1000} if guarantee else {},
         limit={GPU: limit * 1000} if limit is not None else {},
         weight=weight,
@@ -55,7 +62,7 @@ def gang(
 
 
 class Cluster:
-    """One pool, and what has become of the gangs in it."""
+    """A pool or two, and what has become of the gangs in them."""
 
     def __init__(
         self,
@@ -66,8 +73,11 @@ class Cluster:
         now: float = 1000.0,
         policy: Policy | None = None,
         recreate: bool = True,
+        more: Iterable[Node] = (),
     ) -> None:
+        """`more`: the nodes of a second pool, of other names than those of the first."""
         self.pool = Pool(key=KEY, nodes=tuple(nodes), governed=(GPU,), levels=("rack",))
+        self.other = replace(self.pool, key=OTHER, nodes=tuple(more))
         self.quotas = tuple(quotas)
         self.gangs = {each.id: each for each in gangs}
         self.now = now
@@ -80,9 +90,13 @@ class Cluster:
         self._recreate = recreate
         self._renewed = 0
 
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        return (self.pool, self.other) if self.other.nodes else (self.pool,)
+
     def snapshot(self) -> Snapshot:
         gangs = tuple(sorted(self.gangs.values(), key=lambda each: each.id))
-        return Snapshot(pools=(self.pool,), quotas=self.quotas, gangs=gangs, policy=self.policy)
+        return Snapshot(pools=self.pools, quotas=self.quotas, gangs=gangs, policy=self.policy)
 
     def add(self, *gangs: Gang) -> None:
         self.gangs.update((each.id, replace(each, created=each.created or self.now)) for each in gangs)
@@ -137,14 +151,15 @@ class Cluster:
     def borrowed(self, name: str) -> set[bool]:
         return {pod.borrowed for pod in self.gangs[name].pods if pod.state is PodState.PLACED}
 
-    def cells(self) -> Cells:
+    def cells(self, pool: Pool | None = None) -> Cells:
+        pool = pool or self.pool
         placed = [
             (each.tenant, pod.node, pod.shape.amount(GPU))
             for each in self.gangs.values()
             for pod in each.pods
-            if pod.node and not pod.borrowed
+            if pod.node and pod.pool == pool.key and not pod.borrowed
         ]
-        return Cells(self.pool, self.quotas, placed)
+        return Cells(pool, self.quotas, placed)
 
     # Carrying out
 
@@ -193,7 +208,7 @@ class Cluster:
         for evict in decisions.evicts:
             # What it tells to go runs, and is outside of cells; nodes that died may have taken cells away.
             assert all(pods[uid][1].state in (PodState.PLACED, PodState.NOTIFIED) for uid in evict.pods)
-            whole = all(each.usable for each in self.pool.nodes)
+            whole = all(each.usable for pool in self.pools for each in pool.nodes)
             assert not whole or all(pods[uid][1].borrowed for uid in evict.pods), "evicted inside its cells"
             assert evict.makes_room_for in decisions.plans
         for reprieve in decisions.reprieves:
@@ -204,20 +219,26 @@ class Cluster:
             assert all(pods[uid][1].borrowed for uid in promote.pods)
 
     def _check_state(self) -> None:
-        free = {each.name: dict(each.allocatable) for each in self.pool.nodes}
-        used: dict[str, dict[str, int]] = {}
+        free = {each.name: dict(each.allocatable) for pool in self.pools for each in pool.nodes}
+        keys = {each.name: pool.key for pool in self.pools for each in pool.nodes}
+        used: dict[tuple[str, PoolKey], dict[str, int]] = {}
         for each in self.gangs.values():
             for pod in each.pods:
                 for resource, amount in pod.shape.requests if pod.node else ():
                     free[pod.node][resource] -= amount
-                    mine = used.setdefault(each.tenant, {})
+                    mine = used.setdefault((each.tenant, keys[pod.node]), {})
                     mine[resource] = mine.get(resource, 0) + amount
-            number = sum(pod.state is PodState.PLACED for pod in each.pods)
+            placed = [pod for pod in each.pods if pod.state is PodState.PLACED]
+            assert all(pod.pool == keys[pod.node] for pod in placed), "in another pool than its node"
+            assert len({pod.pool for pod in placed}) <= 1, f"{each.id} is in two pools"
+            number = len(placed)
+            assert each.maximum is None or number <= max(each.maximum, each.minimum), f"{each.id} has grown too far"
             assert not 0 < number < min(each.minimum, len(each.pods)), f"{each.id} is half started"
         assert all(amount >= 0 for amounts in free.values() for amount in amounts.values()), "over a node"
         for each_quota in self.quotas:
             for resource, most in each_quota.limit.items():
-                assert used.get(each_quota.tenant, {}).get(resource, 0) <= most, "over a limit"
+                mine = used.get((each_quota.tenant, each_quota.pool), {})
+                assert mine.get(resource, 0) <= most, "over a limit"
 
 
 def held(decisions: Decisions) -> dict[str, Hold]:

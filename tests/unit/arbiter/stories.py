@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from tests.unit.arbiter.sim import KEY, gang, gpus, node, quota
-from vkgateway.arbiter.facts import Band, Gang, Node, Pool, Quota, Shape
+from tests.unit.arbiter.sim import KEY, OTHER, gang, gpus, node, quota
+from vkgateway.arbiter.facts import Band, Gang, Node, Pool, PoolKey, Quota, Shape
 from vkgateway.arbiter.refusals import refusals
 
 TENANTS = ("a", "b", "c")
@@ -36,15 +36,18 @@ class Story:
     steps: tuple[Step, ...]
     recreate: bool = False
     age_cap: float = 3600.0
+    more: tuple[Node, ...] = ()
+    """Those of a second pool."""
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        sizes = ", ".join(f"{each.name}:{units(each)}:{each.labels['rack']}" for each in self.nodes)
+        sizes = ", ".join(f"{each.name}:{units(each)}:{each.labels['rack']}" for each in (*self.nodes, *self.more))
         yield f"nodes {sizes}; recreate={self.recreate} age_cap={self.age_cap}"
         for each in self.quotas:
-            yield f"quota {each.tenant} {each.guarantee} limit {each.limit} weight {each.weight} cells {each.cells}"
+            has = f"{each.guarantee} limit {each.limit} weight {each.weight} cells {each.cells}"
+            yield f"quota {each.tenant} {each.pool[1]} {has}"
         for number, step in enumerate(self.steps):
             for one, run in step.arrives:
                 yield f"{number}: + {_told(one)} runs {run}"
@@ -56,10 +59,12 @@ class Story:
 def _told(one: Gang) -> str:
     sizes = [dict(pod.shape.requests) for pod in one.pods]
     short = [f"{each.get('nvidia.com/gpu', 0) / 1000:g}+{each.get('cpu', 0) // 1000}" for each in sizes]
+    pools = "/".join(key[1] for key in one.pools)
     return (
-        f"{one.id} {one.tenant} {one.band} {short} min {one.minimum} elastic {one.elastic} priority {one.priority}"
-        f" limit {one.run_limit} expected {one.expected_run} protected {one.minimum_run} {one.required_level}"
-        f" restart {one.restart_cost} notice {one.notice} grace {one.grace}"
+        f"{one.id} {one.tenant} {one.band} {pools} {short} min {one.minimum}"
+        f" to {one.maximum} elastic {one.elastic} priority {one.priority} limit {one.run_limit}"
+        f" expected {one.expected_run} protected {one.minimum_run} {one.required_level} restart {one.restart_cost}"
+        f" notice {one.notice} grace {one.grace}"
     )
 
 
@@ -72,6 +77,8 @@ class Mix:
     """What stories are made of."""
 
     most_nodes: int = 4
+    more_nodes: int = 0
+    """At most so many are in a second pool; 0: there is none."""
     most_gangs: int = 9
     equal: bool = False
     """The pods of a gang are equal, may go anywhere, and ask for GPUs only."""
@@ -90,23 +97,33 @@ class Mix:
 
 def story(random: Random, mix: Mix | None = None) -> Story:
     mix = mix or Mix()
-    there = tuple(
-        node(f"n{index}", random.choice((8, 8, 8, 4)), rack=f"r{index % 2}")
-        for index in range(random.randint(1, mix.most_nodes))
-    )
+    there = _nodes(random, "n", mix.most_nodes)
+    more = _nodes(random, "m", mix.more_nodes) if mix.more_nodes else ()
+    both = there + more
     names: list[str] = []
     steps: list[Step] = []
     for _ in range(random.randint(1, mix.most_gangs)):
         while random.random() < 0.3:
-            steps.append(_step(random, mix, there, names, arrives=()))
+            steps.append(_step(random, mix, both, names, arrives=()))
         one = gang_of(random, mix, f"g{len(names)}")
         names.append(one.id)
         seconds = mix.step if random.random() < 0.3 else 0.0
         steps.append(
-            replace(_step(random, mix, there, names, arrives=((one, random.choice(mix.runs)),)), seconds=seconds)
+            replace(_step(random, mix, both, names, arrives=((one, random.choice(mix.runs)),)), seconds=seconds)
         )
-    steps += [_step(random, mix, there, names, arrives=()) for _ in range(mix.tail)]
-    return Story(there, _quotas(random, mix, there), tuple(steps), random.random() < 0.5, random.choice((10.0, 3600.0)))
+    steps += [_step(random, mix, both, names, arrives=()) for _ in range(mix.tail)]
+    quotas = _quotas(random, mix, there)
+    if more:
+        quotas += tuple(each for each in _quotas(random, mix, more, OTHER) if random.random() < 0.8)
+    recreate, age_cap = random.random() < 0.5, random.choice((10.0, 3600.0))
+    return Story(there, quotas, tuple(steps), recreate, age_cap, more)
+
+
+def _nodes(random: Random, letter: str, most: int) -> tuple[Node, ...]:
+    return tuple(
+        node(f"{letter}{index}", random.choice((8, 8, 8, 4)), rack=f"r{index % 2}")
+        for index in range(random.randint(1, most))
+    )
 
 
 def _step(
@@ -147,11 +164,15 @@ def gang_of(random: Random, mix: Mix, name: str) -> Gang:
         "notice": NOTICE,
         "grace": GRACE,
     }
-    return gang(name, random.choice(TENANTS), shapes, **(fields | mix.fields))
+    tenant = random.choice(TENANTS)
+    if mix.more_nodes:
+        fields["pools"] = random.choice(((KEY, OTHER), (KEY, OTHER), (OTHER, KEY), (OTHER, KEY), (KEY,), (OTHER,)))
+        fields["maximum"] = random.choice((None, None, random.randint(1, count)))
+    return gang(name, tenant, shapes, **(fields | mix.fields))
 
 
-def _quotas(random: Random, mix: Mix, there: tuple[Node, ...]) -> tuple[Quota, ...]:
-    pool = Pool(key=KEY, nodes=there, governed=("nvidia.com/gpu",), levels=("rack",))
+def _quotas(random: Random, mix: Mix, there: tuple[Node, ...], key: PoolKey = KEY) -> tuple[Quota, ...]:
+    pool = Pool(key=key, nodes=there, governed=("nvidia.com/gpu",), levels=("rack",))
     found: list[Quota] = []
     for tenant in TENANTS:
         guarantee = random.choice((0, 0, 1, 2, 4, 6, 8, 12, 16))
@@ -161,6 +182,7 @@ def _quotas(random: Random, mix: Mix, there: tuple[Node, ...]) -> tuple[Quota, .
             guarantee,
             limit=None if limit is None else max(limit, guarantee),
             weight=random.choice((1.0, 1.0, 2.0)),
+            pool=key,
         )
         if refusals(pool, [*found, one]):
             one = replace(one, guarantee={})
@@ -189,6 +211,8 @@ def _shorter(found: Story) -> Iterator[Story]:
     if len(found.nodes) > 1:
         for index in range(len(found.nodes)):
             yield replace(found, nodes=found.nodes[:index] + found.nodes[index + 1 :])
+    for index in range(len(found.more)):
+        yield replace(found, more=found.more[:index] + found.more[index + 1 :])
     for index, each in enumerate(found.quotas):
         for plain in (replace(each, limit={}), replace(each, guarantee={}), replace(each, weight=1.0)):
             if plain != each:
@@ -208,9 +232,12 @@ def _simpler(step: Step) -> Iterator[Step]:
             fewer = replace(one, pods=one.pods[:-1], minimum=min(one.minimum, len(one.pods) - 1))
             yield replace(step, arrives=((fewer, run),))
         plain = {"elastic": False, "run_limit": None, "expected_run": None, "minimum_run": 0.0, "required_level": ""}
-        plain |= {"restart_cost": 0.0, "priority": 0}
+        plain |= {"restart_cost": 0.0, "priority": 0, "maximum": None}
         for name, value in plain.items():
             if getattr(one, name) != value:
                 yield replace(step, arrives=((replace(one, **{name: value}), run),))  # type: ignore[arg-type]
+        if len(one.pools) > 1:
+            for key in one.pools:
+                yield replace(step, arrives=((replace(one, pools=(key,)), run),))
         if run is not None:
             yield replace(step, arrives=((one, None),))

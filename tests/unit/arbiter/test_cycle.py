@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from tests.unit.arbiter.sim import GPU, LOW, Cluster, gang, held, node, quota
+from tests.unit.arbiter.sim import GPU, KEY, LOW, Cluster, gang, held, node, quota
 from tests.unit.arbiter.told import INVARIANTS
 from vkgateway.arbiter.decisions import Decisions, HoldCode
-from vkgateway.arbiter.facts import Gang, Node, PodState, Quota
+from vkgateway.arbiter.facts import Band, Gang, Node, PodState, Quota
 
 
 def nodes(count: int, size: int = 8) -> list[Node]:
@@ -328,7 +328,8 @@ def test_where_nodes_died_what_runs_inside_its_cells_stays() -> None:
 
     decisions = there.cycle()
 
-    assert decisions == Decisions(plans={})
+    assert decisions == Decisions(losses=decisions.losses)
+    assert [(loss.tenant, loss.units) for loss in decisions.losses] == [("a", 8)]
 
 
 def test_deciding_again_decides_nothing() -> None:
@@ -551,3 +552,106 @@ def test_nobody_starts_to_be_stopped_at_once_where_a_cycle_does_not_settle() -> 
     """A story in which eight rounds were not enough: one gang was let in and told to go by the same decisions."""
     story, tell = INVARIANTS["nobody_starves"](Random(38))
     tell(story)
+
+
+def test_an_elastic_gang_grows_to_its_maximum_and_no_further() -> None:
+    there = cluster(2, quota("a"))
+    there.add(gang("grows", "a", [1] * 8, elastic=True, minimum=2, maximum=6, band=LOW))
+
+    hold = held(there.cycle())["grows"]
+
+    assert sorted(there.placed("grows")) == [f"grows-{rank}" for rank in range(6)]
+    assert hold.code is HoldCode.MAXIMUM
+    assert hold.message == "has 6 pods, and may grow to 6; 2 more wait until one of these has ended"
+    assert held(there.cycle())["grows"] == hold
+
+    gone = there.gangs["grows"].pods[1:]
+    there.gangs["grows"] = replace(there.gangs["grows"], pods=gone)
+    assert held(there.cycle())["grows"].message.startswith("has 6 pods")
+    assert "grows-6" in there.placed("grows")
+    assert len(there.placed("grows")) == 6
+
+
+def test_below_its_maximum_an_elastic_gang_waits_for_room() -> None:
+    there = cluster(1, quota("a"), size=4)
+    there.add(gang("grows", "a", [1] * 8, elastic=True, minimum=2, maximum=6, band=LOW))
+
+    hold = held(there.cycle())["grows"]
+
+    assert len(there.placed("grows")) == 4
+    assert (hold.code, hold.message) == (
+        HoldCode.ROOM,
+        "runs with 4 of 6 pods; there is no room for more now",
+    )
+
+
+def test_the_minimum_comes_before_the_maximum() -> None:
+    there = cluster(1, quota("a"))
+    there.add(gang("odd", "a", [1] * 4, minimum=4, maximum=2))
+
+    assert not held(there.cycle())
+    assert len(there.placed("odd")) == 4
+
+
+@pytest.mark.parametrize("band", [LOW, Band.GUARANTEED])
+def test_who_borrows_takes_a_node_without_cells_among_equals(band: Band) -> None:
+    """Elsewhere it would have to go as soon as the other half of the cell is wanted."""
+    there = cluster(2, quota("a", 8), quota("b"))
+    there.add(gang("half", "a", [4]))
+    there.cycle()
+    there.add(gang("fills", "b", [4], band=LOW))
+    there.gangs["fills"] = _moved(there.gangs["fills"], "n1")
+    there.add(gang("one", "b", [4], band=band))
+
+    there.cycle()
+
+    assert there.placed("half") == {"half-0": "n0"}
+    assert there.placed("one") == {"one-0": "n1"}
+    there.add(gang("other", "a", [4]))
+    assert not there.cycle().evicts
+
+
+def _moved(one: Gang, on: str) -> Gang:
+    """It runs there, and borrows."""
+    pods = (replace(pod, state=PodState.PLACED, pool=KEY, node=on, borrowed=True) for pod in one.pods)
+    return replace(one, pods=tuple(pods))
+
+
+def test_a_cell_binds_near_its_tenants_others_among_equals() -> None:
+    there = Cluster([node("n0", rack="r0"), node("n1", rack="r1"), node("n2", rack="r1")], [quota("a", 16)])
+    there.add(_held(gang("first", "a", [8]), "n2"))
+    there.add(gang("second", "a", [8]))
+
+    there.cycle()
+
+    assert there.placed("second") == {"second-0": "n1"}
+
+
+@pytest.mark.parametrize("band", [LOW, Band.GUARANTEED])
+def test_a_gang_that_borrows_takes_nodes_without_cells_among_equals(band: Band) -> None:
+    there = cluster(5, quota("a", 16), quota("b"))
+    for at in (0, 2):
+        there.add(_held(gang(f"half{at}", "a", [4]), f"n{at}"))
+    for at in (1, 3, 4):
+        there.add(_moved(gang(f"fills{at}", "b", [4], band=LOW), f"n{at}"))
+    there.add(gang("two", "b", [4, 4], band=band), gang("more", "b", [4, 4], band=band, created=1001.0))
+
+    there.cycle()
+
+    assert there.placed("two") == {"two-0": "n1", "two-1": "n3"}
+    assert there.placed("more") == {"more-0": "n0", "more-1": "n4"}
+
+
+def test_cells_of_a_gang_bind_near_its_tenants_others_among_equals() -> None:
+    there = Cluster([node(f"n{at}", rack=f"r{at % 2}") for at in range(6)], [quota("a", 24)])
+    there.add(_held(gang("first", "a", [8]), "n3"))
+    there.add(gang("second", "a", [8, 8]))
+
+    there.cycle()
+
+    assert there.placed("second") == {"second-0": "n1", "second-1": "n5"}
+
+
+def _held(one: Gang, on: str) -> Gang:
+    """It runs there, inside its tenant's cells."""
+    return replace(one, pods=tuple(replace(pod, borrowed=False) for pod in _moved(one, on).pods))

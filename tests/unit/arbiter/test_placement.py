@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from vkgateway.arbiter.facts import Node, Pod, Pool, Requirement, Shape, Toleration
 from vkgateway.arbiter.placement import largest, place
 from vkgateway.arbiter.room import Room
@@ -291,3 +293,19 @@ def test_the_most_that_would_fit() -> None:
     assert largest(there, pods(gpus(8), gpus(1), gpus(1), gpus(16)), required_level="rack") == 3
     assert largest(there, gang, required_level="zone") == 0
     assert place(there, pods(*[gpus(8)] * 4)) is not None
+
+
+def test_of_equal_nodes_the_liked_come_first_and_the_order_stays() -> None:
+    there = room(*(node(f"n{at}", 4) for at in range(6)), node("u7", 7), node("whole"))
+    for liked in ([1, 4], [0, 1, 2, 3, 4, 5], [5], [7], []):
+        mask = np.isin(np.arange(8), liked)
+        first = [at for at in liked if at < 6]
+        others = [at for at in range(6) if at not in first]
+        for among in (None, np.arange(8) % 3 < 2):
+            names = [f"n{at}" for at in (*first, *others) if among is None or among[at]]
+            for count in range(2, len(names) + 1):
+                mark = there.mark()
+                found = place(there, pods(*[gpus(4)] * count), liked=mask, among=among)
+                there.undo(mark)
+                assert found is not None
+                assert sorted(found.values()) == sorted(names[:count])

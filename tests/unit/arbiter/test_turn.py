@@ -13,6 +13,7 @@ from tests.unit.arbiter.sim import KEY, LOW, gang
 from vkgateway.arbiter import waiting as module
 from vkgateway.arbiter.asks import Ask, read
 from vkgateway.arbiter.facts import Band, Policy, PoolKey
+from vkgateway.arbiter.fitting import FloatArray, IntArray
 from vkgateway.arbiter.line import in_turn
 from vkgateway.arbiter.turn import Turn
 from vkgateway.arbiter.waiting import Waiting
@@ -48,13 +49,19 @@ class Line:
         self.asks = sorted((ask for ask in found if isinstance(ask, Ask)), key=lambda ask: ask.gang.id)
         self._fate = {ask.gang.id: random.choice(("booked", "failed", "failed", "kept")) for ask in self.asks}
         self._clears = {ask.gang.id for ask in self.asks if random.random() < 0.1}
+        self._part = {ask.gang.id: random.choice((0.0, 0.5, 1.0)) for ask in self.asks}
+        """Of the share of a tenant what counts for those that have waited for long."""
         self._grows = random.choice((0.0, 0.25, 0.01))
         self.shares: dict[tuple[str, PoolKey], float] = {}
         self.looked: list[str] = []
         self.booked = 0
 
-    def share(self, ask: Ask) -> float:
-        return self.shares.get((ask.tenant, ask.pools[0]), 0.0)
+    def of(self, ask: Ask) -> float:
+        share = self.shares.get((ask.tenant, ask.pools[0]), 0.0)
+        return share * self._part[ask.gang.id] if NOW - ask.gang.created >= POLICY.age_cap else share
+
+    def of_all(self, at: IntArray) -> FloatArray:
+        return np.array([self.of(self.asks[index]) for index in at.tolist()])
 
     def look(self, ask: Ask, *, give_up: Callable[[], None], hope_again: Callable[[], None]) -> None:
         self.looked.append(ask.gang.id)
@@ -62,7 +69,7 @@ class Line:
         if fate == "booked":
             self.booked += 1
             for pool in ask.pools[:1]:
-                self.shares[ask.tenant, pool] = self.share(ask) + self._grows
+                self.shares[ask.tenant, pool] = self.shares.get((ask.tenant, pool), 0.0) + self._grows
             if ask.gang.id in self._clears:
                 hope_again()
         elif fate == "failed":
@@ -73,7 +80,7 @@ def one_after_the_other(line: Line) -> list[str]:
     """As it is done with a look at each."""
     order: list[str] = []
     hopeless: set[object] = set()
-    for ask in in_turn(line.asks, line.share, POLICY, NOW):
+    for ask in in_turn(line.asks, line.of, POLICY, NOW):
         order.append(ask.gang.id)
         alike = ask.tenant, ask.kind, NOW - ask.gang.created >= POLICY.age_cap
         if alike not in hopeless:
@@ -83,7 +90,7 @@ def one_after_the_other(line: Line) -> list[str]:
 
 def in_one_go(line: Line) -> list[str]:
     waiting = Waiting(line.asks)
-    turn, booked = Turn(waiting, np.arange(len(waiting)), line.share, POLICY, NOW), line.booked
+    turn, booked = Turn(waiting, np.arange(len(waiting)), line, POLICY, NOW), line.booked
     while (ask := turn.next(booked=line.booked != booked)) is not None:
         booked = line.booked
         line.look(ask, give_up=turn.give_up, hope_again=turn.hope_again)
@@ -100,7 +107,7 @@ def test_the_same_order_and_the_same_are_looked_at(chunk: int) -> None:
 
 
 def test_nobody_waits() -> None:
-    turn = Turn(Waiting(), np.arange(0), lambda _: 0.0, POLICY, NOW)
+    turn = Turn(Waiting(), np.arange(0), Line(0), POLICY, NOW)
     assert turn.next(booked=False) is None
     assert turn.order().tolist() == []
 

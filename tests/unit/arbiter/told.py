@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from random import Random
 
-from tests.unit.arbiter.sim import GPU, KEY, Cluster, gang, held, node, quota
+from tests.unit.arbiter.sim import GPU, KEY, OTHER, Cluster, gang, held, node, quota
 from tests.unit.arbiter.stories import GRACE, NOTICE, TENANTS, Mix, Step, Story, gang_of, story
 from vkgateway.arbiter.asks import Ask, read
 from vkgateway.arbiter.cells import Cells
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, Hold, HoldCode
-from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, Policy, Pool, Snapshot
+from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, Policy, Pool, PoolKey, Snapshot
 from vkgateway.arbiter.inside import Inside
 from vkgateway.arbiter.placement import place
 from vkgateway.arbiter.room import Room
@@ -23,7 +24,8 @@ class Told(Cluster):
 
     @classmethod
     def of(cls, story: Story) -> Told:
-        return cls(story.nodes, story.quotas, policy=Policy(age_cap=story.age_cap), recreate=story.recreate)
+        policy = Policy(age_cap=story.age_cap)
+        return cls(story.nodes, story.quotas, policy=policy, recreate=story.recreate, more=story.more)
 
     def cycle(self) -> Decisions:
         before = self.snapshot()
@@ -34,6 +36,7 @@ class Told(Cluster):
     def look(self, before: Snapshot, decisions: Decisions) -> None:
         self.conserves(decisions)
         self.needs_all(before, decisions)
+        self.waits_for_good(decisions)
 
     def play(self, story: Story) -> None:
         """Tell the story to its end."""
@@ -41,8 +44,7 @@ class Told(Cluster):
             for name in step.leaves:
                 self.gangs.pop(name, None)
             if step.down is not None:
-                nodes = tuple(replace(each, usable=each.name not in step.down) for each in self.pool.nodes)
-                self.pool = replace(self.pool, nodes=nodes)
+                self.pool, self.other = _without(self.pool, step.down), _without(self.other, step.down)
             if step.forgets:
                 self.gangs = {name: replace(each, plan=None) for name, each in self.gangs.items()}
             for one, run in step.arrives:
@@ -52,25 +54,55 @@ class Told(Cluster):
             self.cycle()
             self.advance(step.seconds)
 
-    def room(self, *, without: tuple[str, ...] = (), plans: dict[str, Plan]) -> Room:
-        room = Room(self.pool)
+    def pool_of(self, key: PoolKey) -> Pool:
+        return next(pool for pool in self.pools if pool.key == key)
+
+    def room(self, key: PoolKey, *, without: tuple[str, ...] = (), plans: dict[str, Plan]) -> Room:
+        room = Room(self.pool_of(key))
         for each in self.gangs.values():
             for pod in each.pods:
-                if pod.node and pod.uid not in without:
-                    room.take(pod.node, pod.shape)
-                elif each.id in plans and pod.uid in plans[each.id].nodes:
-                    room.take(plans[each.id].nodes[pod.uid], pod.shape)
+                on = pod.node if pod.uid not in without else ""
+                if not on and each.id in plans:
+                    on = plans[each.id].nodes.get(pod.uid, "")
+                if on in room:
+                    room.take(on, pod.shape)
         return room
 
     def conserves(self, decisions: Decisions) -> None:
         """No gang waits for room that fits into what is free, but for a reservation."""
         holds = held(decisions)
         asks = [ask for each in self.gangs.values() if (ask := self._wants_room(each, holds.get(each.id))) is not None]
-        room = self.room(plans=dict(decisions.plans)) if asks else None
+        plans = dict(decisions.plans)
+        rooms = {pool.key: self.room(pool.key, plans=plans) for pool in self.pools} if asks else {}
         for ask in asks:
-            assert room is not None
-            found = place(room, ask.core, required_level=ask.gang.required_level)
-            assert found is None, f"{ask.gang.id} would fit"
+            for key in ask.pools:
+                if not self._may_use(ask, key, plans):
+                    continue
+                mark = rooms[key].mark()
+                found = place(rooms[key], ask.core, required_level=ask.gang.required_level)
+                rooms[key].undo(mark)
+                assert found is None, f"{ask.gang.id} would fit into {key[1]}"
+
+    def waits_for_good(self, decisions: Decisions) -> None:
+        """Nobody has others go who could start at once inside its guarantee in another of its pools."""
+        plans = dict(decisions.plans)
+        for name, plan in plans.items():
+            ask = read(self.gangs[name])
+            assert isinstance(ask, Ask)
+            for key in ask.pools if not plan.borrowed and not self._has_cpu(ask) else ():
+                if key != plan.pool and self._may_use(ask, key, plans):
+                    cells = self.cells(self.pool_of(key), plans)
+                    search = Inside(cells, ask.tenant, ask.core, required_level=ask.gang.required_level)
+                    assert search(self.room(key, plans=plans)) is None, f"{name} could start in {key[1]}"
+
+    def _has_cpu(self, ask: Ask) -> bool:
+        return any(pod.shape.amount("cpu") for pod in ask.core)
+
+    def _may_use(self, ask: Ask, key: PoolKey, plans: dict[str, Plan]) -> bool:
+        mine = any(each.tenant == ask.tenant and each.pool == key for each in self.quotas)
+        several = len(ask.pools) > 1
+        there = any(pool.key == key for pool in self.pools)
+        return mine and there and not (several and self.over_limit(ask.gang, list(ask.core), set(), plans, key))
 
     def _wants_room(self, each: Gang, hold: Hold | None) -> Ask | None:
         """What a gang asks for that waits for room; None where it does not, or where that is not always found."""
@@ -80,7 +112,7 @@ class Told(Cluster):
         ask = read(each)
         # No ask: it is going, and what of it waits, waits for the rest to be made anew. Of two resources, whether
         # they fit is not always found.
-        return ask if isinstance(ask, Ask) and not any(pod.shape.amount("cpu") for pod in ask.core) else None
+        return ask if isinstance(ask, Ask) and not self._has_cpu(ask) else None
 
     def needs_all(self, before: Snapshot, decisions: Decisions) -> None:
         """Whoever is told to go: without that, the gang that it goes for would not fit."""
@@ -94,7 +126,7 @@ class Told(Cluster):
                 continue  # They go for another gang than before; all plans together need them.
             asks, plan = known[evict.makes_room_for], decisions.plans[evict.makes_room_for]
             others = {name: other for name, other in decisions.plans.items() if name != asks.id}
-            room = self.room(without=tuple((leaving | gone) - set(evict.pods)), plans=others)
+            room = self.room(plan.pool, without=tuple((leaving | gone) - set(evict.pods)), plans=others)
             core = [pod for pod in asks.pods if pod.uid in plan.nodes]
             if plan.borrowed:
                 goes = known[evict.gang]
@@ -102,43 +134,52 @@ class Told(Cluster):
                 assert (goes.elastic and not evict.whole) or asks.id in called, f"{evict}: who borrows evicts nobody"
                 found = place(room, core, required_level=asks.required_level)
             else:
-                found = Inside(self.cells(others), asks.tenant, core, required_level=asks.required_level)(room)
+                cells = self.cells(self.pool_of(plan.pool), others)
+                found = Inside(cells, asks.tenant, core, required_level=asks.required_level)(room)
             stays = set(evict.pods)
-            assert found is None or self.over_limit(asks, core, (leaving | gone) - stays, others), (
+            assert found is None or self.over_limit(asks, core, (leaving | gone) - stays, others, plan.pool), (
                 f"{evict} for nothing"
             )
 
-    def over_limit(self, asks: Gang, core: list[Pod], leaving: set[str], plans: dict[str, Plan]) -> bool:
-        """Whether the gang would be beyond its tenant's limit if only those went who leave."""
-        limit = next(quota.limit for quota in self.quotas if quota.tenant == asks.tenant)
+    def over_limit(self, asks: Gang, core: list[Pod], leaving: set[str], plans: dict[str, Plan], key: PoolKey) -> bool:
+        """Whether the gang would be beyond its tenant's limit in a pool if only those went who leave."""
+        limit = next(quota.limit for quota in self.quotas if quota.tenant == asks.tenant and quota.pool == key)
         for name, most in limit.items():
             used = sum(pod.shape.amount(name) for pod in core)
             for each in self.gangs.values():
                 mine = [pod for pod in each.pods if each.tenant == asks.tenant and pod.uid not in leaving]
-                used += sum(pod.shape.amount(name) for pod in mine if pod.node or self._planned(each, pod, plans))
+                here = [pod for pod in mine if (pod.pool == key if pod.node else _planned(each, pod, plans, key))]
+                used += sum(pod.shape.amount(name) for pod in here)
             if used > most:
                 return True
         return False
 
-    def _planned(self, each: Gang, pod: Pod, plans: dict[str, Plan]) -> bool:
-        return each.id in plans and pod.uid in plans[each.id].nodes
-
-    def cells(self, plans: dict[str, Plan] | None = None) -> Cells:
+    def cells(self, pool: Pool | None = None, plans: dict[str, Plan] | None = None) -> Cells:
         """With the plans of these gangs."""
+        pool = pool or self.pool
+        names = {each.name for each in pool.nodes}
         placed = [
             (each.tenant, node_name, pod.shape.amount(GPU))
             for each in self.gangs.values()
             for pod in each.pods
             for node_name in [self._inside_on(each, pod, plans or {})]
-            if node_name
+            if node_name in names
         ]
-        return Cells(self.pool, self.quotas, placed)
+        return Cells(pool, self.quotas, placed)
 
     def _inside_on(self, each: Gang, pod: Pod, plans: dict[str, Plan]) -> str:
         if pod.node:
             return "" if pod.borrowed else pod.node
         plan = plans.get(each.id)
         return plan.nodes.get(pod.uid, "") if plan is not None and not plan.borrowed else ""
+
+
+def _without(pool: Pool, down: frozenset[str]) -> Pool:
+    return replace(pool, nodes=tuple(replace(each, usable=each.name not in down) for each in pool.nodes))
+
+
+def _planned(each: Gang, pod: Pod, plans: dict[str, Plan], key: PoolKey) -> bool:
+    return each.id in plans and plans[each.id].pool == key and pod.uid in plans[each.id].nodes
 
 
 class Again(Told):
@@ -182,65 +223,114 @@ class OnTime(Cluster):
         mine = [other for other in self.gangs.values() if other.tenant == one.tenant]
         if any(other.plan or True in self.borrowed(other.id) for other in mine if other.band is Band.GUARANTEED):
             return False
-        cells, size = self.cells(), one.pods[0].shape.amount(GPU) // 1000
+        return any(self._places(one, pool) >= one.minimum for pool in self.pools if pool.key in one.pools)
+
+    def _places(self, one: Gang, pool: Pool) -> int:
+        cells, size = self.cells(pool), one.pods[0].shape.amount(GPU) // 1000
         places = sum(cell // size * number for cell, number in cells.unused(one.tenant).items())
-        places += sum(cells.spare(one.tenant, name) // 1000 // size for name in cells.bound(one.tenant))
-        return places >= one.minimum
+        return places + sum(cells.spare(one.tenant, name) // 1000 // size for name in cells.bound(one.tenant))
 
 
-def whatever_comes(random: Random) -> tuple[Story, Callable[[Story], None]]:
-    return story(random, Mix()), lambda each: Told.of(each).play(each)
+Telling = tuple[Story, Callable[[Story], None]]
 
 
-def deciding_again(random: Random) -> tuple[Story, Callable[[Story], None]]:
-    mix = Mix(downs=random.random() < 0.3, forgets=random.random() < 0.3, tail=2)
+def whatever_comes(random: Random, *, more: int = 0) -> Telling:
+    return story(random, Mix(more_nodes=more)), lambda each: Told.of(each).play(each)
+
+
+def deciding_again(random: Random, *, more: int = 0) -> Telling:
+    mix = Mix(more_nodes=more, downs=random.random() < 0.3, forgets=random.random() < 0.3, tail=2)
     return story(random, mix), lambda each: Again.of(each).play(each)
 
 
-def in_time(random: Random) -> tuple[Story, Callable[[Story], None]]:
+def in_time(random: Random, *, more: int = 0) -> Telling:
     def tell(each: Story) -> None:
-        OnTime(each.nodes, each.quotas, recreate=each.recreate).play(each)
+        OnTime(each.nodes, each.quotas, recreate=each.recreate, more=each.more).play(each)
 
-    return story(random, Mix(equal=True, limits=False, leaves=False)), tell
+    return story(random, Mix(more_nodes=more, equal=True, limits=False, leaves=False)), tell
 
 
-def nobody_starves(random: Random) -> tuple[Story, Callable[[Story], None]]:
-    """A gang that fits an empty pool starts, whatever keeps coming: of others, or of its own tenant's low band."""
+def nobody_starves(random: Random, *, more: int = 0, shipped: bool = False, limited: bool = False) -> Telling:
+    """A gang that fits an empty pool starts, whatever keeps coming: of others, or what its own tenant has no better.
+
+    `shipped`: by the policy that the platform ships; all times are as many times longer as its age cap is. `limited`:
+    its tenant's limit lets it run beside little else.
+    """
+    policy = Policy() if shipped else Policy(age_cap=20.0, age_weight=0.3)
+    times = policy.age_cap / 20.0
     runs = (5.0, 12.0, 20.0)
-    mix = Mix(most_nodes=3, most_gangs=3, limits=False, leaves=False, tail=0, runs=runs)
+    mix = Mix(most_nodes=3, more_nodes=more, most_gangs=3, limits=False, leaves=False, tail=0, runs=runs)
     begins = story(random, mix)
     quotas = tuple(replace(each, guarantee={}) for each in begins.quotas)
-    big = gang("big", random.choice(TENANTS), _largest(random, begins))
+    pools = (KEY, OTHER) if more else (KEY,)
+    band = random.choice((Band.GUARANTEED, Band.LOW))
+    big = gang("big", random.choice(TENANTS), _largest(random, begins), pools=pools, band=band)
+    if limited:
+        most = sum(pod.shape.amount(GPU) for pod in big.pods) + random.choice((0, 1000, 3000))
+        quotas = tuple(replace(each, limit={GPU: most}) if each.tenant == big.tenant else each for each in quotas)
     comes = (Step(((big, 20.0),), seconds=4.0),)
-    small = Mix(sizes=(1, 2, 4), runs=runs)
+    small = Mix(more_nodes=more, sizes=(1, 2, 4), runs=runs)
     always = tuple(
         Step(
-            ((_after(big, gang_of(random, small, f"s{number}")), random.choice(runs)),),
-            seconds=random.choice((2.0, 6.0)),
+            (
+                (
+                    _after(big, gang_of(random, small, f"s{number}"), own=limited and random.random() < 0.7),
+                    random.choice(runs),
+                ),
+            ),
+            seconds=random.choice((2.0,) if limited else (2.0, 6.0)),
         )
         for number in range(20)
     )
 
     def tell(each: Story) -> None:
-        there = Cluster(each.nodes, each.quotas, policy=Policy(age_cap=20.0, age_weight=0.3), recreate=each.recreate)
+        there = Cluster(each.nodes, each.quotas, policy=policy, recreate=each.recreate, more=each.more)
         names = {one.id for step in each.steps for one, _ in step.arrives}
-        for step in each.steps:
+        for step in _going_on(each.steps):
+            if "big" in there.started:
+                break
             for one, run in step.arrives:
-                there.add(one)
-                there.runs[one.id] = run or 20.0
+                there.add(_slower(one, times))
+                there.runs[one.id] = (run or 20.0) * times
             there.cycle()
-            there.advance(step.seconds)
-        for _ in range(30):
+            there.advance(step.seconds * times)
+        for _ in range(2):
             there.cycle()
-            there.advance(4.0)
+            there.advance(4.0 * times)
         assert "big" not in names or "big" in there.started, "it starves"
 
     return replace(begins, quotas=quotas, steps=(*begins.steps, *comes, *always)), tell
 
 
-def _after(big: Gang, one: Gang) -> Gang:
-    """Its tenant's own work is not ahead of it for ever."""
-    return replace(one, band=Band.LOW, priority=0) if one.tenant == big.tenant else one
+def _after(big: Gang, one: Gang, *, own: bool) -> Gang:
+    """Its tenant's own work is no better, so that it is not ahead of it for ever."""
+    if one.tenant != big.tenant and not own:
+        return one
+    return replace(one, tenant=big.tenant, band=big.band if one.band is big.band else Band.LOW, priority=0)
+
+
+def _going_on(steps: tuple[Step, ...]) -> Iterator[Step]:
+    """The steps, and what came after the big gang again and again, as new gangs."""
+    yield from steps
+    for lap in range(1, 8):
+        for step in steps:
+            small = [(one, run) for one, run in step.arrives if one.id.startswith("s")]
+            if small:
+                yield replace(step, arrives=tuple((_anew(one, f"{one.id}.{lap}"), run) for one, run in small))
+
+
+def _anew(one: Gang, name: str) -> Gang:
+    return replace(one, id=name, pods=tuple(replace(pod, uid=f"{name}-{pod.rank}") for pod in one.pods))
+
+
+def _slower(one: Gang, times: float) -> Gang:
+    limit, expected = one.run_limit, one.expected_run
+    return replace(
+        one,
+        run_limit=None if limit is None else limit * times,
+        expected_run=None if expected is None else expected * times,
+        minimum_run=one.minimum_run * times,
+    )
 
 
 def _largest(random: Random, begins: Story) -> list[int]:
@@ -253,32 +343,44 @@ def _largest(random: Random, begins: Story) -> list[int]:
     return sizes or [1]
 
 
-def better_than_alone(random: Random) -> tuple[Story, Callable[[Story], None]]:
+def better_than_alone(random: Random, *, more: int = 0) -> Telling:
     """No guaranteed gang waits for longer than in a cluster of its tenant's own cells, but for notice and grace.
 
     Of that tenant's gangs none is ahead of another by priority: one that comes within notice and grace would pass those
-    that had started before it came, had they been alone, and whoever asks for that order wants it so.
+    that had started before it came, had they been alone, and whoever asks for that order wants it so. And all of them
+    are for one pool: where there are two, which of them a gang takes may depend on who else is there.
     """
-    mix = Mix(equal=True, limits=False, leaves=False, tail=30, runs=(5.0, 12.0, 40.0), most_gangs=12)
+    mix = Mix(more_nodes=more, equal=True, limits=False, leaves=False, tail=30, runs=(5.0, 12.0, 40.0), most_gangs=12)
     found = story(random, mix)
     size = random.choice((1, 2, 4, 8))
     steps = []
     for step in found.steps:
-        arrives = tuple((_alone(one, size) if one.tenant == "a" else one, run) for one, run in step.arrives)
-        steps.append(replace(step, arrives=arrives))
+        arrives = []
+        for one, run in step.arrives:
+            mine = one.tenant == "a"
+            arrives.append((_alone(one, size, random.choice((KEY, OTHER)) if more else KEY) if mine else one, run))
+        steps.append(replace(step, arrives=tuple(arrives)))
 
     def tell(each: Story) -> None:
-        shared = Cluster(each.nodes, each.quotas, recreate=True)
-        cells = [size for size, number in shared.cells().unused("a").items() for _ in range(number)]
-        own = [node(f"own{number}", size) for number, size in enumerate(cells)]
-        private = Cluster(own, [quota("a", sum(cells), cells=tuple(cells))], recreate=True)
+        shared = Cluster(each.nodes, each.quotas, recreate=True, more=each.more)
+        own = [_own_cells(shared, pool) for pool in shared.pools]
+        quotas = [
+            quota("a", sum(sizes), cells=tuple(sizes), pool=pool.key)
+            for pool, sizes in zip(shared.pools, own, strict=True)
+            if sizes
+        ]
+        names = ("own", "more")[: len(own)]
+        nodes = [
+            [node(f"{name}{at}", size) for at, size in enumerate(sizes)] for name, sizes in zip(names, own, strict=True)
+        ]
+        private = Cluster(nodes[0], quotas, recreate=True, more=nodes[1] if len(nodes) > 1 else ())
         for step in each.steps:
             for one, run in step.arrives:
                 for there in (shared, private):
                     if there is shared or one.tenant == "a":
                         there.add(one)
                         there.runs[one.id] = run or 40.0
-            for there in (shared, private) if own else ():
+            for there in (shared, private) if any(own) else ():
                 there.settle(step.seconds)
         for name, time in private.started.items():
             if shared.now > time + NOTICE + GRACE + 1:
@@ -287,10 +389,20 @@ def better_than_alone(random: Random) -> tuple[Story, Callable[[Story], None]]:
     return replace(found, steps=tuple(steps)), tell
 
 
-def _alone(one: Gang, size: int) -> Gang:
-    return gang(one.id, one.tenant, [size], band=Band.GUARANTEED)
+def _alone(one: Gang, size: int, key: PoolKey) -> Gang:
+    return gang(one.id, one.tenant, [size], band=Band.GUARANTEED, pools=(key,))
 
 
-INVARIANTS = {
-    each.__name__: each for each in (whatever_comes, deciding_again, in_time, nobody_starves, better_than_alone)
+def _own_cells(there: Cluster, pool: Pool) -> list[int]:
+    cells = there.cells(pool).unused("a")
+    return [size for size, number in cells.items() for _ in range(number)]
+
+
+_INVARIANTS = (whatever_comes, deciding_again, in_time, nobody_starves, better_than_alone)
+
+INVARIANTS: dict[str, Callable[[Random], Telling]] = {
+    **{each.__name__: each for each in _INVARIANTS},
+    **{f"{each.__name__}_in_two_pools": partial(each, more=3) for each in _INVARIANTS},
+    "nobody_starves_by_the_shipped_policy": partial(nobody_starves, shipped=True),
+    "nobody_starves_below_a_limit": partial(nobody_starves, limited=True),
 }

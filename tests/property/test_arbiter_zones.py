@@ -1,0 +1,134 @@
+"""Whatever zones pods truly are in, what is placed on nodes with NUMA zones is taken by their kubelets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.arbiter.numa import Machine
+from tests.unit.arbiter.sim import GPU, KEY, LOW, Cluster, gang, quota
+from vkgateway.arbiter.facts import Pool, Shape
+from vkgateway.arbiter.room import Room
+from vkgateway.gateway.decisionlog import Entry, encode
+
+NIC = "example.com/nic"
+
+
+def shape_of(random: Random) -> Shape:
+    """One or two containers, with some of what zones have, and perhaps CPUs of their own."""
+    parts = []
+    for _ in range(random.choice((1, 1, 1, 2))):
+        part = {GPU: random.choice((1, 1, 2, 2, 3, 4)) * 1000}
+        if random.random() < 0.3:
+            part[NIC] = random.choice((1, 2)) * 1000
+        if random.random() < 0.3:
+            part["cpu"] = random.randrange(1, 9) * 1000
+        parts.append(tuple(sorted(part.items())))
+    total: dict[str, int] = {}
+    for held in parts:
+        for name, amount in held:
+            total[name] = total.get(name, 0) + amount
+    return Shape(Shape.of(total).requests, parts=tuple(parts))
+
+
+def machine(random: Random, name: str = "n0") -> Machine:
+    zones = [
+        {GPU: random.randrange(5) * 1000, "cpu": random.choice((8, 16)) * 1000, NIC: random.randrange(4) * 1000}
+        for _ in range(random.choice((1, 2, 2, 3)))
+    ]
+    return Machine(name, zones, scope=random.choice(("container", "pod")), random=random)
+
+
+def told(machine: Machine, placed: dict[str, Shape]) -> Room:
+    """What the arbiter makes of it."""
+    node = machine.node(cpu=1000)
+    room = Room(Pool(key=KEY, nodes=(node,), governed=(GPU,)))
+    for uid, shape in placed.items():
+        room.take(machine.name, shape)
+        if node.topology is not None and uid in node.topology.counted:
+            room.count_in(machine.name, shape)
+    return room
+
+
+@given(st.integers(0, 2**32))
+def test_what_is_said_to_fit_is_taken_by_a_kubelet_wherever_the_others_are(seed: int) -> None:
+    random = Random(seed)
+    made, placed = machine(random), dict[str, Shape]()
+    kinds = [shape_of(random) for _ in range(3)]
+    for number in range(random.randrange(12)):
+        what = random.random()
+        if what < 0.6:
+            shape = random.choice(kinds)
+            if made.start(f"p{number}", shape):
+                placed[f"p{number}"] = shape
+        elif what < 0.7:
+            made.start(f"s{number}", Shape.of({GPU: random.choice((1, 2)) * 1000}), stranger=True)
+        elif what < 0.85 and placed:
+            gone = random.choice(sorted(placed))
+            made.end(gone)
+            del placed[gone]
+        else:
+            made.published()
+    shape = random.choice(kinds)
+    for number in range(told(made, placed).fits("n0", shape)):
+        assert made.start(f"more{number}", shape), f"seed {seed}"
+
+
+@given(st.integers(0, 2**32))
+def test_of_equal_pods_with_one_container_all_that_fit_are_found(seed: int) -> None:
+    random = Random(seed)
+    made, placed = machine(random), dict[str, Shape]()
+    shape = Shape.of({GPU: random.choice((1, 2, 3)) * 1000, NIC: random.choice((0, 1)) * 1000})
+    while told(made, placed).fits("n0", shape):
+        uid = f"p{len(placed)}"
+        assert made.start(uid, shape)
+        placed[uid] = shape
+        if random.random() < 0.3:
+            made.published()
+    assert not made.start("more", shape)
+
+
+@given(st.integers(0, 2**32))
+def test_gangs_on_nodes_with_zones_are_taken_and_guarantees_are_kept(seed: int) -> None:
+    random = Random(seed)
+    zones = [{GPU: 4000}] * 2
+    machines = {name: Machine(name, zones, random=random) for name in ("n0", "n1", "n2")}
+    there = Cluster([each.node() for each in machines.values()], [quota("a", 8), quota("b")], recreate=False)
+    started: dict[str, str] = {}
+    for number in range(8):
+        size = random.choice((1, 1, 2, 3, 4))
+        band = {"band": LOW} if random.random() < 0.5 else {}
+        there.add(gang(f"b/x{number}", "b", [size] * random.choice((1, 1, 2, 3)), **band))
+        for name in sorted(there.gangs):
+            if random.random() < 0.1:
+                del there.gangs[name]
+        follow(there, machines, started, seed, publish=random.random() < 0.5, random=random)
+    there.add(gang("a/mine", "a", random.choice(([4], [4, 4], [3, 3], [1] * 8, [2, 2, 2]))))
+    for _ in range(25):
+        follow(there, machines, started, seed, publish=random.random() < 0.5, random=random)
+    assert len(there.placed("a/mine")) == len(there.gangs["a/mine"].pods), f"seed {seed}"
+
+
+def follow(
+    there: Cluster, machines: dict[str, Machine], started: dict[str, str], seed: int, *, publish: bool, random: Random
+) -> None:
+    """A cycle and what kubelets do about it; perhaps some publish their zones."""
+    snapshot = there.snapshot()
+    decisions = there.cycle()
+    assert encode(Entry(time=there.now, snapshot=snapshot, decisions=decisions))
+    there.advance(1)
+    pods = {pod.uid: pod for each in there.gangs.values() for pod in each.pods if pod.node}
+    for uid in started.keys() - pods.keys():
+        machines[started.pop(uid)].end(uid)
+    for uid, pod in sorted(pods.items()):
+        if uid not in started:
+            assert machines[pod.node].start(uid, pod.shape), f"seed {seed}: {uid} on {pod.node}"
+            started[uid] = pod.node
+    if publish:
+        chosen = random.choice(sorted(machines))
+        machines[chosen].published()
+        nodes = tuple(machines[each.name].node() if each.name == chosen else each for each in there.pool.nodes)
+        there.pool = replace(there.pool, nodes=nodes)

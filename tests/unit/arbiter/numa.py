@@ -1,0 +1,103 @@
+"""Nodes with NUMA zones as they truly are, and kubelets that give a container what it asks for out of one zone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from random import Random
+
+from tests.unit.arbiter.sim import GPU
+from vkgateway.arbiter.facts import Node, Shape, Topology, Zone
+from vkgateway.arbiter.zones import Part, parts_of
+
+
+class Machine:
+    """A node: which zone gives what to whom is drawn at random, and published only when it is asked to."""
+
+    def __init__(
+        self, name: str, zones: Iterable[Mapping[str, int]], *, scope: str = "container", random: Random
+    ) -> None:
+        self.name = name
+        self.scope = scope
+        self.zones = [dict(zone) for zone in zones]
+        self.pods: dict[str, list[tuple[int, Part]]] = {}
+        """By uid what is held, and in which zone."""
+        self.strangers: Counter[str] = Counter()
+        self._random = random
+        self.topology = self.published()
+
+    def free(self) -> list[dict[str, int]]:
+        free = [dict(zone) for zone in self.zones]
+        for held in self.pods.values():
+            for zone, part in held:
+                for name, amount in part:
+                    free[zone][name] -= amount
+        return free
+
+    def start(self, uid: str, shape: Shape, *, stranger: bool = False) -> bool:
+        """Whether the kubelet takes the pod."""
+        held: list[tuple[int, Part]] = []
+        self.pods[uid] = held
+        for part in self._wanted(shape):
+            free = self.free()
+            fits = [at for at, zone in enumerate(free) if all(zone.get(name, 0) >= amount for name, amount in part)]
+            if not fits:
+                del self.pods[uid]
+                return False
+            held.append((self._random.choice(fits), part))
+        if stranger:
+            for name, amount in shape.requests:
+                self.strangers[name] += amount
+        return True
+
+    def _wanted(self, shape: Shape) -> list[Part]:
+        known = {name for zone in self.zones for name in zone}
+        parts = [[(name, amount) for name, amount in part if name in known] for part in parts_of(shape)]
+        if self.scope == "pod":
+            total: Counter[str] = Counter()
+            for part in parts:
+                total.update(dict(part))
+            return [tuple(total.items())]
+        return [tuple(part) for part in parts if part]
+
+    def end(self, uid: str) -> None:
+        self.pods.pop(uid, None)
+
+    def published(self) -> Topology:
+        """What an updater would publish now."""
+        self.topology = Topology(
+            zones=tuple(
+                Zone(name=f"node-{at}", allocatable=dict(whole), available=free)
+                for at, (whole, free) in enumerate(zip(self.zones, self.free(), strict=True))
+            ),
+            scope=self.scope,
+            counted=frozenset(self.pods),
+            used=dict(self.strangers),
+        )
+        return self.topology
+
+    def node(self, *, cpu: int = 64) -> Node:
+        """As the arbiter is told: with what was published last."""
+        total: Counter[str] = Counter()
+        for zone in self.zones:
+            total.update(zone)
+        return Node(
+            name=self.name,
+            allocatable={"cpu": cpu * 1000, **total},
+            used=dict(self.strangers),
+            labels={"rack": "r0"},
+            topology=self.topology,
+        )
+
+
+def split(name: str, *sizes: int, scope: str = "container", **fields: object) -> Node:
+    """A node of which each zone has so many GPUs, all free."""
+    zones = [{GPU: size * 1000} for size in sizes]
+    return replace(Machine(name, zones, scope=scope, random=Random(0)).node(), **fields)  # type: ignore[arg-type]
+
+
+def containers(*sizes: int) -> Shape:
+    """A pod with so many GPUs in each container."""
+    whole = Shape.of({GPU: sum(sizes) * 1000})
+    return replace(whole, parts=tuple(((GPU, size * 1000),) for size in sizes))

@@ -1,0 +1,234 @@
+"""A gang that may go to several pools goes to the best of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.arbiter.sim import GPU, KEY, LOW, OTHER, Cluster, gang, held, node, quota
+from vkgateway.arbiter.bestpool import fit
+from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.facts import Gang, Node, PodState, Pool, PoolKey, Quota
+from vkgateway.arbiter.room import Room
+
+BOTH = (KEY, OTHER)
+
+
+def two(first: int, second: int, *quotas: Quota, sizes: tuple[int, int] = (8, 8)) -> Cluster:
+    """Two pools with so many nodes."""
+    nodes = [[node(f"{letter}{at}", sizes[pool]) for at in range((first, second)[pool])] for pool, letter in _LETTERS]
+    return Cluster(nodes[0], quotas, more=nodes[1])
+
+
+_LETTERS = ((0, "n"), (1, "m"))
+
+
+def everywhere(tenant: str, first: int = 0, second: int = 0) -> tuple[Quota, Quota]:
+    return quota(tenant, first), quota(tenant, second, pool=OTHER)
+
+
+def runs(name: str, tenant: str, shapes: list[int], where: PoolKey, *nodes: str, **fields: object) -> Gang:
+    """A gang that runs and borrows."""
+    since = float(fields.pop("since", 0.0))  # type: ignore[arg-type]
+    one = gang(name, tenant, shapes, pools=(where,), **fields)
+    pods = tuple(
+        replace(pod, state=PodState.PLACED, pool=where, node=on, borrowed=True, since=since)
+        for pod, on in zip(one.pods, nodes, strict=True)
+    )
+    return replace(one, pods=pods)
+
+
+def pool_of(decisions: Decisions, name: str) -> PoolKey:
+    return next(admit.pool for admit in decisions.admits if admit.gang == name)
+
+
+@pytest.mark.parametrize("guarantee", [0, 8])
+def test_no_whole_node_is_broken_into_where_another_pool_has_a_used_one(guarantee: int) -> None:
+    there = two(2, 1, *everywhere("a", guarantee, guarantee), *everywhere("b"))
+    there.add(runs("small", "b", [4], OTHER, "m0"), gang("four", "a", [4], pools=BOTH))
+
+    assert pool_of(there.cycle(), "four") == OTHER
+
+
+def test_the_least_is_left_over_among_used_nodes() -> None:
+    there = two(1, 1, *everywhere("a"), *everywhere("b"))
+    there.add(runs("x", "b", [1], KEY, "n0"), runs("y", "b", [5], OTHER, "m0"), gang("one", "a", [2], pools=BOTH))
+
+    assert pool_of(there.cycle(), "one") == OTHER
+
+
+@pytest.mark.parametrize("pools", [BOTH, BOTH[::-1]])
+def test_among_equal_pools_the_tenants_own_order_decides(pools: tuple[PoolKey, ...]) -> None:
+    there = two(1, 1, *everywhere("a"))
+    there.add(gang("one", "a", [2], pools=pools))
+
+    assert pool_of(there.cycle(), "one") == pools[0]
+
+
+def test_a_pool_that_it_may_not_use_is_none() -> None:
+    there = two(1, 1, *everywhere("a"), *everywhere("b"))
+    there.add(runs("used", "b", [6], OTHER, "m0"), gang("one", "a", [2], pools=(KEY,)))
+
+    assert pool_of(there.cycle(), "one") == KEY
+
+
+def test_inside_the_guarantee_comes_before_the_better_fit() -> None:
+    there = two(1, 1, *everywhere("a", 8, 0), *everywhere("b"))
+    there.add(runs("used", "b", [6], OTHER, "m0"), gang("one", "a", [2], pools=BOTH))
+
+    assert pool_of(there.cycle(), "one") == KEY
+    assert there.borrowed("one") == {False}
+
+
+@pytest.mark.parametrize("pools", [BOTH, BOTH[::-1]])
+def test_those_go_of_whom_the_least_is_lost_in_whichever_pool(pools: tuple[PoolKey, ...]) -> None:
+    there = two(1, 1, *everywhere("a", 8, 8), *everywhere("b"))
+    there.now = 100_000.0
+    there.add(
+        runs("long", "b", [8], KEY, "n0", band=LOW),
+        runs("short", "b", [8], OTHER, "m0", band=LOW, since=99_990.0),
+        gang("wants", "a", [8], pools=pools),
+    )
+
+    decisions = there.cycle()
+
+    assert [evict.gang for evict in decisions.evicts] == ["short"]
+    assert decisions.plans["wants"].pool == OTHER
+
+
+def test_nobody_goes_inside_its_minimum_run_time_where_another_pool_has_others() -> None:
+    there = two(1, 1, *everywhere("a", 8, 8), *everywhere("b"))
+    there.now = 100_000.0
+    there.add(
+        runs("fresh", "b", [8], KEY, "n0", band=LOW, since=99_990.0, minimum_run=60.0),
+        runs("long", "b", [8], OTHER, "m0", band=LOW),
+        gang("wants", "a", [8], pools=BOTH),
+    )
+
+    assert [evict.gang for evict in there.cycle().evicts] == ["long"]
+
+
+def test_nobody_goes_where_another_pool_has_room_for_the_guarantee() -> None:
+    there = two(1, 1, *everywhere("a", 8, 8), *everywhere("b"))
+    there.add(runs("low", "b", [8], KEY, "n0", band=LOW), gang("wants", "a", [8], pools=BOTH))
+
+    decisions = there.cycle()
+
+    assert not decisions.evicts
+    assert pool_of(decisions, "wants") == OTHER
+
+
+def test_a_place_is_kept_where_it_is_free_first() -> None:
+    there = two(1, 1, *everywhere("a"), *everywhere("b"))
+    there.add(
+        runs("slow", "b", [8], KEY, "n0", since=1000.0, run_limit=5000.0),
+        runs("quick", "b", [8], OTHER, "m0", since=1000.0, run_limit=300.0),
+        gang("big", "a", [8], pools=BOTH),
+    )
+
+    assert held(there.cycle())["big"].earliest == 1300.0
+
+
+@pytest.mark.parametrize("pools", [BOTH, BOTH[::-1]])
+def test_surplus_is_called_in_where_the_least_of_it_goes_with_the_best_fit(pools: tuple[PoolKey, ...]) -> None:
+    there = two(1, 1, *everywhere("a"), *everywhere("b"))
+    there.add(
+        runs("ones", "b", [4, 1, 1, 1, 1], KEY, *["n0"] * 5, elastic=True, minimum=1),
+        runs("wide", "b", [4, 4], OTHER, "m0", "m0", elastic=True, minimum=1),
+        gang("wants", "a", [3], pools=pools),
+    )
+
+    decisions = there.cycle()
+
+    assert {evict.gang for evict in decisions.evicts} == {"ones"}
+    assert sum(len(evict.pods) for evict in decisions.evicts) == 3
+
+
+def test_fit_counts_whole_nodes_and_what_is_left() -> None:
+    room = Room(Pool(key=KEY, nodes=(Node(name="w", allocatable={GPU: 8000}), node("h")), governed=(GPU,)))
+    one = gang("one", "a", [4, 2])
+    room.take("h", one.pods[0].shape)
+
+    assert fit(room, one.pods, {"one-0": "w", "one-1": "w"}) == (1, 2000)
+    assert fit(room, one.pods, {"one-0": "h", "one-1": "w"}) == (1, 6000)
+    assert fit(room, one.pods[:1], {"one-0": "h"}) == (0, 0)
+
+
+def test_a_gang_of_which_some_may_yet_stay_starts_nothing_in_another_pool() -> None:
+    there = two(1, 1, *everywhere("a", 8, 0), *everywhere("b"))
+    there.add(runs("low", "b", [8], KEY, "n0", band=LOW), gang("wants", "a", [8]))
+    there.cycle()
+    low = there.gangs["low"]
+    more = gang("low", "b", [8, 4]).pods[1]
+    there.gangs["low"] = replace(low, pods=(*low.pods, more), pools=BOTH, minimum=1)
+
+    assert not there.cycle().admits
+    del there.gangs["wants"]
+    there.cycle()
+    assert there.placed("low") == {"low-0": "n0"}
+
+
+def test_who_waits_for_others_to_go_starts_where_another_pool_comes_free() -> None:
+    there = two(1, 1, *everywhere("a", 8, 8), *everywhere("b"))
+    there.add(
+        runs("x", "b", [1] * 8, KEY, *["n0"] * 8, band=LOW, elastic=True, minimum=1),
+        runs("y", "b", [8], OTHER, "m0", band=LOW, restart_cost=100.0),
+        gang("wants", "a", [7], pools=BOTH),
+    )
+    assert {evict.gang for evict in there.cycle().evicts} == {"x"}
+    del there.gangs["y"]
+    there.advance(2)
+
+    decisions = there.cycle()
+
+    assert pool_of(decisions, "wants") == OTHER
+    assert there.borrowed("wants") == {False}
+    assert [len(reprieve.pods) for reprieve in decisions.reprieves] == [7]
+    there.advance(60)
+    assert not there.cycle().admits
+    assert len(there.placed("x")) == 8
+
+
+def borrows_with_a_plan() -> Cluster:
+    """A gang that borrows and waits for surplus to go in one pool; the other is full."""
+    there = two(1, 1, *everywhere("a"), *everywhere("b"))
+    surplus = runs("wide", "b", [4, 4], KEY, "n0", "n0", elastic=True, minimum=1, band=LOW)
+    there.add(surplus, runs("full", "b", [8], OTHER, "m0", band=LOW), gang("wants", "a", [4], pools=BOTH, band=LOW))
+    plans = there.cycle().plans
+    assert plans["wants"].pool == KEY
+    assert plans["wants"].borrowed
+    return there
+
+
+def test_who_borrows_and_waits_for_others_to_go_starts_where_another_pool_comes_free() -> None:
+    there = borrows_with_a_plan()
+    del there.gangs["full"]
+    there.advance(1)
+
+    decisions = there.cycle()
+
+    assert pool_of(decisions, "wants") == OTHER
+    assert [each.gang for each in decisions.reprieves] == ["wide"]
+    assert not decisions.plans
+
+
+def test_it_does_so_in_its_turn() -> None:
+    there = borrows_with_a_plan()
+    del there.gangs["full"]
+    there.add(gang("first", "a", [8], pools=(OTHER,), band=LOW, priority=9))
+    there.advance(1)
+
+    decisions = there.cycle()
+
+    assert pool_of(decisions, "first") == OTHER
+    assert decisions.plans["wants"].pool == KEY
+
+
+def test_not_where_it_would_be_sent_away_again() -> None:
+    there = borrows_with_a_plan()
+    there.gangs["full"] = runs("full", "b", [4], OTHER, "m0", band=LOW, run_limit=300.0, since=there.now)
+    there.add(gang("large", "a", [8], pools=(OTHER,), band=LOW, priority=9))
+    there.advance(1)
+
+    assert there.cycle().plans["wants"].pool == KEY

@@ -1,0 +1,61 @@
+"""A tenant's limit, kept for its gang that has waited for long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.unit.arbiter.lent import placed
+from tests.unit.arbiter.sim import LOW, Cluster, gang, held, node, quota
+from tests.unit.arbiter.test_shares import HOUR, NOW, runs
+from vkgateway.arbiter.decisions import HoldCode
+
+
+def there(*, big: float, runs_since: float) -> Cluster:
+    """A tenant at its limit with its large gang and small work: how long they have been there, in seconds."""
+    found = Cluster([node("n0"), node("n1")], [quota("a", limit=8)], now=NOW)
+    found.add(runs("runs", "a", "n0", 2, came=runs_since))
+    found.add(gang("a/team/big", "a", [8], band=LOW, created=NOW - big), gang("small", "a", [1], band=LOW))
+    return found
+
+
+def test_later_work_does_not_use_up_the_limit_of_who_has_waited_for_long() -> None:
+    found = there(big=2 * HOUR, runs_since=HOUR)
+    holds = held(found.cycle())
+    assert holds["a/team/big"].code is HoldCode.QUOTA
+    assert (holds["small"].code, holds["small"].behind) == (HoldCode.RESERVATION, "a/team/big")
+    assert holds["small"].message == (
+        "there is room, but the limit in compute/pool is kept for team/big, which is ahead and has waited for long"
+    )
+    found.runs["runs"] = 0.0
+    found.advance(1)
+    found.cycle()
+    assert "a/team/big" in found.started
+
+
+def test_until_it_has_waited_for_long_it_does() -> None:
+    found = there(big=0.5 * HOUR, runs_since=0.25 * HOUR)
+    found.cycle()
+    assert "small" in found.started
+
+
+def test_nothing_is_kept_where_what_came_before_is_in_the_way() -> None:
+    """That may run for ever: nobody would start any more."""
+    found = there(big=2 * HOUR, runs_since=3 * HOUR)
+    found.cycle()
+    assert "small" in found.started
+
+
+def test_others_are_kept_from_nothing() -> None:
+    found = there(big=2 * HOUR, runs_since=HOUR)
+    found.quotas += (quota("b", limit=8),)
+    found.add(gang("other", "b", [4], band=LOW))
+    found.cycle()
+    assert "other" in found.started
+
+
+def test_surplus_does_not_grow_into_it() -> None:
+    found = there(big=2 * HOUR, runs_since=HOUR)
+    grows = gang("grows", "a", [1, 1], band=LOW, minimum=1, elastic=True, created=NOW - HOUR)
+    found.add(replace(grows, pods=(placed("grows-0", "n0"), grows.pods[1])))
+    found.cycle()
+    assert len(found.placed("grows")) == 1

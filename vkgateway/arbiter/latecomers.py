@@ -1,0 +1,48 @@
+"""What tenants' borrowing gangs hold of a pool by when they came: how much of it came after a gang that waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vkgateway.arbiter.evictable import Evictable
+from vkgateway.arbiter.fitting import BoolArray, FloatArray, IntArray
+
+
+class Latecomers:
+    """What runs and borrows at one moment, and can be called in."""
+
+    def __init__(self, evictable: Evictable, resources: Sequence[str]) -> None:
+        table = evictable.table()
+        lots = np.flatnonzero(table.alive)
+        lots = lots[np.lexsort((table.created[lots], table.tenant[lots]))]
+        self._created: FloatArray = table.created[lots]
+        self._low = table.low[lots]
+        self._priority = np.array([*evictable.priorities(), 0], dtype=np.int64)[table.priority[lots]]
+        columns = evictable.resources()
+        self._held: dict[str, IntArray] = {}
+        for resource in resources:
+            held = np.zeros(len(table.alive), dtype=np.int64)
+            if resource in columns and columns[resource] < len(table.row_freed):
+                np.add.at(held, table.row_lot, table.row_freed[columns[resource]])
+            self._held[resource] = held[lots]
+        tenants = [*evictable.tenants()]
+        bounds = table.tenant[lots].searchsorted(np.arange(len(tenants) + 1)).tolist()
+        self._of = {tenant: slice(*bounds[at : at + 2]) for at, tenant in enumerate(tenants)}
+
+    def after(self, tenant: str, created: FloatArray, low: BoolArray, priority: FloatArray) -> dict[str, IntArray]:
+        """By resource, for each of a tenant's gangs that wait, what those hold that came after it and are no better.
+
+        Better is who is of the guaranteed band, or in the same band of a higher priority.
+        """
+        mine = self._of.get(tenant, slice(0, 0))
+        found = {resource: np.zeros(len(created), dtype=np.int64) for resource in self._held}
+        for is_low, least in set(zip(low.tolist(), priority.tolist(), strict=True)):
+            asking = (low == is_low) & (priority == least)
+            no_better = (self._low[mine] > is_low) | ((self._low[mine] == is_low) & (self._priority[mine] <= least))
+            at = self._created[mine][no_better].searchsorted(created[asking], side="right")
+            for resource, held in self._held.items():
+                sums = np.concatenate([[0], np.cumsum(held[mine][no_better])])
+                found[resource][asking] = sums[-1] - sums[at]
+        return found

@@ -1,0 +1,76 @@
+"""How far tenants are beyond their guarantees, as it counts for each of their gangs that wait for their turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from vkgateway.arbiter.asks import Ask
+from vkgateway.arbiter.facts import LOW, Gang, Pod
+from vkgateway.arbiter.fitting import FloatArray, IntArray
+from vkgateway.arbiter.ledger import Ledger
+from vkgateway.arbiter.standing import Standing
+
+
+def share(ledger: Ledger, ask: Ask) -> float:
+    """The tenant's share in the pool that the gang likes best."""
+    standing = _liked(ledger, ask)
+    return standing.share(ask.tenant) if standing is not None else 0.0
+
+
+class Shares:
+    """The shares by which those that wait have their turns.
+
+    Against a gang that has waited for the age cap does not count what its own tenant brought after it: else small work
+    that flows past it would put off its turn for ever. The tenant gets no more by it, for against all its other gangs
+    it counts. Nor does what leaves: its room is what the gang waits for.
+    """
+
+    def __init__(self, ledger: Ledger, started: Iterable[tuple[Gang, Pod]] = ()) -> None:
+        """`started`: pods that have just been started, and borrow."""
+        self._ledger = ledger
+        self._started: dict[str, list[tuple[Gang, Pod]]] = {}
+        for gang, pod in started:
+            self._started.setdefault(gang.tenant, []).append((gang, pod))
+
+    def of(self, ask: Ask) -> float:
+        """The share that counts for a gang."""
+        gang, standing = ask.gang, _liked(self._ledger, ask)
+        if standing is None or not self._ledger.has_aged(gang):
+            return share(self._ledger, ask)
+        created, low, priority = np.array([gang.created]), np.array([gang.band is LOW]), np.array([gang.priority])
+        without = standing.held_after(gang.tenant, created, low, priority)
+        for other, pod in self._started.get(gang.tenant, ()):
+            if _comes_after(other, gang):
+                for name, amount in pod.shape.requests:
+                    if name in without:
+                        without[name] += amount
+        return standing.shares_without(gang.tenant, without, 1).item(0)
+
+    def of_all(self, at: IntArray) -> FloatArray:
+        """The same for several at once, as indices of `Ledger.needy`: of one tenant, and for the same pools."""
+        ledger, needy = self._ledger, self._ledger.needy
+        first = needy.asks[at.item(0)]
+        found: FloatArray = np.full(len(at), share(ledger, first))
+        aged, standing = at[ledger.now - needy.created[at] >= ledger.policy.age_cap], _liked(ledger, first)
+        if len(aged) and standing is not None:
+            without = standing.held_after(first.tenant, needy.created[aged], needy.low[aged], needy.priority[aged])
+            found[np.isin(at, aged)] = standing.shares_without(first.tenant, without, len(aged))
+        return found
+
+
+def _liked(ledger: Ledger, ask: Ask) -> Standing | None:
+    """The pool that it likes best of those that its tenant may use."""
+    for key in ask.pools:
+        standing = ledger.standings.get(key)
+        if standing is not None and standing.usable_by(ask):
+            return standing
+    return None
+
+
+def _comes_after(other: Gang, gang: Gang) -> bool:
+    """Whether it was created after the gang, and is no better."""
+    if other.created <= gang.created:
+        return False
+    return (other.band is LOW, -other.priority) >= (gang.band is LOW, -gang.priority)
