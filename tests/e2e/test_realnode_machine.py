@@ -102,6 +102,17 @@ def test_wherever_it_is_interrupted_it_can_be_taken_away(node: RealNode, monkeyp
     assert commands > 10
 
 
+def test_who_had_its_number_before_takes_nothing_away_from_it(node: RealNode, tmp_path: Path) -> None:
+    before = namespaces.Namespaces(node.options.network, tmp_path / "one before" / "ns")
+    before.create(mounts=(), mtu=1500)
+    before.destroy()
+    node.prepare()
+    has = traces(node)
+    before.destroy()
+    assert traces(node) == has
+    assert [each for each in has if node.options.network.host_link in each]
+
+
 def test_machine_keeps_its_own_settings_and_the_node_sees_what_the_kubelet_wants(node: RealNode) -> None:
     setting = Path("/proc/sys/kernel/panic")
     before = setting.read_text()

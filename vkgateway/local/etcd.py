@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vkgateway.controlplane.etcd.client import EtcdClient
 from vkgateway.controlplane.etcd.endpoints import Tls
 from vkgateway.controlplane.etcd.errors import EtcdUnavailable
 from vkgateway.local.paths import Paths
 from vkgateway.local.pki import ETCD_CA, ETCD_PEER, ETCD_PEER_CA, ETCD_ROOT, ETCD_SERVER
 from vkgateway.programs.supervisor.spec import ProcessSpec
+
+if TYPE_CHECKING:  # gRPC takes long to load, and `vkgateway status` asks etcd nothing
+    from vkgateway.controlplane.etcd.client import EtcdClient
 
 NAME = "etcd"
 HOST = "127.0.0.1"
@@ -57,6 +60,8 @@ def spec(paths: Paths, *, program: Path, port: int, peer_port: int, durable: boo
 
 def root_client(paths: Paths, *, port: int) -> EtcdClient:
     """Return a client that is etcd's root user; close it after use."""
+    from vkgateway.controlplane.etcd.client import EtcdClient
+
     return EtcdClient(
         (endpoint(port),),
         tls=Tls(

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import aiohttp
-
 from vkgateway.controlplane.files import SECRET_MODE, write_file
 from vkgateway.gateway import config
 from vkgateway.local import etcd
@@ -75,6 +73,8 @@ def spec(paths: Paths, wanted: config.Config) -> ProcessSpec:
 
 async def ready(record: PlatformRecord) -> bool:
     """Whether the gateway answers that it serves."""
+    import aiohttp
+
     url = f"http://{_LOOPBACK}:{record.ports['gateway-health']}/readyz"
     try:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=3)) as session, session.get(url) as answer:

@@ -14,6 +14,18 @@ _SECONDS = 600.0
 _UNWANTED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 
 
+def release() -> str:
+    """This machine's release, by its code name: `bookworm`.
+
+    Raises:
+        UnavailableError: it has none.
+    """
+    name = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+    if not name:
+        raise UnavailableError("this machine's /etc/os-release names no release of Debian or Ubuntu")
+    return name
+
+
 def make_root(archive: Path, *, packages: Sequence[str], commands: Sequence[str] = ()) -> None:
     """Write the packages and what they need into the tar file `archive`.
 
@@ -25,13 +37,10 @@ def make_root(archive: Path, *, packages: Sequence[str], commands: Sequence[str]
     """
     if find_tool("mmdebstrap") is None:
         raise UnavailableError("mmdebstrap is not installed", hint="On Debian and Ubuntu: apt install mmdebstrap")
-    release = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
-    if not release:
-        raise UnavailableError("this machine's /etc/os-release names no release of Debian or Ubuntu")
     archive.parent.mkdir(parents=True, exist_ok=True)
     options = [f"--dpkgopt=path-exclude={pattern}" for pattern in _UNWANTED]
     options += [f"--customize-hook={command}" for command in commands]
     unfinished = archive.with_suffix(".unfinished.tar")
     include = f"--include={','.join(packages)}"
-    run("mmdebstrap", "--quiet", "--variant=essential", include, *options, release, str(unfinished), timeout=_SECONDS)
+    run("mmdebstrap", "--quiet", "--variant=essential", include, *options, release(), str(unfinished), timeout=_SECONDS)
     unfinished.replace(archive)

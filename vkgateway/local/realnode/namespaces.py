@@ -56,6 +56,11 @@ class Namespaces:
         return ("nsenter", f"--net={self.network_file}", f"--mount={self.mount_file}", "--", *command)
 
     @property
+    def _owner(self) -> str:
+        """What is written on the host's end of the pair; the kernel takes 255 bytes."""
+        return str(self.folder)[-120:]
+
+    @property
     def ready(self) -> bool:
         """Whether both exist."""
         return self._networked() and self._mounted()
@@ -79,9 +84,19 @@ class Namespaces:
             # The kernel lists true paths, whatever links the data directory was reached by.
             for _ in range(mount_points().count(str(place.resolve()))):
                 run("umount", str(place))
+        if self._link_is_anothers():
+            return
         self._delete_link()
         if succeeds("nft", "list", "table", "ip", self.network.table):
             run("nft", "delete", "table", "ip", self.network.table)
+
+    def _link_is_anothers(self) -> bool:
+        """Whether a platform that was made since has the number by now; the link says whose it is."""
+        try:
+            owner = Path(f"/sys/class/net/{self.network.host_link}/ifalias").read_text().strip()
+        except OSError:
+            return False
+        return owner not in {"", self._owner}
 
     def _delete_link(self) -> None:
         """Delete the host's end of the pair; the kernel may do so at this very moment, as its other end has gone."""
@@ -119,6 +134,7 @@ class Namespaces:
         run("unshare", f"--net={inside}", "true")
         peer = ("type", "veth", "peer", "name", "eth0", "mtu", str(mtu), "netns", inside)
         run("ip", "link", "add", net.host_link, "mtu", str(mtu), *peer)
+        run("ip", "link", "set", net.host_link, "alias", self._owner)
         for command in (
             f"ip address add {net.host_address}/31 dev {net.host_link}",
             f"ip link set {net.host_link} up",
