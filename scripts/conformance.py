@@ -1,4 +1,7 @@
-"""Kubernetes' conformance cases on a platform of their own: straight on its real node, then in a tenant."""
+"""Kubernetes' conformance cases on a platform of their own: straight on its real node, then in a tenant.
+
+What is known then goes to docs/conformance.md; `--page` writes it there without a run.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,19 @@ import argparse
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
+
+import msgspec
+
+from vkgateway.conformance.comparison import Comparison
+from vkgateway.conformance.page import tables
 
 TENANT = "conformance"
 MANIFEST = Path(__file__).with_name("conformance-tenant.yaml")
 VKGATEWAY = Path(sys.executable).with_name("vkgateway")
+PAGE = Path(__file__).parent.parent / "docs" / "conformance.md"
+BEGIN, END = "<!-- seen: begin -->", "<!-- seen: end -->"
 NOT_ALL_PASSED = 1
 
 
@@ -20,9 +31,12 @@ def main() -> int:
     parser.add_argument("--focus", default=os.environ.get("FOCUS", ""), help="only cases whose name fits [env: FOCUS]")
     parser.add_argument("--workers", default=os.environ.get("WORKERS", "4"), help="cases at once [env: WORKERS]")
     parser.add_argument("--again", default=os.environ.get("AGAIN", "none"), help="none, failed or all [env: AGAIN]")
+    parser.add_argument("--page", action="store_true", help="run nothing: write down what is known")
     options = parser.parse_args()
     os.environ.setdefault("VKGATEWAY_DATA_DIR", str(data_dir()))
     os.environ.pop("VKGATEWAY_KUBECONFIG", None)
+    if options.page:
+        return write_page()
     chosen = ("--focus", options.focus) if options.focus else ()
     # Nodes on paper run nothing: cases that landed there would fail.
     hollow = ("--hollow-nodes", "a100=0", "--hollow-nodes", "v100=0")
@@ -38,6 +52,7 @@ def main() -> int:
             return code
         codes.add(code)
     codes.add(call("conformance", "report", TENANT, *chosen))
+    codes.add(write_page())
     codes.add(call("down"))
     return max(codes)
 
@@ -46,6 +61,21 @@ def data_dir() -> Path:
     """Where the platform and what was run are kept, apart from a platform that somebody uses."""
     base = os.environ.get("XDG_DATA_HOME", "")
     return (Path(base) if base else Path.home() / ".local" / "share") / "vkgateway-conformance"
+
+
+def write_page() -> int:
+    """Put what is known of all cases into the page, between its marks; the code of what could not tell it."""
+    argv = ("conformance", "report", TENANT, "-o", "json")
+    told = subprocess.run([VKGATEWAY, *argv], stdout=subprocess.PIPE, check=False)
+    if told.returncode:
+        return told.returncode
+    found = msgspec.json.decode(told.stdout, type=Comparison)
+    head, _, rest = PAGE.read_text().partition(BEGIN)
+    tail = rest.partition(END)[2]
+    day = datetime.now(UTC).date().isoformat()
+    seen = f"Kubernetes {found.kubernetes_version}, {os.cpu_count()} cores, as of {day}:"
+    PAGE.write_text(f"{head}{BEGIN}\n{seen}\n\n{tables(found)}\n{END}{tail}")
+    return 0
 
 
 def call(*arguments: str) -> int:

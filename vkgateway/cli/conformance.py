@@ -323,6 +323,7 @@ async def _provide_images(suite: Suite, *, data_dir: Path, version: str, progres
     from vkgateway.local import images as node_images
     from vkgateway.local.paths import Paths
     from vkgateway.local.record import load
+    from vkgateway.programs.binaries.cache import Cache
 
     record = load(Paths(data_dir).record)
     if record is None or record.real_node_why_not:
@@ -333,9 +334,11 @@ async def _provide_images(suite: Suite, *, data_dir: Path, version: str, progres
         return
     programs = await _resolver(version, progress=progress).resolve(*images.PROGRAMS)
     progress(f"making {len(missing)} images")
-    folder = Paths(data_dir).conformance
-    archive = folder / "images.tar"
-    await asyncio.to_thread(images.make, archive, missing, programs=programs, root=folder / "root.tar")
+    archive = Paths(data_dir).conformance / "images.tar"
+    cache = Cache(Cache.default_root())
+    async with cache.lock("image-conformance", report=progress.done):
+        root = images.root(cache.root)
+        await asyncio.to_thread(images.make, archive, missing, programs=programs, root=root)
     progress("handing them to the node")
     await node_images.load(data_dir, archive, report=progress)
     archive.unlink()

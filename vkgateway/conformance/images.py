@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from vkgateway.controlplane.pki import Authority
-from vkgateway.local.realnode.debian import make_root
+from vkgateway.local.realnode import debian
 from vkgateway.local.realnode.images import Entry, architecture
 from vkgateway.local.realnode.layers import Layer, Layered, write_archive, write_layer
 
@@ -90,6 +93,16 @@ def wanted(images: Iterable[str]) -> tuple[str, ...]:
     return tuple(image for image in images if kind_of(image) is not None)
 
 
+def root(cache: Path) -> Path:
+    """Where Debian's root is kept in the cache of programs, for all platforms; elsewhere once what is in it changes.
+
+    Raises:
+        UnavailableError: this machine is not of Debian's kind.
+    """
+    recipe = msgspec.json.encode([debian.release(), architecture(), PACKAGES, _COMMANDS])
+    return cache / "images" / f"{hashlib.sha256(recipe).hexdigest()[:12]}-conformance-root.tar"
+
+
 def make(archive: Path, images: Sequence[str], *, programs: Mapping[str, Path], root: Path) -> None:
     """Write the images called `images` into one archive; `root` is Debian's root, made if it is not there yet.
 
@@ -99,7 +112,7 @@ def make(archive: Path, images: Sequence[str], *, programs: Mapping[str, Path], 
         UnavailableError, ToolError: Debian's packages cannot be had.
     """
     if not root.exists():
-        make_root(root, packages=PACKAGES, commands=_COMMANDS)
+        debian.make_root(root, packages=PACKAGES, commands=_COMMANDS)
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent) as name:
         folder = Path(name)

@@ -32,7 +32,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     log: str = ""
     """File beside the record that holds the suite's output."""
     runs: int = 1
-    """How often it was run; more than once where a failure was tried again."""
+    """How often it was run; more than once where it was tried again."""
+    failures: int = 0
+    """How many of those runs failed."""
+
+    @property
+    def flaked(self) -> bool:
+        """Whether it passed in one run and failed in another."""
+        return 0 < self.failures < self.runs
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -44,11 +51,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     outcomes: dict[str, Outcome] = {}
 
     def told(self, found: Mapping[str, Outcome]) -> Record:
-        """The record with more outcomes; a case run again counts its runs."""
+        """The record with more outcomes; a case run again counts its runs, and how many of them failed."""
         merged = dict(self.outcomes)
         for name, outcome in found.items():
             before = merged.get(name)
-            merged[name] = msgspec.structs.replace(outcome, runs=before.runs + 1) if before else outcome
+            runs, failures = (before.runs, before.failures) if before else (0, 0)
+            failed = outcome.state == "failed"
+            merged[name] = msgspec.structs.replace(outcome, runs=runs + 1, failures=failures + failed)
         return msgspec.structs.replace(self, outcomes=merged)
 
     def count(self, state: State) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from vkgateway.conformance import images
+from vkgateway.local.realnode import debian
 
 
 @pytest.mark.parametrize(
@@ -45,3 +46,17 @@ def test_all_images_are_in_one_archive(tmp_path: Path) -> None:
     assert kitten["Layers"][:2] == agnhost["Layers"]
     assert len(kitten["Layers"]) == 3
     assert sorted(archive.parent.iterdir()) == [archive]
+
+
+def test_the_root_is_kept_for_all_platforms_as_long_as_it_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(debian, "release", lambda: "bookworm")
+    before = images.root(tmp_path)
+    assert before == images.root(tmp_path)
+    assert before.parent == tmp_path / "images"
+    monkeypatch.setattr(images, "PACKAGES", (*images.PACKAGES, "hello"))
+    assert images.root(tmp_path) != before
+    monkeypatch.undo()
+    monkeypatch.setattr(debian, "release", lambda: "trixie")
+    assert images.root(tmp_path) != before

@@ -76,9 +76,14 @@ def test_a_record_comes_back_as_it_was_saved(tmp_path: Path) -> None:
         load(file)
 
 
-def test_a_case_run_again_counts_its_runs() -> None:
+def test_a_case_run_again_counts_its_runs_and_those_that_failed() -> None:
     record = Record(cluster="alpha", kubernetes_version="1.36.3")
-    record = record.told({"a": Outcome(state="failed"), "b": Outcome(state="failed")})
-    record = record.told({"a": Outcome(state="passed")})
-    assert record.outcomes == {"a": Outcome(state="passed", runs=2), "b": Outcome(state="failed")}
-    assert (record.count("passed"), record.count("failed")) == (1, 1)
+    record = record.told({"a": Outcome(state="failed"), "b": Outcome(state="failed"), "c": Outcome(state="passed")})
+    record = record.told({"a": Outcome(state="passed"), "c": Outcome(state="passed")})
+    assert record.outcomes == {
+        "a": Outcome(state="passed", runs=2, failures=1),
+        "b": Outcome(state="failed", failures=1),
+        "c": Outcome(state="passed", runs=2),
+    }
+    assert (record.count("passed"), record.count("failed")) == (2, 1)
+    assert [name for name, outcome in record.outcomes.items() if outcome.flaked] == ["a"]

@@ -1,0 +1,60 @@
+"""The tables that the docs show."""
+
+from __future__ import annotations
+
+from vkgateway.conformance.cases import Case
+from vkgateway.conformance.comparison import Reason, compare
+from vkgateway.conformance.outcomes import Outcome, Record
+from vkgateway.conformance.page import tables
+
+PASSED, FAILED = Outcome(state="passed"), Outcome(state="failed", failures=1)
+KNOWN = (Reason(cause="design", text="So wanted.", cases=("node port",)),)
+
+
+def shown(tenant: dict[str, Outcome], straight: dict[str, Outcome], *, more: tuple[str, ...] = ()) -> str:
+    names = sorted({*tenant, *straight, *more})
+    sides = [Record(cluster=name, kubernetes_version="1.36.3", outcomes=one) for name, one in _sides(tenant, straight)]
+    found = compare([Case(name=name) for name in names], tenant=sides[0], straight=sides[1], known=KNOWN)
+    return tables(found)
+
+
+def _sides(tenant: dict[str, Outcome], straight: dict[str, Outcome]) -> list[tuple[str, dict[str, Outcome]]]:
+    return [("alpha", tenant), ("straight", straight)]
+
+
+def test_sums_areas_and_failures_are_shown() -> None:
+    tenant = {"[sig-node] a": PASSED, "[sig-network] node port": FAILED, "[sig-node] c": FAILED, "[sig-node] d": PASSED}
+    straight = {"[sig-node] a": PASSED, "[sig-network] node port": PASSED, "[sig-node] c": FAILED}
+    assert shown(tenant, straight, more=("[sig-node] e",)).splitlines() == [
+        "|  | run | passed | failed |",
+        "| --- | --- | --- | --- |",
+        "| in the tenant | 4 | 2 | 2 |",
+        "| straight | 3 | 2 | 1 |",
+        "| on both | 3 | 1 by both | 1 by both, 1 in the tenant alone, 0 straight alone |",
+        "",
+        "The tenant passes 1 of the 2 cases that the yardstick passes (50.0 %); "
+        "2 of the suite's 5 cases were not run on both sides.",
+        "",
+        "| area | cases | run in the tenant | passed |",
+        "| --- | --- | --- | --- |",
+        "| `sig-node` | 4 | 3 | 2 |",
+        "| `sig-network` | 1 | 1 | 0 |",
+        "",
+        "| passed by | cause | case |",
+        "| --- | --- | --- |",
+        "| the yardstick alone | design | [sig-network] node port |",
+        "| neither | unknown | [sig-node] c |",
+        "",
+        "Of the 2 cases that pass in the tenant, 0 were run three times or more, 0 twice, 2 once; "
+        "0 of them failed in a run that was counted.",
+    ]
+
+
+def test_what_passes_and_failed_before_is_named() -> None:
+    tenant = {"a": Outcome(state="passed", runs=3, failures=1), "b": Outcome(state="passed", runs=2)}
+    assert shown(tenant, {"a": PASSED, "b": PASSED}).splitlines()[-3:] == [
+        "Of the 2 cases that pass in the tenant, 1 were run three times or more, 1 twice, 0 once; "
+        "1 of them failed in a run that was counted:",
+        "",
+        "- a",
+    ]

@@ -1,0 +1,77 @@
+"""What was seen on both sides, as tables for a page of the docs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from vkgateway.conformance.cases import Case
+from vkgateway.conformance.comparison import Compared, Comparison
+from vkgateway.conformance.outcomes import Outcome
+
+_PASSED_BY: Final = {"yardstick": "the yardstick alone", "tenant": "the tenant alone", "neither": "neither"}
+
+
+def tables(found: Comparison) -> str:
+    """Markdown: sums, areas, the cases that a side fails, and how often passing cases were run."""
+    parts = (_sums(found), _share(found), _areas(found.cases), _failures(found.cases), _again(found.cases))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _sums(found: Comparison) -> str:
+    both = len(found.cases) - len(found.of("open"))
+    failed = f"{len(found.of('neither'))} by both, {len(found.of('yardstick'))} in the tenant alone"
+    rows = [
+        ("in the tenant", *_counts(one.tenant for one in found.cases)),
+        ("straight", *_counts(one.straight for one in found.cases)),
+        ("on both", both, f"{len(found.of('both'))} by both", f"{failed}, {len(found.of('tenant'))} straight alone"),
+    ]
+    return _table(("", "run", "passed", "failed"), rows)
+
+
+def _counts(outcomes: Iterable[Outcome | None]) -> tuple[int, int, int]:
+    """How many were run, passed, and did not."""
+    states = Counter(outcome.state for outcome in outcomes if outcome is not None)
+    return states.total(), states["passed"], states.total() - states["passed"]
+
+
+def _share(found: Comparison) -> str:
+    both, alone = len(found.of("both")), len(found.of("yardstick"))
+    open_ = len(found.of("open"))
+    rest = f"; {open_} of the suite's {len(found.cases)} cases were not run on both sides" if open_ else ""
+    share = f"{both} of the {both + alone} cases that the yardstick passes ({100 * found.ratio:.1f} %)"
+    return f"The tenant passes {share}{rest}."
+
+
+def _areas(cases: Iterable[Compared]) -> str:
+    by_area: dict[str, list[Compared]] = {}
+    for one in cases:
+        by_area.setdefault(Case(name=one.name).area, []).append(one)
+    largest_first = sorted(by_area.items(), key=lambda item: (-len(item[1]), item[0]))
+    rows = [(f"`{area}`", len(some), *_counts(one.tenant for one in some)[:2]) for area, some in largest_first]
+    return _table(("area", "cases", "run in the tenant", "passed"), rows)
+
+
+def _failures(cases: Iterable[Compared]) -> str:
+    rows = [(_PASSED_BY[one.verdict], one.cause or "", one.name) for one in cases if one.verdict in _PASSED_BY]
+    rows.sort(key=lambda row: (list(_PASSED_BY.values()).index(str(row[0])), row[1:]))
+    return _table(("passed by", "cause", "case"), rows) if rows else ""
+
+
+def _again(cases: Iterable[Compared]) -> str:
+    """How often cases that pass in the tenant were run there, and which of them have failed as well."""
+    passing = [one for one in cases if one.tenant is not None and one.tenant.state == "passed"]
+    often = Counter(min(one.tenant.runs, 3) for one in passing if one.tenant is not None)
+    flaked = [f"- {one.name}" for one in passing if one.tenant is not None and one.tenant.flaked]
+    line = (
+        f"Of the {len(passing)} cases that pass in the tenant, {often[3]} were run three times or more, "
+        f"{often[2]} twice, {often[1]} once; "
+        f"{len(flaked)} of them failed in a run that was counted{':' if flaked else '.'}"
+    )
+    return "\n".join([line, *([""] if flaked else []), *flaked])
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
