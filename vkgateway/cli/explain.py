@@ -10,7 +10,7 @@ import click
 
 from vkgateway.cli.gateway_state import gateway_option
 from vkgateway.cli.options import asynchronous, data_dir_option
-from vkgateway.cli.output import serialise
+from vkgateway.cli.output import output_option_of, serialise
 
 if TYPE_CHECKING:
     from vkgateway.arbiter.state import State
@@ -28,14 +28,7 @@ Examples:
 @click.option("-n", "--namespace", default="default", show_default=True, help="The pod's, in the tenant.")
 @click.option("--tenant", help="The tenant whose pod it is, by name: for whoever runs the platform.")
 @click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), help="The tenant's own.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(("table", "json", "yaml")),
-    default="table",
-    show_default=True,
-    help="For people (table) or for programs (the rest).",
-)
+@output_option_of("table", "json", "yaml")
 @gateway_option
 @data_dir_option
 @asynchronous
@@ -62,8 +55,9 @@ async def explain(
     async with tenant_pods.tenant_cluster(kubeconfig, tenant, data_dir) as client:
         found = await tenant_pods.pod(client, namespace, pod)
         siblings = await tenant_pods.pods(client, namespace)
+        beside = await tenant_pods.beside(client, [found])
     state = await _state(data_dir, gateway) if tenant is not None else None
-    explained = explanation.explain(found, siblings, state=state, tenant=tenant or "")
+    explained = explanation.explain(found, siblings, beside=beside, state=state, tenant=tenant or "")
     if output == "table":
         for line in lines(explained):
             click.echo(line)
@@ -86,6 +80,7 @@ def lines(told: Explained) -> Iterator[str]:
         "Place in line": f"{told.place} in {told.pool}" if told.place else "",
         "Expected start": told.expected,
         "Deleted at": told.deadline if told.state == "leaving" else "",
+        "Holds": told.holds,
         "Kept for": told.behind,
         "Pool": told.room,
         "What helps": told.help,

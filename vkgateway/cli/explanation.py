@@ -14,7 +14,7 @@ from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.verdicts import PREEMPTED
 from vkgateway.translate.conditions import DISRUPTION_CONDITION, FORWARDED_CONDITION, POOL_SCHEDULED_CONDITION
-from vkgateway.translate.gangs import MarkError, read_marks
+from vkgateway.translate.gangs import Found, MarkError, read_marks
 from vkgateway.translate.governed import band_of, has_gate, is_governed, other_gates
 
 HELP: Final[Mapping[str, str]] = {
@@ -26,6 +26,8 @@ HELP: Final[Mapping[str, str]] = {
     HoldCode.EVICTION: "Room is being made: those who borrowed it were told to go. Nothing is to be done.",
     HoldCode.RESERVATION: "A larger gang that is ahead keeps room. What declares by the annotation "
     "vkgateway.io/gang-run-limit that it ends before may run in it.",
+    HoldCode.MAXIMUM: "As many of the gang's pods run as it may grow to. Raise the annotation "
+    "vkgateway.io/gang-elastic-max on its pods, or make fewer.",
     HoldCode.INFEASIBLE: "It can never start as it is. Ask for less in each pod, for fewer pods, or for another pool.",
     HoldCode.INVALID: "The marks of the gang contradict each other. Put them right, where they come from a template "
     "there, and create the pods anew.",
@@ -34,13 +36,13 @@ HELP: Final[Mapping[str, str]] = {
 
 
 class GangFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The gang that a pod is of, as far as its pods tell."""
+    """The gang that a pod is of, as far as its pods and the objects beside them tell."""
 
     name: str
     way: str
     """How it was said."""
     minimum: int | None
-    """None: an object beside the pods says it, which was not asked."""
+    """None: an object beside the pods says it, which is not there or may not be read."""
     pods: int
     waiting: int
     running: int
@@ -70,15 +72,27 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """For ops: the gang ahead for which room is kept."""
     room: str = ""
     """For ops: how the pool stands."""
+    holds: str = ""
+    """For ops: whether what its gang holds is inside the guarantee."""
 
 
-def explain(pod: Object, siblings: Iterable[Object], *, state: State | None = None, tenant: str = "") -> Explained:
-    """What can be said of a pod, with the other pods of its namespace, and for ops with the gateway's word."""
+def explain(
+    pod: Object,
+    siblings: Iterable[Object],
+    *,
+    beside: Found | None = None,
+    state: State | None = None,
+    tenant: str = "",
+) -> Explained:
+    """What can be said of a pod, with the other pods of its namespace, and for ops with the gateway's word.
+
+    `beside` holds the objects beside the pod that say more about its gang.
+    """
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     said = told(pod)
     code = (held(pod) or {}).get("reason") or ""
     condition, summary, message = _state(pod)
-    found = _in_state(pod, state, tenant)
+    found = _in_state(pod, beside or {}, state, tenant)
     return Explained(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -88,7 +102,7 @@ def explain(pod: Object, siblings: Iterable[Object], *, state: State | None = No
         asks=asked([pod]),
         band=band_of(spec) if is_governed(pod) else "",
         node=spec.get("nodeName") or "",
-        gang=_gang(pod, siblings),
+        gang=_gang(pod, siblings, beside or {}),
         code=code if condition == "waiting" else "",
         message=said.sentence if condition == "waiting" else message,
         place=said.place,
@@ -98,6 +112,7 @@ def explain(pod: Object, siblings: Iterable[Object], *, state: State | None = No
         help=HELP.get(code, "") if condition == "waiting" else "",
         behind=found[0],
         room=found[1],
+        holds=found[2],
     )
 
 
@@ -161,19 +176,19 @@ def _message(condition: Mapping[str, Any]) -> str:
     return condition.get("message") or condition.get("reason") or ""
 
 
-def _gang(pod: Object, siblings: Iterable[Object]) -> GangFacts | None:
-    group = group_of(pod)
+def _gang(pod: Object, siblings: Iterable[Object], beside: Found) -> GangFacts | None:
+    group = group_of(pod, beside)
     _, way, name = group.split("/", 2)
     if way == LONE:
         return None
     try:
-        marks = read_marks(pod, {})
+        marks = read_marks(pod, beside)
     except MarkError:
         return None
     phases = [
         ((one.get("status") or {}).get("phase") or "", held(one) is not None)
         for one in siblings
-        if group_of(one) == group
+        if group_of(one, beside) == group
     ]
     return GangFacts(
         name=name,
@@ -185,11 +200,11 @@ def _gang(pod: Object, siblings: Iterable[Object]) -> GangFacts | None:
     )
 
 
-def _in_state(pod: Object, state: State | None, tenant: str) -> tuple[str, str]:
-    """The gang ahead for which room is kept, and how the pool stands; both empty where that is not known."""
+def _in_state(pod: Object, beside: Found, state: State | None, tenant: str) -> tuple[str, str, str]:
+    """The gang ahead for which room is kept, how the pool stands, and whether its gang borrows; empty: not known."""
     if state is None:
-        return "", ""
-    group = f"{tenant}/{group_of(pod)}"
+        return "", "", ""
+    group = f"{tenant}/{group_of(pod, beside)}"
     gang = next((one for one in state.gangs if one.id == group), None)
     node = gang.pool if gang is not None else (pod.get("spec") or {}).get("nodeName") or told(pod).pool
     pool = next((one for one in state.pools if one.node == node), None)
@@ -199,4 +214,7 @@ def _in_state(pod: Object, state: State | None, tenant: str) -> tuple[str, str]:
             f"{pool.node}: of {pool.allocatable:.10g} {pool.resource} {pool.used:.10g} used inside guarantees, "
             f"{pool.borrowed:.10g} borrowed, {pool.free:.10g} free, at most {pool.largest:.10g} of them on one node"
         )
-    return gang.behind if gang is not None else "", room
+    if gang is None:
+        return "", room, ""
+    holds = "borrowed, at least in part: may be called in" if gang.borrowed else "all inside the tenant's guarantee"
+    return gang.behind, room, holds if gang.placed else ""

@@ -25,16 +25,21 @@ class Column(Generic[T]):
     justify: Literal["left", "right"] = "left"
 
 
-def output_option(command: F) -> F:
-    """Adds `-o/--output`; the command gets `output`, one of `table`, `json`, `yaml`, `name`."""
+def output_option_of(*formats: str) -> Callable[[F], F]:
+    """Adds `-o/--output`; the command gets `output`, one of `formats`, of which `table` is the default."""
     return click.option(
         "-o",
         "--output",
-        type=click.Choice(FORMATS),
+        type=click.Choice(formats),
         default="table",
         show_default=True,
         help="How to print: for people (table) or for programs (the rest).",
-    )(command)
+    )
+
+
+def output_option(command: F) -> F:
+    """Adds `-o/--output`; the command gets `output`, one of `table`, `json`, `yaml`, `name`."""
+    return output_option_of(*FORMATS)(command)
 
 
 def print_objects(

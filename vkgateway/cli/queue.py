@@ -72,7 +72,8 @@ async def queue(
             raise click.UsageError("--tenant and --kubeconfig do not go together: a kubeconfig is of one tenant")
         async with tenant_pods.tenant_cluster(kubeconfig, None, data_dir) as client:
             pods = await tenant_pods.pods(client, namespace, pending=True)
-        found = waiting.of_pods(pods, pool=pool or "")
+            beside = await tenant_pods.beside(client, (pod for pod in pods if waiting.held(pod) is not None))
+        found = waiting.of_pods(pods, beside=beside, pool=pool or "")
     else:
         state = await gateway_state.state(data_dir, gateway)
         found = waiting.of_state(state, tenant=tenant or "", pool=pool or "", namespace=namespace or "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,8 +38,9 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     promotes: int
     holds: int
     left_out: int
-    """So many cycles before it were not written down, since they came too quickly."""
-    same: bool
+    """So many cycles before it, that only told other reasons for waiting, were not written: they came too quickly."""
+    same: bool | None
+    """None: it cannot be decided again, for what it was decided from was not written down."""
     differs: str = ""
     """In what, and which came first."""
 
@@ -52,7 +54,7 @@ COLUMNS: tuple[Column[Replayed], ...] = (
     Column("promotes", lambda one: one.promotes, "right"),
     Column("holds", lambda one: one.holds, "right"),
     Column("left out", lambda one: one.left_out or "", "right"),
-    Column("same", lambda one: one.same),
+    Column("same", lambda one: "-" if one.same is None else one.same),
     Column("differs in", lambda one: one.differs),
 )
 
@@ -65,22 +67,28 @@ def replay(*, file: Path | None, output: str, data_dir: Path) -> None:
     """Decide again every cycle of FILE, a log of decisions; without one, that of the platform's gateway.
 
     Ends with 1 where a cycle comes out otherwise than it did, or cannot be read: another version of this program
-    decided it, or it is a defect.
+    decided it, or it is a defect. Cycles that were written as differences from one that cannot be read, or without
+    what they were decided from, cannot be decided again, and are shown as that; a last line that was cut off is told.
     """
     from vkgateway.gateway.decisionlog import read
+    from vkgateway.gateway.jsonlines import ends_whole
 
     source = file or log_file(data_dir)
     if not source.exists():
         raise UnavailableError(f"log of decisions {source} does not exist")
     found = [decided_again(entry) for entry in read(source)]
+    if not ends_whole(source):
+        click.echo(f"The last line of {source} is cut off, and left out.", err=True)
     print_objects(
         found, output=output, columns=COLUMNS, name=lambda one: one.time, empty=f"{source} holds no decisions yet."
     )
-    other = sum(not one.same for one in found)
+    other = sum(one.same is False for one in found)
     if other:
         raise VkgatewayError(f"{other} of {len(found)} cycles came out otherwise")
     if output == "table" and found:
-        click.echo(f"All {len(found)} cycles came out the same.", err=True)
+        bare = sum(one.same is None for one in found)
+        more = f" {bare} more cannot be decided again: only their decisions were written." if bare else ""
+        click.echo(f"All {len(found) - bare} cycles came out the same.{more}", err=True)
 
 
 def log_file(data_dir: Path) -> Path:
@@ -102,18 +110,21 @@ def decided_again(entry: Entry | Unreadable) -> Replayed:
         why = f"line {entry.line} cannot be read: {entry.why}"
         none = dict.fromkeys(("gangs", "admits", "evicts", "reprieves", "promotes", "holds", "left_out"), 0)
         return Replayed(time="", **none, same=False, differs=why)
-    then, now = entry.decisions, decide(entry.snapshot, entry.time)
+    then = entry.decisions
+    now = decide(entry.snapshot, entry.time) if entry.snapshot is not None else None
+    if now is not None and entry.holds_left_out:
+        now = replace(now, holds=())
     return Replayed(
         time=datetime.fromtimestamp(entry.time, UTC).isoformat(timespec="milliseconds"),
-        gangs=len(entry.snapshot.gangs),
+        gangs=len(entry.snapshot.gangs) if entry.snapshot is not None else 0,
         admits=len(then.admits),
         evicts=len(then.evicts),
         reprieves=len(then.reprieves),
         promotes=len(then.promotes),
         holds=len(then.holds),
         left_out=entry.left_out,
-        same=then == now,
-        differs="; ".join(_differences(then, now)),
+        same=then == now if now is not None else None,
+        differs="; ".join(_differences(then, now)) if now is not None else "not replayable: its facts are not known",
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
 if TYPE_CHECKING:
     from vkgateway.kube.client import Client
     from vkgateway.model.objects import Object
+    from vkgateway.translate.gangs import Reference
 
 
 @contextlib.asynccontextmanager
@@ -87,4 +88,24 @@ async def pod(client: Client, namespace: str, name: str) -> Object:
         message = f"there is no pod {name!r} in namespace {namespace!r}"
         raise NotFoundError(message, hint="Name its namespace with -n NAMESPACE.") from error
     found: Object = msgspec.json.decode(answer)
+    return found
+
+
+async def beside(client: Client, pods: Iterable[Object]) -> dict[Reference, Object]:
+    """The objects that say more about the gangs of these pods, as far as they are there and may be read."""
+    import msgspec
+
+    from vkgateway.kube import errors
+    from vkgateway.kube.apply import Discovery
+    from vkgateway.sync.admission.kinds import kind_of
+    from vkgateway.translate.gangs import references
+
+    discovery = Discovery(client)
+    found: dict[Reference, Object] = {}
+    for reference in dict.fromkeys(reference for pod in pods for reference in references(pod)):
+        with contextlib.suppress(errors.NotFound, errors.Forbidden, msgspec.DecodeError):
+            kind = await kind_of(reference, client, discovery)
+            if kind is not None:
+                answer = await client.get(kind, reference.name, namespace=reference.namespace)
+                found[reference] = msgspec.json.decode(answer)
     return found

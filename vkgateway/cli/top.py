@@ -12,7 +12,7 @@ import click
 
 from vkgateway.cli.gateway_state import gateway_option
 from vkgateway.cli.options import asynchronous, data_dir_option
-from vkgateway.cli.output import Column, print_table, serialise
+from vkgateway.cli.output import Column, output_option_of, print_table, serialise
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -46,6 +46,7 @@ TENANTS: tuple[Column[TenantState], ...] = (
     Column("tenant", lambda tenant: tenant.tenant),
     Column("pool", lambda tenant: f"{tenant.pool}.{tenant.compute_cluster}"),
     Column("guarantee", lambda tenant: amount(tenant.guarantee), "right"),
+    Column("kept", lambda tenant: kept(tenant), "right"),  # noqa: PLW0108 - defined below
     Column("limit", lambda tenant: "-" if tenant.limit is None else amount(tenant.limit), "right"),
     Column("used", lambda tenant: amount(tenant.used), "right"),
     Column("borrowed", lambda tenant: amount(tenant.borrowed), "right"),
@@ -59,21 +60,15 @@ TENANTS: tuple[Column[TenantState], ...] = (
 @click.option(
     "--interval", type=click.FloatRange(min=0.2), default=2.0, show_default=True, help="Seconds, with --watch."
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(("table", "json", "yaml")),
-    default="table",
-    show_default=True,
-    help="For people (table) or for programs (the rest).",
-)
+@output_option_of("table", "json", "yaml")
 @gateway_option
 @data_dir_option
 @asynchronous
 async def top(*, watch: bool, interval: float, output: str, gateway: str | None, data_dir: Path) -> None:
     """Show pools and tenants: what is guaranteed, used, borrowed, lent, free and waited for.
 
-    Used is inside guarantees, borrowed outside of them; lent is what of it is guaranteed to tenants who do not use it
+    Kept is how much of a guarantee the nodes hold, less while some are missing. Used is inside guarantees, borrowed
+    outside of them; lent is what of it is guaranteed to tenants who do not use it
     now. Fragmented is the share of what is free that lies on nodes in part use. Gangs: running + waiting.
     """
     from vkgateway.cli import gateway_state
@@ -103,6 +98,11 @@ def show(state: State, *, output: str) -> None:
         print_table(rows, columns=columns)
     if not state.pools:
         click.echo("No pool offers anything that is handed out.", err=True)
+
+
+def kept(tenant: TenantState) -> str:
+    """How much of the guarantee the nodes hold; where cells were reduced, how: `8 (2x8 -> 8)`."""
+    return f"{amount(tenant.kept)} ({tenant.reduced})" if tenant.reduced else amount(tenant.kept)
 
 
 def amount(value: float) -> str:

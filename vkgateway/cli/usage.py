@@ -14,7 +14,7 @@ import click
 
 from vkgateway.cli.gateway_state import settings
 from vkgateway.cli.options import data_dir_option
-from vkgateway.cli.output import Column, print_table, serialise
+from vkgateway.cli.output import Column, output_option_of, print_table, serialise
 from vkgateway.model.errors import InputError, UnavailableError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _SPAN = re.compile(r"([0-9]{1,6})([smhdw])")
 @click.option(
     "--log", "file", type=click.Path(path_type=Path, dir_okay=False), help="The log. [default: the platform's]"
 )
-@click.option("-o", "--output", type=click.Choice(("table", "csv", "json", "yaml")), default="table", show_default=True)
+@output_option_of("table", "csv", "json", "yaml")
 @data_dir_option
 def usage(*, since: str, until: str, by: str, file: Path | None, output: str, data_dir: Path) -> None:
     """Sum up what tenants' pods held of GPUs and the like: hours, of them borrowed, of them lost to preemption.

@@ -12,7 +12,7 @@ from vkgateway.model import times
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import Milli, render_milli
 from vkgateway.translate.conditions import ADMITTED_CONDITION
-from vkgateway.translate.gangs import MarkError, read_marks
+from vkgateway.translate.gangs import Found, MarkError, read_marks
 from vkgateway.translate.governed import band_of, governed_amounts
 from vkgateway.translate.holdtext import Told, expected, parse
 
@@ -76,12 +76,12 @@ def _of_gang(gang: GangState, units: Mapping[str, str], *, now: float) -> Waitin
     )
 
 
-def of_pods(pods: Iterable[Object], *, pool: str = "") -> list[Waiting]:
-    """By the conditions that stand on a tenant's own pods."""
+def of_pods(pods: Iterable[Object], *, beside: Found | None = None, pool: str = "") -> list[Waiting]:
+    """By the conditions that stand on a tenant's own pods, and by the objects beside them."""
     gangs: dict[str, list[Object]] = {}
     for pod in pods:
         if held(pod) is not None:
-            gangs.setdefault(group_of(pod), []).append(pod)
+            gangs.setdefault(group_of(pod, beside), []).append(pod)
     found = [_of_pods(group, members) for group, members in gangs.items()]
     chosen = [one for one in found if not pool or pool in (one.pool, one.pool.partition(".")[0])]
     return sorted(chosen, key=lambda one: (not one.place, one.pool, one.place, one.since, one.namespace, one.name))
@@ -99,10 +99,11 @@ def told(pod: Object) -> Told:
     return parse((held(pod) or {}).get("message") or "")
 
 
-def group_of(pod: Object) -> str:
-    """A pod's gang, `namespace/way/name`, as far as the pod alone tells; one whose marks make no sense stands alone."""
+def group_of(pod: Object, beside: Found | None = None) -> str:
+    """A pod's gang, `namespace/way/name`, as far as the pod and what is known beside it tell; one whose marks make no
+    sense stands alone."""
     try:
-        return read_marks(pod, {}).group
+        return read_marks(pod, beside or {}).group
     except MarkError:
         metadata = pod["metadata"]
         return f"{metadata['namespace']}/{LONE}/{metadata.get('uid', '')}"

@@ -9,7 +9,7 @@ import enum
 import hashlib
 import time
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import msgspec
@@ -19,10 +19,10 @@ from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.drivers.base import Driver
 from vkgateway.controlplane.keeping import kept, put_back
 from vkgateway.controlplane.layout import admin_kubeconfig
-from vkgateway.controlplane.pki import KeyPair
 from vkgateway.controlplane.plane import Plane, tenant_plane
 from vkgateway.controlplane.ports import Bindable, bindable, choose_port
 from vkgateway.controlplane.serviceranges import ServiceRanges
+from vkgateway.controlplane.serving import ControlPlane
 from vkgateway.controlplane.store import Record, Store
 from vkgateway.controlplane.templates import Template, Templates, TenantFacts
 from vkgateway.kube import errors, kubeconfig
@@ -67,35 +67,6 @@ class Datastore(Protocol):
 
     async def remove_tenant(self, tenant: str) -> int:
         """Take them away, keys included."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlPlane:
-    """A tenant's control plane that serves, and the gateway's way in as its administrator."""
-
-    tenant: str
-    url: str
-    address: str
-    port: int
-    ca: bytes
-    identity: KeyPair
-    kubelet_clients: frozenset[str]
-    """Fingerprints of the certificates by which its API server calls the kubelet endpoint."""
-    service_range: str = ""
-    """The range of its Services' addresses, if that is its own alone in the platform."""
-
-    def client(self, *, max_connections: int = 64) -> Client:
-        """Make a client with the gateway's own certificate; the caller closes it."""
-        return Client.from_pem(
-            self.url,
-            ca=self.ca,
-            cert=self.identity.cert_pem,
-            key=self.identity.key_pem,
-            name=self.tenant,
-            max_connections=max_connections,
-            # Its API server was started without them, and each try to have one costs a connection.
-            streaming_lists=False,
-        )
 
 
 async def _silent(step: Step) -> None:
@@ -169,7 +140,7 @@ class Provisioner:
         await on_step(Step.PROCESSES)
         version = tenant.spec.kubernetes_version
         kubelet_clients = await self._driver.start(plane, credentials=record.credentials, version=version)
-        control_plane = _control_plane(plane, record, kubelet_clients)
+        control_plane = ControlPlane.of(plane, record, kubelet_clients)
         async with self._connect(control_plane) as client:
             await self._serving(client, plane, exclude=_ROLES_HOOK)
             await on_step(Step.OBJECTS)
@@ -191,7 +162,7 @@ class Provisioner:
             return None
         # What its template says is no matter to those who only call it.
         plane = tenant_plane(name, address=self._address, port=kept.port, etcd_endpoints=self._etcd_endpoints)
-        return _control_plane(plane, kept, kubelet_clients)
+        return ControlPlane.of(plane, kept, kubelet_clients)
 
     async def keep(self, tenant: Tenant, *, client: Client, port: int) -> None:
         """Undo what the admins of a tenant that serves did to the objects that are kept; `port` is its API server's.
@@ -350,16 +321,3 @@ class Provisioner:
                 if not (missing or error.transient) or self._clock() - started >= _SERVING_SECONDS:
                     raise
             await self._sleep(_POLL_SECONDS)
-
-
-def _control_plane(plane: Plane, record: Record, kubelet_clients: frozenset[str]) -> ControlPlane:
-    return ControlPlane(
-        tenant=plane.cluster,
-        url=plane.url,
-        address=plane.address,
-        port=plane.port,
-        ca=record.credentials.ca.cert_pem,
-        identity=record.credentials.gateway(),
-        kubelet_clients=kubelet_clients,
-        service_range=record.service_range,
-    )

@@ -16,6 +16,7 @@ from vkgateway.arbiter.report import report, summary
 from vkgateway.gateway import metrics
 from vkgateway.gateway.config import Arbiter
 from vkgateway.gateway.decisionlog import DecisionLog
+from vkgateway.gateway.guarantees import Guarantees
 from vkgateway.gateway.usagelog import Usage, UsageLog
 from vkgateway.sync.admission.verdicts import PREEMPTED, Ran
 from vkgateway.sync.compute.ownership import Key
@@ -37,9 +38,10 @@ class ArbiterWatch:
         """Namespaces and names of governed pods by uid; asked when the state is shown."""
         self._decisions = DecisionLog(Path(settings.decision_log)) if settings.decision_log else None
         self._usage = UsageLog(Path(settings.usage_log)) if settings.usage_log else None
+        self.guarantees = Guarantees()
         self._last: tuple[Snapshot, Decisions, float] | None = None
 
-    def log(self, snapshot: Snapshot, decisions: Decisions, now: float) -> None:
+    def log(self, snapshot: Snapshot | None, decisions: Decisions, now: float) -> None:
         """Write a cycle down; called in a thread of its own."""
         if self._decisions is not None:
             self._decisions.write(snapshot, decisions, now)
@@ -47,6 +49,11 @@ class ArbiterWatch:
     def decided(self, snapshot: Snapshot, decisions: Decisions, *, now: float, seconds: float) -> None:
         """Count a cycle, and keep it to be shown."""
         self._last = snapshot, decisions, now
+        self.guarantees.decided(snapshot, decisions)
+        if self._usage is not None and decisions.promotes:
+            promoted = {uid for promote in decisions.promotes for uid in promote.pods}
+            names = {uid: key for uid, key in self.names().items() if uid in promoted}
+            self._usage.record(*running(snapshot, Decisions(), names, now))  # so far they borrowed
         metrics.observe_cycle(seconds)
         metrics.count_decisions(decisions)
 
@@ -87,7 +94,8 @@ class ArbiterWatch:
         """Write down what pods have used that run now; returns how many records that took."""
         if self._usage is None or self._last is None:
             return 0
-        used = list(running(self._last[0], self.names(), now))
+        snapshot, decisions, _ = self._last
+        used = list(running(snapshot, decisions, self.names(), now))
         self._usage.record(*used)
         return len(used)
 
@@ -102,8 +110,9 @@ class ArbiterWatch:
         return msgspec.json.encode(report(*(self._last or empty), names=self.names()))
 
 
-def running(snapshot: Snapshot, names: Mapping[str, Key], now: float) -> Iterator[Usage]:
-    """What the pods that hold something have used until now; those that are only on their way out are left out."""
+def running(snapshot: Snapshot, decisions: Decisions, names: Mapping[str, Key], now: float) -> Iterator[Usage]:
+    """What those of the named pods have used until now that hold something and are not on their way out."""
+    inside = {uid for promote in decisions.promotes for uid in promote.pods}
     for gang in snapshot.gangs:
         for pod in gang.pods:
             key = names.get(pod.uid)
@@ -117,7 +126,7 @@ def running(snapshot: Snapshot, names: Mapping[str, Key], now: float) -> Iterato
                         pod=key[1],
                         gang=gang.id,
                         band=gang.band.value,
-                        borrowed=pod.borrowed,
+                        borrowed=pod.borrowed and pod.uid not in inside,
                         pool=pod.pool[1],
                         compute_cluster=pod.pool[0],
                         resource=resource,

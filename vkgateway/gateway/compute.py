@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import msgspec
 import structlog
 
 from vkgateway.arbiter.facts import Pool, PoolKey
-from vkgateway.gateway import prerequisites
+from vkgateway.gateway.attached import Attached
 from vkgateway.gateway.compute_connection import connection
 from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.pools import held_inside, pool_facts, pool_status
 from vkgateway.gateway.promises import Held
 from vkgateway.gateway.status import (
     ComputeFacts,
-    Verdict,
     changed,
     compute_status,
     difference,
@@ -37,41 +34,18 @@ from vkgateway.model.api import ComputeCluster, ComputeClusterStatus
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.names import GROUP
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.ownrange import look_at_ranges
 
 log = structlog.get_logger(__name__)
 
 FINALIZER = f"{GROUP}/compute-cluster"
 RESYNC_SECONDS = 30.0
-PREPARE_SECONDS = 300.0
-"""How often it is seen to that a compute cluster has what tenants' pods need."""
-SETTLING_SECONDS = 3.0
 SETTLING_LOOK_SECONDS = 0.2
-_VERSION_PATH = "/version"
 
 Guaranteed = Callable[[str, str], Mapping[str, str]]
 """Compute cluster and pool to what tenants are guaranteed of it, all told."""
 
 Users = Callable[[str], list[str]]
 """Compute cluster to the tenants that have pools of it."""
-
-
-class _Version(msgspec.Struct, rename="camel"):
-    git_version: str = ""
-
-
-@dataclass(slots=True)
-class _Attached:
-    """A compute cluster that is being talked to; `source` changes when the connection must be made anew."""
-
-    link: ComputeLink
-    task: asyncio.Task[None]
-    source: str
-    since: float
-    prepared: bool = False
-    prepare_due: float = 0.0
-    """When what tenants' pods need there is looked at again (monotonic seconds)."""
-    version: str = ""
 
 
 class ComputeController:
@@ -97,7 +71,7 @@ class ComputeController:
         self._on_change = on_change
         self._clock = clock
         self._monotonic = monotonic
-        self._attached: dict[str, _Attached] = {}
+        self._attached: dict[str, Attached] = {}
         self._statuses: dict[str, ComputeClusterStatus] = {}
         self.guaranteed: Guaranteed = lambda _cluster, _pool: {}
         self.users: Users = lambda _cluster: []
@@ -181,29 +155,17 @@ class ComputeController:
             return await self._remove(found)
         await self._hold(found)
         attached = await self._attach(found)
-        if attached.link.reachable and self._monotonic() >= attached.prepare_due:
-            await (self._prepare_again(attached) if attached.prepared else self._prepare(attached))
+        await attached.keep_prepared(self._monotonic())
         if self._settling(found, attached):
             return SETTLING_LOOK_SECONDS
         await self._tell(found, self._facts(found, attached))
         return RESYNC_SECONDS
 
-    def _settling(self, found: ComputeCluster, attached: _Attached) -> bool:
+    def _settling(self, found: ComputeCluster, attached: Attached) -> bool:
         """Whether to keep quiet: after a start of the gateway all is as it was until something shows otherwise."""
         link = attached.link
         known = link.reachable and link.nodes.complete and attached.prepared
-        return found.status.observed_generation > 0 and not known and self._is_recent(attached)
-
-    def _is_recent(self, attached: _Attached) -> bool:
-        return self._monotonic() - attached.since < SETTLING_SECONDS
-
-    def _connected(self, attached: _Attached) -> Verdict:
-        link = attached.link
-        if link.reachable:
-            return passed("Connected", f"connected to {link.client.server}")
-        if self._is_recent(attached):
-            return waiting("Connecting", f"connecting to {link.client.server}")
-        return failing("Unreachable", link.reachability.why)
+        return found.status.observed_generation > 0 and not known and attached.recent(self._monotonic())
 
     async def _failed(self, name: str, error: Exception) -> None:
         found = self.cluster(name)
@@ -245,7 +207,7 @@ class ComputeController:
                 return None
         return None
 
-    async def _attach(self, found: ComputeCluster) -> _Attached:
+    async def _attach(self, found: ComputeCluster) -> Attached:
         name = found.metadata.name
         source, way = await connection(self._management, found.spec.connection.kubeconfig_secret)
         attached = self._attached.get(name)
@@ -257,7 +219,7 @@ class ComputeController:
         link.on_reachable_changed.append(lambda: self._link_changed(name))
         task = asyncio.create_task(link.run(), name=f"compute/{name}")
         task.add_done_callback(lambda done: self._link_ended(name, done))
-        attached = self._attached[name] = _Attached(link, task, source, since=self._monotonic())
+        attached = self._attached[name] = Attached(link, task, source, since=self._monotonic())
         log.info("connecting to compute cluster", compute=name)
         self._on_change()
         return attached
@@ -280,31 +242,12 @@ class ComputeController:
         if attached.link.client is not self._management:
             await attached.link.client.close()
 
-    async def _prepare(self, attached: _Attached) -> None:
-        client = attached.link.client
-        await prerequisites.ensure(client)
-        await look_at_ranges(attached.link)
-        answer = await client.request("GET", _VERSION_PATH)
-        attached.version = msgspec.json.decode(answer, type=_Version).git_version
-        attached.link.minor = _minor(attached.version)
-        attached.prepare_due = self._monotonic() + PREPARE_SECONDS
-        if not attached.prepared:
-            log.info("compute cluster is ready", compute=attached.link.name, version=attached.version)
-        attached.prepared = True
-
-    async def _prepare_again(self, attached: _Attached) -> None:
-        """Make again what somebody deleted there, and see whether it was upgraded; a failure is only logged."""
-        try:
-            await self._prepare(attached)
-        except errors.ApiError as error:
-            log.warning("compute cluster was not looked at", compute=attached.link.name, error=error.message)
-
-    def _facts(self, found: ComputeCluster, attached: _Attached) -> ComputeFacts:
+    def _facts(self, found: ComputeCluster, attached: Attached) -> ComputeFacts:
         link = attached.link
         if not link.nodes.complete:
             # What was counted before stays until it can be counted anew.
             return ComputeFacts(
-                self._connected(attached),
+                attached.connected(self._monotonic()),
                 waiting("NodesUnknown", "its nodes are being listed"),
                 attached.version,
                 self._status(found).pools,
@@ -319,7 +262,7 @@ class ComputeController:
             if attached.prepared
             else waiting("Preparing", "what tenants' pods need there is being made")
         )
-        return ComputeFacts(self._connected(attached), ready, attached.version, pools)
+        return ComputeFacts(attached.connected(self._monotonic()), ready, attached.version, pools)
 
     def _status(self, found: ComputeCluster) -> ComputeClusterStatus:
         return self._statuses.get(found.metadata.name, found.status)
@@ -347,13 +290,6 @@ class ComputeController:
                 message=one.message or one.reason,
                 kind="Warning" if one.status == "False" else "Normal",
             )
-
-
-def _minor(version: str) -> int | None:
-    """36 of `v1.36.3` or `v1.36+`; None of what is no version."""
-    parts = version.lstrip("v").split(".")
-    digits = "".join(itertools.takewhile(str.isdigit, parts[1])) if len(parts) > 1 else ""
-    return int(digits) if digits else None
 
 
 def _same(old: ComputeCluster, new: ComputeCluster) -> bool:

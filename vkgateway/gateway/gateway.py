@@ -27,8 +27,9 @@ from vkgateway.kubelet.target import PlacedPod, PodTarget
 from vkgateway.kubelet.tokens import Tokens
 from vkgateway.model.api import Pool
 from vkgateway.sync.admission.arbiter import Arbitration, Settings
+from vkgateway.sync.clock import EvenClock
 from vkgateway.sync.engine import Engine
-from vkgateway.sync.names import NameServers
+from vkgateway.sync.network.names import NameServers
 
 GATHER_SECONDS = 0.1
 """Changes of compute clusters within this time are looked at together."""
@@ -60,12 +61,15 @@ class Gateway:
             management, recorder=recorder, connect=self._connect, on_change=self._compute_changed
         )
         self._watch = ArbiterWatch(settings.arbiter)
+        clock = EvenClock()
         self.arbiter = Arbitration(
             _arbiter_settings(settings.arbiter),
             links=lambda: self.computes.links,
             specs=self._pools,
             expected=self._expected,
             observer=self._watch,
+            clock=clock,
+            calm=clock.follow,
         )
         self._watch.names = self.arbiter.names
         self.kubelet = KubeletServer(
@@ -95,8 +99,10 @@ class Gateway:
             computes=self.computes,
             planes=planes,
             runtimes=self.runtimes,
+            guarantee=self._watch.guarantees.verdict,
             concurrency=settings.control_planes.concurrency,
         )
+        self._watch.guarantees.on_change = self.tenants.wake
         self.computes.guaranteed = self.tenants.ledger.guaranteed
         self.computes.users = self.tenants.ledger.users
 

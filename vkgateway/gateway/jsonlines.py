@@ -26,29 +26,38 @@ class JsonLines:
         self._looked = False
         """Whether the last line, perhaps of a process that was stopped in the middle of it, was looked at."""
 
-    def append(self, *lines: bytes) -> None:
-        """Write lines, each without its end.
+    @property
+    def is_empty(self) -> bool:
+        """Whether what is written next is the first of its file."""
+        try:
+            return not self._path.stat().st_size
+        except OSError:
+            return True
+
+    def append(self, *lines: bytes) -> bool:
+        """Write lines, each without its end; False: they are not written, or not all of them.
 
         A log that cannot be written to is no reason to stop: that is said once, and again when it works again.
         """
         if not lines:
-            return
+            return True
         try:
             self._append(b"".join(line + b"\n" for line in lines))
         except OSError as error:
             if not self._failed:
                 log.warning("log file is not written", file=str(self._path), error=error.strerror or str(error))
-            self._failed = True
-            return
+            self._failed, self._looked = True, False
+            return False
         if self._failed:
             log.info("log file is written again", file=str(self._path))
         self._failed = False
+        return True
 
     def _append(self, data: bytes) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with open(self._path, "ab", opener=_private) as file:
             size = file.seek(0, 2)
-            if size and not self._looked and not _ends_line(self._path):
+            if size and not self._looked and not ends_whole(self._path):
                 data = b"\n" + data
             self._looked = True
             file.write(data)
@@ -95,7 +104,14 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, MODE)
 
 
-def _ends_line(path: Path) -> bool:
+def ends_whole(path: Path) -> bool:
+    """Whether the file's last line has its end; an empty file has none that misses it.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     with path.open("rb") as file:
+        if not file.seek(0, 2):
+            return True
         file.seek(-1, 2)
         return file.read(1) == b"\n"

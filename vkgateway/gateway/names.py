@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from vkgateway.controlplane.names import NameProcesses
 from vkgateway.model.errors import InputError
-from vkgateway.sync.ownservices import Endpoint
+from vkgateway.sync.network.ownservices import Endpoint
 
 
 class ProcessNameServers:

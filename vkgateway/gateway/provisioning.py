@@ -19,8 +19,9 @@ from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.layout import Authorities
 from vkgateway.controlplane.names import NameProcesses
 from vkgateway.controlplane.pki import Authority
-from vkgateway.controlplane.provision import ControlPlane, Provisioner, Step
+from vkgateway.controlplane.provision import Provisioner, Step
 from vkgateway.controlplane.serviceranges import ServiceRanges
+from vkgateway.controlplane.serving import ControlPlane
 from vkgateway.controlplane.store import SecretStore
 from vkgateway.controlplane.templates import SHIPPED, Templates
 from vkgateway.gateway.config import Config, ControlPlanes, Datastore, Services
@@ -32,7 +33,7 @@ from vkgateway.model.errors import InputError
 from vkgateway.programs.binaries.resolver import Resolver
 from vkgateway.programs.supervisor.client import SupervisorClient
 from vkgateway.programs.supervisor.spec import SupervisorPaths
-from vkgateway.sync.names import NameServers
+from vkgateway.sync.network.names import NameServers
 
 if TYPE_CHECKING:
     from vkgateway.controlplane.etcd.client import EtcdClient

@@ -33,7 +33,7 @@ from vkgateway.model.requests import milli
 from vkgateway.sync.admission.desk import ArbiterService
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.engine import Engine
-from vkgateway.sync.names import NameServers
+from vkgateway.sync.network.names import NameServers
 from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.pods.views import decode_tenant_pod
 from vkgateway.sync.tenant import TenantSync

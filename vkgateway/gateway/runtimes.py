@@ -20,7 +20,7 @@ from vkgateway.model.errors import NotFoundError
 from vkgateway.model.names import virtual_node_name
 from vkgateway.sync.admission.desk import ArbiterService
 from vkgateway.sync.engine import Engine
-from vkgateway.sync.names import NameServers
+from vkgateway.sync.network.names import NameServers
 from vkgateway.translate.context import TenantContext
 
 PATIENCE_SECONDS = 10.0

@@ -13,6 +13,7 @@ from vkgateway.model.api import (
     ACCEPTED,
     CONNECTED,
     CONTROL_PLANE_READY,
+    GUARANTEE_KEPT,
     READY,
     VIRTUAL_NODES_READY,
     ApiServerStatus,
@@ -78,18 +79,21 @@ class TenantFacts:
     accepted: Verdict = NOT_LOOKED_AT
     control_plane: Verdict = BEFORE_ACCEPTANCE
     virtual_nodes: Verdict = BEFORE_CONTROL_PLANE
+    guarantee: Verdict | None = None
+    """Whether the nodes hold what is guaranteed; None: not known yet."""
     api_server: ApiServerStatus | None = None
     pools: tuple[TenantPoolStatus, ...] = ()
     deleting: Verdict | None = None
 
     def verdicts(self) -> dict[str, Verdict]:
-        """Conditions by type, in the order in which they come true; Ready sums the others up."""
+        """Conditions by type, in the order in which they come true; Ready sums up those before it."""
         parts = {
             ACCEPTED: self.accepted,
             CONTROL_PLANE_READY: self.control_plane,
             VIRTUAL_NODES_READY: self.virtual_nodes,
         }
-        return parts | {READY: self.deleting or _summary(list(parts.values()))}
+        told = {} if self.guarantee is None else {GUARANTEE_KEPT: self.guarantee}
+        return parts | {READY: self.deleting or _summary(list(parts.values()))} | told
 
 
 def _summary(parts: Sequence[Verdict]) -> Verdict:
@@ -164,18 +168,29 @@ def _conditions(
 def changed(old: Sequence[Condition], new: Sequence[Condition], *, quiet: Collection[str] = ()) -> list[Condition]:
     """Return the new conditions that are worth an event: those whose status or reason differs from before.
 
-    Ready repeats what the others say, so only its status counts; a reason in `quiet` is never worth one.
+    Ready repeats what the others say, so only its status counts; of a guarantee also what is left of it. A reason in
+    `quiet` is never worth one, nor is a guarantee that was kept all along.
     """
     before = {condition.type: _gist(condition) for condition in old}
+    new = [one for one in new if one.type != GUARANTEE_KEPT or one.status != "True" or one.type in before]
     return [one for one in new if before.get(one.type) != _gist(one) and one.reason not in quiet and _is_news(one)]
 
 
-def _gist(condition: Condition) -> tuple[str, str]:
-    return condition.status, "" if condition.type == READY else condition.reason
+def _gist(condition: Condition) -> tuple[str, str, str]:
+    reason = "" if condition.type == READY else condition.reason
+    return condition.status, reason, condition.message if condition.type == GUARANTEE_KEPT else ""
 
 
 def _is_news(condition: Condition) -> bool:
     return condition.type != READY or condition.status == "True" or condition.reason.startswith("Delet")
+
+
+def told_before(conditions: Sequence[Condition], kind: str) -> Verdict | None:
+    """Return what a condition said when the gateway began; None: there is no such condition."""
+    found = next((one for one in conditions if one.type == kind), None)
+    if found is None:
+        return None
+    return {"True": passed, "False": failing}.get(found.status, waiting)(found.reason, found.message)
 
 
 AnyStatus = TypeVar("AnyStatus", TenantStatus, ComputeClusterStatus)

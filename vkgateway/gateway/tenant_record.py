@@ -24,12 +24,13 @@ from vkgateway.gateway.status import (
     difference,
     failing,
     tenant_status,
+    told_before,
     waiting,
 )
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import TENANTS
-from vkgateway.model.api import ApiServerStatus, Tenant, TenantSpec, TenantStatus
+from vkgateway.model.api import GUARANTEE_KEPT, ApiServerStatus, Tenant, TenantSpec, TenantStatus
 from vkgateway.model.errors import ConflictError, InputError, VkgatewayError
 from vkgateway.model.objects import Condition
 
@@ -73,7 +74,11 @@ class TenantRecord:
         return cls(
             uid=tenant.metadata.uid,
             status=tenant.status,
-            facts=TenantFacts(api_server=tenant.status.api_server, pools=tenant.status.pools),
+            facts=TenantFacts(
+                guarantee=told_before(tenant.status.conditions, GUARANTEE_KEPT),
+                api_server=tenant.status.api_server,
+                pools=tenant.status.pools,
+            ),
             seen_at=now,
             was_ready=tenant.status.phase == "Ready",
         )

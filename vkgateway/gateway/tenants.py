@@ -36,7 +36,10 @@ RETRY_SECONDS = 15.0
 
 
 class TenantController:
-    """One worker a tenant; whatever happens to one is no matter to another."""
+    """One worker a tenant; whatever happens to one is no matter to another.
+
+    `guarantee` says of a tenant whether the nodes hold what is guaranteed to it; None: not known now.
+    """
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class TenantController:
         computes: ComputeController,
         planes: ControlPlanes,
         runtimes: Runtimes,
+        guarantee: Callable[[str], Verdict | None] = lambda _: None,
         concurrency: int = 8,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         monotonic: Callable[[], float] = time.monotonic,
@@ -54,6 +58,7 @@ class TenantController:
         self._computes = computes
         self._planes = planes
         self._runtimes = runtimes
+        self._guarantee = guarantee
         self._monotonic = monotonic
         self._teller = Teller(management, recorder, clock=clock, monotonic=monotonic)
         self._upkeep = Upkeep(
@@ -122,6 +127,7 @@ class TenantController:
         inforce = Tenant(metadata=tenant.metadata, spec=spec, status=record.status)
         access = await self._upkeep.ensure(inforce, record)
         await self._serve(inforce, record, access)
+        record.learn(guarantee=self._guarantee(name) or record.facts.guarantee)
         await self._teller.tell(tenant, record)
         if record.facts.virtual_nodes.status == "Unknown":
             return LOOK_SECONDS

@@ -15,6 +15,8 @@ ACCEPTED: Final = "Accepted"
 CONTROL_PLANE_READY: Final = "ControlPlaneReady"
 VIRTUAL_NODES_READY: Final = "VirtualNodesReady"
 READY: Final = "Ready"
+GUARANTEE_KEPT: Final = "GuaranteeKept"
+"""Not part of Ready: what runs goes on."""
 CONNECTED: Final = "Connected"
 
 DEFAULT_KUBERNETES_VERSION: Final = "1.36.3"

@@ -100,9 +100,12 @@ class NodeRuntimeHandler(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class NodeImage(msgspec.Struct, frozen=True, weakref=True):
-    """A container image on a node, by its names: with tags, with digests."""
+    """A container image on a node, by its names: with tags, with digests.
 
-    names: tuple[str, ...] = ()
+    Kubelets write null for one whose last name went to another image.
+    """
+
+    names: tuple[str, ...] | None = None
 
 
 class NodeSpecView(msgspec.Struct, kw_only=True, rename="camel"):

@@ -37,11 +37,11 @@ def pod_requests(pod: Mapping[str, Any]) -> Milli:
     start after them (KEP-753). Requests of the whole pod, where given, replace the sum (KEP-2837).
     """
     spec = pod.get("spec") or {}
-    running = _sum(_requests(container) for container in spec.get("containers") or ())
+    running = _sum(container_requests(container) for container in spec.get("containers") or ())
     sidecars: Milli = {}
     starting: Milli = {}
     for container in spec.get("initContainers") or ():
-        wanted = _requests(container)
+        wanted = container_requests(container)
         if container.get("restartPolicy") == "Always":
             sidecars = _sum((sidecars, wanted))
             wanted = sidecars
@@ -55,10 +55,17 @@ def pod_requests(pod: Mapping[str, Any]) -> Milli:
     return total
 
 
-def _requests(container: Mapping[str, Any]) -> Milli:
+def container_requests(container: Mapping[str, Any]) -> Milli:
     """Where only a limit is given it is the request too, resource by resource, as API servers fill it in."""
     resources = container.get("resources") or {}
     return milli({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
+
+
+def is_exact(container: Mapping[str, Any]) -> bool:
+    """Whether a container is limited to what it asks for of cpu and memory: if all are, its pod is Guaranteed."""
+    limits = milli((container.get("resources") or {}).get("limits") or {})
+    asked = container_requests(container)
+    return all(limits.get(name, 0) > 0 and limits[name] == asked.get(name) for name in ("cpu", "memory"))
 
 
 def _milli(quantity: Quantity) -> int:

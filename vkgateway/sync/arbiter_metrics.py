@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Literal, get_args
 
 from prometheus_client import Counter, Gauge, Histogram
 
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.state import State
+from vkgateway.arbiter.state import PoolState, State
+from vkgateway.model.names import virtual_node_name
 
 Term = Literal["watch", "cycle", "notice", "grace", "bind"]
 """A part of the time to a guaranteed start: until the arbiter hears of the gang, until it has decided, until the notice
@@ -32,19 +34,13 @@ LOST: Final = Counter(
     ["tenant"],
 )
 WAITING_GANGS: Final = Gauge("vkgateway_arbiter_waiting_gangs", "Gangs that wait, by pool.", ["pool"])
-FREE: Final = Gauge(
-    "vkgateway_arbiter_free_units", "Units of a resource that are free on usable nodes.", ["pool", "resource"]
+TENANT_WAITING_GANGS: Final = Gauge(
+    "vkgateway_arbiter_tenant_waiting_gangs", "Gangs of a tenant that wait, by pool.", ["tenant", "pool"]
 )
-USED: Final = Gauge(
-    "vkgateway_arbiter_used_units", "Units of a resource that are used inside guarantees.", ["pool", "resource"]
-)
-BORROWED: Final = Gauge(
-    "vkgateway_arbiter_borrowed_units", "Units of a resource that are used outside guarantees.", ["pool", "resource"]
-)
-FRAGMENTATION: Final = Gauge(
-    "vkgateway_arbiter_fragmentation_ratio",
-    "Share of the free units of a resource that lies on nodes in part use.",
-    ["pool", "resource"],
+TENANT_WAITING_UNITS: Final = Gauge(
+    "vkgateway_arbiter_tenant_waiting_units",
+    "Units of a resource that a tenant's waiting gangs ask for.",
+    ["tenant", "pool", "resource"],
 )
 START_SECONDS: Final = Histogram(
     "vkgateway_guaranteed_start_seconds",
@@ -55,7 +51,38 @@ START_SECONDS: Final = Histogram(
 TERMS: Final = get_args(Term)
 
 _by_term: Final = {term: START_SECONDS.labels(term) for term in TERMS}
-_GAUGES: Final = (WAITING_GANGS, FREE, USED, BORROWED, FRAGMENTATION)
+_OF_POOLS: Final[tuple[tuple[str, str, Callable[[PoolState], float]], ...]] = (
+    ("allocatable_units", "Units of a resource that the usable nodes have.", lambda pool: pool.allocatable),
+    ("guaranteed_units", "Units of a resource that are guaranteed to tenants.", lambda pool: pool.guaranteed),
+    (
+        "kept_units",
+        "Units of a resource that are guaranteed, and that the nodes hold: fewer while nodes are missing.",
+        lambda pool: pool.kept,
+    ),
+    ("used_units", "Units of a resource that are used inside guarantees.", lambda pool: pool.used),
+    ("borrowed_units", "Units of a resource that are used outside guarantees.", lambda pool: pool.borrowed),
+    (
+        "lent_units",
+        "Units of a resource that are borrowed from tenants to whom they are guaranteed, and who do not use them.",
+        lambda pool: pool.lent,
+    ),
+    (
+        "others_units",
+        "Units of a resource on usable nodes that pods hold which are not tenants'.",
+        lambda pool: pool.others,
+    ),
+    ("free_units", "Units of a resource that are free on usable nodes.", lambda pool: pool.free),
+    (
+        "fragmentation_ratio",
+        "Share of the free units of a resource that lies on nodes in part use.",
+        lambda pool: pool.fragmentation,
+    ),
+)
+"""Gauges by pool and resource: the ends of their names, what they say, and where it stands."""
+_BY_RESOURCE: Final = tuple(
+    (Gauge(f"vkgateway_arbiter_{name}", says, ["pool", "resource"]), value) for name, says, value in _OF_POOLS
+)
+_GAUGES: Final = (WAITING_GANGS, TENANT_WAITING_GANGS, TENANT_WAITING_UNITS, *(gauge for gauge, _ in _BY_RESOURCE))
 
 
 def observe_cycle(seconds: float) -> None:
@@ -86,15 +113,17 @@ def count_decisions(decisions: Decisions) -> None:
 
 
 def observe_state(state: State) -> None:
-    """Set what is told of pools; those that are gone are not told of any more."""
+    """Set what is told of pools and of tenants in them; those that are gone are not told of any more."""
     for gauge in _GAUGES:
         gauge.clear()
     for pool in state.pools:
         WAITING_GANGS.labels(pool.node).set(pool.gangs_waiting)
-        FREE.labels(pool.node, pool.resource).set(pool.free)
-        USED.labels(pool.node, pool.resource).set(pool.used)
-        BORROWED.labels(pool.node, pool.resource).set(pool.borrowed)
-        FRAGMENTATION.labels(pool.node, pool.resource).set(pool.fragmentation)
+        for gauge, value in _BY_RESOURCE:
+            gauge.labels(pool.node, pool.resource).set(value(pool))
+    for part in state.tenants:
+        node = virtual_node_name(part.pool, part.compute_cluster)
+        TENANT_WAITING_GANGS.labels(part.tenant, node).set(part.gangs_waiting)
+        TENANT_WAITING_UNITS.labels(part.tenant, node, part.resource).set(part.waiting)
 
 
 def forget(tenant: str) -> None:

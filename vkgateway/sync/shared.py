@@ -18,7 +18,8 @@ class Shared:
     """One tenant's client, what it holds, where its pods may run, and what is to be done.
 
     `links` are all compute clusters that may hold something of it, by name, and `bindings` what each of its virtual
-    nodes stands for; both change with the tenant. `clock` tells seconds since the epoch.
+    nodes stands for; both change with the tenant. `clock` tells seconds since the epoch,
+    `monotonic` seconds that no setting of a clock changes.
     """
 
     client: Client
@@ -28,3 +29,4 @@ class Shared:
     events: EventRecorder
     agenda: Agenda
     clock: Callable[[], float]
+    monotonic: Callable[[], float]

@@ -14,8 +14,8 @@ from vkgateway.model.names import MIRROR_FINALIZER, TENANT_LABEL
 from vkgateway.model.objects import decode_namespace
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import namespace_owner, owned_by
-from vkgateway.sync.names import remove_names
-from vkgateway.sync.ownrange import remove_range
+from vkgateway.sync.network.names import remove_names
+from vkgateway.sync.network.ownrange import remove_range
 from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod
 
 log = structlog.get_logger(__name__)

@@ -20,8 +20,8 @@ from vkgateway.sync.engine import Engine, Item
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.holdings import Holdings
 from vkgateway.sync.mirrored_events import MirroredEvents
-from vkgateway.sync.names import NameServers
-from vkgateway.sync.network import Network
+from vkgateway.sync.network.names import NameServers
+from vkgateway.sync.network.network import Network
 from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.pods.views import TenantPodView
 from vkgateway.sync.shared import Shared
@@ -48,8 +48,10 @@ class TenantSync:
         engine: Engine,
         arbiter: ArbiterService,
         name_servers: NameServers | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        clock = clock or arbiter.clock
         self.tenant = tenant
         self.links = dict(links)
         self.bindings = dict(bindings)
@@ -70,6 +72,7 @@ class TenantSync:
             events=EventRecorder(client, clock=clock),
             agenda=self._agenda,
             clock=clock,
+            monotonic=monotonic,
         )
         self._mirrored = MirroredEvents(tenant.name, client, self.holdings.pods, clock=clock)
         self.copies = Copies(tenant, client, self.holdings.sources)

@@ -8,7 +8,7 @@ from vkgateway.sync.admission.desk import ArbiterService, Desk
 from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.copies import Copies, Reference
 from vkgateway.sync.metrics import pod_meter
-from vkgateway.sync.network import Network
+from vkgateway.sync.network.network import Network
 from vkgateway.sync.pods.downward import Downward
 from vkgateway.sync.pods.hands import Hands
 from vkgateway.sync.pods.reconciler import PodReconciler

@@ -95,6 +95,20 @@ def reachable(pod: Mapping[str, Any], nodes: Mapping[str, VirtualNode]) -> tuple
     return tuple(sorted(likings, key=lambda name: -likings[name]))
 
 
+def follows_others(pod: Mapping[str, Any]) -> bool:
+    """Whether it is a matter of other pods which virtual node the tenant's scheduler may put a pod on.
+
+    So it is with required affinity and anti-affinity among pods, and with topology spread that must be kept.
+    """
+    spec = pod.get("spec") or {}
+    affinity = spec.get("affinity") or {}
+    among_pods = (affinity.get(kind) or {} for kind in ("podAffinity", "podAntiAffinity"))
+    spread = spec.get("topologySpreadConstraints") or ()
+    return any(each.get(REQUIRED) for each in among_pods) or any(
+        each.get("whenUnsatisfiable") == "DoNotSchedule" for each in spread
+    )
+
+
 def why_nowhere(pod: Mapping[str, Any], nodes: Mapping[str, VirtualNode]) -> str:
     """Say why a pod can reach none of the tenant's virtual nodes: what keeps it off those that it selects."""
     spec = pod.get("spec") or {}

@@ -15,7 +15,7 @@ from tests.unit.cli.gateway import GPU, NOON, Cli, gang, pool
 from vkgateway.arbiter.decisions import HoldCode
 from vkgateway.arbiter.state import State
 from vkgateway.cli.explanation import HELP
-from vkgateway.kube.resources import PODS, SECRETS, TENANTS
+from vkgateway.kube.resources import PODS, SECRETS, TENANTS, Resource
 from vkgateway.model.names import tenant_secret_name
 
 ROOM = "needs 2 pods of nvidia.com/gpu 8; 0 of 2 would fit now"
@@ -174,6 +174,43 @@ async def test_a_pod_that_waits_is_explained(cli: Cli, server: FakeApiServer) ->
     assert "at least 2 start together; 2 there, 1 waiting, 1 running" in told["Gang"]
     assert told["What helps"].strip() == HELP[HoldCode.ROOM]
     assert "Pool" not in told
+
+
+JOBSETS = Resource("apis/jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet")
+
+
+def of_a_job(job: str, index: int = 0) -> dict[str, Any]:
+    """A pod that waits, of a JobSet whose Jobs start one after the other."""
+    labels = {"jobset.sigs.k8s.io/jobset-name": "set", "jobset.sigs.k8s.io/replicatedjob-name": job}
+    return pod(f"set-{job}-0-{index}", metadata={"labels": labels}, status=waits())
+
+
+async def test_the_object_beside_a_pod_says_which_gang_it_is_of_and_how_many_there_are(
+    cli: Cli, server: FakeApiServer
+) -> None:
+    jobs = [
+        {"name": name, "template": {"spec": {"parallelism": count}}} for name, count in (("driver", 1), ("worker", 2))
+    ]
+    spec = {"replicatedJobs": jobs, "startupPolicy": {"startupPolicyOrder": "InOrder"}}
+    for made in (of_a_job("driver"), of_a_job("worker"), of_a_job("worker", 1)):
+        put(server, made)
+    asked = ("explain", "set-worker-0-1", "-n", "ns", "--kubeconfig", str(cli.kubeconfig(server.url)), "-o", "json")
+
+    assert await cli(*asked) == 0, cli.err
+    gang = json.loads(cli.out)["gang"]
+    assert (gang["name"], gang["minimum"], gang["pods"]) == ("set", None, 3), "nobody knows that kind"
+
+    server.register(JOBSETS)
+    server.store.create(JOBSETS, {"metadata": {"name": "set", "namespace": "ns"}, "spec": spec})
+    assert await cli(*asked) == 0, cli.err
+    gang = json.loads(cli.out)["gang"]
+    assert (gang["name"], gang["minimum"], gang["pods"]) == ("set/worker", 2, 2)
+    assert await cli("queue", *asked[-4:]) == 0, cli.err
+    assert [(each["name"], each["pods"]) for each in json.loads(cli.out)] == [("set/driver", 1), ("set/worker", 2)]
+
+    server.fail("GET", "/jobsets", status=403, times=9)
+    assert await cli(*asked) == 0, "who may read pods alone is told what these say"
+    assert json.loads(cli.out)["gang"]["minimum"] is None
 
 
 @pytest.mark.parametrize(

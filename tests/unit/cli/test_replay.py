@@ -62,6 +62,39 @@ async def test_a_cycle_that_comes_out_otherwise_is_told(cli: Cli) -> None:
     assert "line 3 cannot be read" in cli.out
 
 
+async def test_a_cycle_without_its_facts_is_shown_and_is_no_failure(cli: Cli) -> None:
+    file = cli.folder / "decisions.jsonl"
+    count = logged(file)
+    there = Cluster([node("n0")], [quota("a", 8)], [gang("a/ns/gang/in", "a", [8])])
+    DecisionLog(file).write(None, decide(there.snapshot(), there.now), there.now)
+    assert await cli("replay") == 0, cli.err
+    assert "not replayable: its facts are not known" in cli.out.splitlines()[-1]
+    assert f"All {count} cycles came out the same. 1 more cannot be decided again" in cli.err
+    assert await cli("replay", "-o", "json") == 0
+    last = json.loads(cli.out)[-1]
+    assert (last["admits"], last["same"]) == (1, None)
+
+
+async def test_a_last_line_that_is_cut_off_is_told_and_left_out(cli: Cli) -> None:
+    file = cli.folder / "decisions.jsonl"
+    count = logged(file)
+    with file.open("ab") as more:
+        more.write(b'{"time": 2')
+    assert await cli("replay") == 0, cli.err
+    assert "is cut off, and left out" in cli.err
+    assert f"All {count} cycles came out the same" in cli.err
+
+
+async def test_what_was_written_without_its_reasons_is_decided_again(cli: Cli) -> None:
+    there = Cluster([node("n0")], [quota("a", 8)], [gang("a/in", "a", [8]), gang("a/waits", "a", [8])])
+    decisions = decide(there.snapshot(), there.now)
+    assert decisions.holds
+    log = DecisionLog(cli.folder / "decisions.jsonl", burst=1, clock=lambda: 0.0)
+    assert [log.write(there.snapshot(), decisions, there.now) for _ in range(2)] == [True, True]
+    assert await cli("replay") == 0, cli.err
+    assert "All 2 cycles came out the same" in cli.err
+
+
 async def test_no_log_is_said(cli: Cli) -> None:
     assert await cli("replay") == 5
     assert "decisions.jsonl does not exist" in cli.err

@@ -36,8 +36,12 @@ async def test_pools_and_tenants_are_shown(cli: Cli) -> None:
     shown = "a100.local 3/4 nvidia.com/gpu 24 20 8 6 3 1 9.5 8 16% 16 5+2"
     assert first == shown.split()
     rows = [line.split() for line in tenants.splitlines()]
-    assert rows[1] == ["alpha", "a100.local", "8", "-", "8", "0", "16", "2+1"]
-    assert rows[2] == ["beta", "a100.local", "8", "16.5", "8", "6", "16", "2+1"]
+    assert rows[1] == ["alpha", "a100.local", "8", "8", "-", "8", "0", "16", "2+1"]
+    assert rows[2] == ["beta", "a100.local", "8", "8", "16.5", "8", "6", "16", "2+1"]
+
+
+def test_a_guarantee_that_is_reduced_shows_how() -> None:
+    assert top.kept(tenant("alpha", guarantee=16, kept=8, reduced="2x8 -> 8")) == "8 (2x8 -> 8)"
 
 
 async def test_programs_get_all_but_the_gangs(cli: Cli) -> None:

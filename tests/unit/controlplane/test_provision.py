@@ -15,8 +15,9 @@ from tests.unit.controlplane.fakes import FakeDriver, FakeEtcd, FakeStore
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.keeping import KEPT_ANNOTATION
 from vkgateway.controlplane.pki import common_name
-from vkgateway.controlplane.provision import ControlPlane, Provisioner, Step
+from vkgateway.controlplane.provision import Provisioner, Step
 from vkgateway.controlplane.serviceranges import ServiceRanges
+from vkgateway.controlplane.serving import ControlPlane
 from vkgateway.controlplane.templates import SHIPPED, Templates
 from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.client import Client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.unit.sync import world as worlds
-from tests.unit.sync.admission.platform import gated, start, told
+from tests.unit.sync.admission.platform import cordon, gated, start, told
 from tests.unit.sync.world import World, until
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.state import GangState, State
@@ -76,7 +77,10 @@ async def test_a_reclaim_is_seen_from_all_sides(here: World, watch: ArbiterWatch
         low, high = (here.above.store.get(PODS, name, "default") for name in ("low", "high"))
         leaving = explanation.explain(low, [low, high])
         assert (leaving.state, bool(leaving.deadline)) == ("leaving", True)
-        assert explanation.explain(high, [low, high], state=state(watch), tenant="alpha").room.startswith("a100.local")
+        for_ops = explanation.explain(high, [low, high], state=state(watch), tenant="alpha")
+        assert (for_ops.room.partition(":")[0], for_ops.holds) == ("a100.local", "")
+        lent = explanation.explain(low, [low, high], state=state(watch), tenant="alpha")
+        assert lent.holds.startswith("borrowed")
 
         await until(lambda: "deletionTimestamp" in (here.compute_pod("low") or {"metadata": {}})["metadata"])
         here.end("low", code=137)
@@ -94,4 +98,47 @@ async def test_a_reclaim_is_seen_from_all_sides(here: World, watch: ArbiterWatch
     assert len(entries) >= 3
     for entry in entries:
         assert isinstance(entry, Entry)
+        assert entry.snapshot is not None
         assert decide(entry.snapshot, entry.time) == entry.decisions
+
+
+async def test_no_decision_waits_for_the_log(
+    here: World, watch: ArbiterWatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, write = threading.Event(), watch.log
+
+    def slowly(*cycle: Any) -> None:
+        assert free.wait(30)
+        write(*cycle)
+
+    monkeypatch.setattr(watch, "log", slowly)
+    async with here.gateway():
+        gated(here, "high", gpus=8)
+        await start(here, "high")
+        assert not (tmp_path / "decisions.jsonl").exists()
+        free.set()
+    entries = [entry for entry in read_decisions(tmp_path / "decisions.jsonl") if isinstance(entry, Entry)]
+    assert sum(len(entry.decisions.admits) for entry in entries) == 1
+
+
+async def test_a_node_that_is_cordoned_cuts_the_guarantee_until_it_is_open_again(
+    here: World, watch: ArbiterWatch
+) -> None:
+    def status() -> str:
+        verdict = watch.guarantees.verdict("alpha")
+        return verdict.status if verdict is not None else ""
+
+    heard: list[str] = []
+    watch.guarantees.on_change = heard.append
+    async with here.gateway():
+        await until(lambda: status() == "True")
+        cordon(here)
+        await until(lambda: status() == "False")
+        gated(here, "high", gpus=8)
+        message = await told(here, "WaitingForRoom", "high")
+        assert "missing nodes cut its guarantee in local/a100: 8 -> none" in message
+        assert [(part.guarantee, part.kept) for part in state(watch).tenants] == [(8, 0)]
+        cordon(here, closed=False)
+        await start(here, "high")
+        await until(lambda: status() == "True")
+    assert heard == ["alpha"] * 3

@@ -73,6 +73,22 @@ def test_what_running_pods_have_used_so_far_is_written_down(tmp_path: Path) -> N
     assert made.record_running(there.now + 60) == 0
 
 
+def test_what_was_borrowed_until_a_promotion_counts_as_borrowed_and_what_comes_after_does_not(tmp_path: Path) -> None:
+    made = watch(tmp_path)
+    there = Cluster([node("n0"), node("n1")], [quota("a", 8)])
+    there.add(gang("a/ns/gang/x", "a", [8]))
+    there.settle(1)
+    there.add(gang("a/ns/gang/y", "a", [8]))
+    there.settle(1)
+    del there.gangs["a/ns/gang/x"]
+    made.names = lambda: {"a/ns/gang/y-0": ("ns", "y-0")}
+    seen(made, there)
+    assert made.record_running(there.now + 60) == 1
+    first, second = read(tmp_path / "usage.jsonl")
+    assert (first.pod, first.borrowed, first.end) == ("y-0", True, there.now)
+    assert (second.pod, second.borrowed, second.end) == ("y-0", False, there.now + 60)
+
+
 async def test_it_is_written_at_once_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, there = watch(tmp_path), cluster()
     seen(made, there)

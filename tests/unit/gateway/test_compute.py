@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.gateway.conftest import add_compute_cluster, condition, gpu_node, until
-from vkgateway.gateway import compute
+from vkgateway.gateway import attached
 from vkgateway.gateway.compute import FINALIZER, ComputeController
 from vkgateway.gateway.compute_connection import connection_from
 from vkgateway.gateway.events import Recorder
@@ -68,7 +68,7 @@ async def test_what_pods_need_there_is_made_again(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_compute_cluster(server)
-    monkeypatch.setattr(compute, "PREPARE_SECONDS", 0.0)
+    monkeypatch.setattr(attached, "PREPARE_SECONDS", 0.0)
     async with controller(server, client) as computes:
         await until(lambda: is_ready(server))
         server.store.delete(PRIORITY_CLASSES, "vkgateway-low")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,6 +74,7 @@ gangs = st.builds(
     role_minimum=st.dictionaries(names, st.integers(), max_size=2),
     run_limit=st.none() | seconds,
     created=seconds,
+    maximum=st.none() | st.integers(),
     plan=st.none()
     | st.builds(Plan, pool=keys, nodes=st.dictionaries(names, names, max_size=2), borrowed=st.booleans()),
 )
@@ -122,6 +124,7 @@ def test_every_cycle_of_a_story_is_decided_the_same_again(tmp_path: Path) -> Non
     assert any(admit.gang == "a/ns/gang/in" for found in written for admit in found.decisions.admits)
     for entry in entries:
         assert isinstance(entry, Entry)
+        assert entry.snapshot is not None
         assert decide(entry.snapshot, entry.time) == entry.decisions
 
 
@@ -144,6 +147,7 @@ def test_mappings_keep_their_order(tmp_path: Path) -> None:
     DecisionLog(file).write(replace(first, pools=(pool,)), Decisions(plans=plans), 1.0)
     (entry,) = read(file)
     assert isinstance(entry, Entry)
+    assert entry.snapshot is not None
     assert list(entry.snapshot.pools[0].nodes[0].allocatable) == list(allocatable)
 
 
@@ -161,19 +165,126 @@ def test_cycles_in_which_nothing_is_new_are_left_out(tmp_path: Path) -> None:
     assert [cycle(), cycle()] == [True, False]
 
 
-def test_what_comes_too_quickly_is_left_out_and_counted(tmp_path: Path) -> None:
+def test_what_comes_too_quickly_is_written_without_reasons(tmp_path: Path) -> None:
     seconds = [0.0]
     log = DecisionLog(tmp_path / "decisions.jsonl", burst=1500, clock=lambda: seconds[0])
-    snapshot = story().snapshot()
+    there = story()
+    there.add(gang("b/ns/gang/never", "b", [9]))
+    snapshot = there.snapshot()
     decisions = decide(snapshot, 1.0)
-    written = [log.write(snapshot, decisions, 1.0) for _ in range(6)]
+    reasons = Decisions(holds=decisions.holds)
+    assert decisions.admits
+    written = [log.write(snapshot, each, 1.0) for each in (decisions, decisions, reasons, Decisions(), decisions)]
     seconds[0] = 60.0
     written.append(log.write(snapshot, decisions, 2.0))
-    assert written[0]
-    assert written[-2:] == [False, True]
-    entries = list(read(tmp_path / "decisions.jsonl"))
-    assert [entry.left_out for entry in entries if isinstance(entry, Entry)][-1] == written.count(False)
-    assert len(entries) == written.count(True)
+    assert written == [True, True, False, False, True, True]
+    bare = Entry(time=1.0, snapshot=snapshot, decisions=replace(decisions, holds=()), holds_left_out=True)
+    assert list(read(tmp_path / "decisions.jsonl")) == [
+        Entry(time=1.0, snapshot=snapshot, decisions=decisions),
+        bare,
+        msgspec.structs.replace(bare, left_out=1),
+        Entry(time=2.0, snapshot=snapshot, decisions=decisions),
+    ]
+
+
+def test_what_is_told_without_its_facts_is_written_like_that(tmp_path: Path) -> None:
+    log, there = DecisionLog(tmp_path / "decisions.jsonl"), story()
+    decisions = decide(there.snapshot(), 1.0)
+    plans = Decisions(plans={"x": Plan(pool=KEY, nodes={}, borrowed=False)}, holds=decisions.holds)
+    written = [log.write(None, each, 1.0) for each in (decisions, plans, plans, Decisions(), Decisions())]
+    assert written == [True, True, False, True, False]
+    assert {entry.snapshot for entry in read(tmp_path / "decisions.jsonl") if isinstance(entry, Entry)} == {None}
+
+
+def told(file: Path) -> list[tuple[bool, bool]]:
+    """Of each line whether it tells all, and whether it tells differences."""
+    lines = [msgspec.json.decode(line) for line in file.read_bytes().splitlines()]
+    return [("snapshot" in line, "changes" in line) for line in lines]
+
+
+def cycles(log: DecisionLog, count: int, *, there: Cluster | None = None) -> list[Entry]:
+    """So many cycles with something new in each, as they are to be read."""
+    there = there or story()
+    found = []
+    for number in range(count):
+        there.add(gang(f"b/ns/gang/{there.now}", "b", [9 + number % 3]))
+        snapshot = there.snapshot()
+        decisions = decide(snapshot, there.now)
+        assert log.write(snapshot, decisions, there.now)
+        found.append(Entry(time=there.now, snapshot=snapshot, decisions=decisions))
+        there.cycle()
+        if number % 5 == 3:
+            del there.gangs[sorted(there.gangs)[-1]]
+        if number % 7 == 2:
+            there.pool = replace(there.pool, nodes=(*there.pool.nodes[:-1], node("n2", usable=number % 2 == 0)))
+        if number % 11 == 6:
+            there.pool = replace(there.pool, nodes=(*there.pool.nodes, node(f"more{number}")))
+            there.quotas = (*there.quotas, quota(f"t{number}"))
+        there.advance(1)
+    return found
+
+
+def test_all_is_told_first_and_then_what_has_changed(tmp_path: Path) -> None:
+    file = tmp_path / "decisions.jsonl"
+    written = cycles(DecisionLog(file), 6)
+    assert told(file) == [(True, False)] + [(False, True)] * 5
+    assert list(read(file)) == written
+
+
+def test_all_is_told_anew_where_the_differences_are_larger_by_far(tmp_path: Path) -> None:
+    file = tmp_path / "decisions.jsonl"
+    written = cycles(DecisionLog(file), 60)
+    assert 2 <= sum(whole for whole, _ in told(file)) < 20
+    assert list(read(file)) == written
+
+
+def test_each_file_can_be_read_by_itself(tmp_path: Path) -> None:
+    file = tmp_path / "decisions.jsonl"
+    written = cycles(DecisionLog(file, most=40_000), 30)
+    files = sorted(tmp_path.glob("decisions.jsonl.*"), reverse=True)
+    assert len(files) > 1
+    assert [entry for each in [*files, file] if each.exists() for entry in read(each)] == written
+
+
+def test_after_a_start_and_after_a_failure_all_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "folder" / "decisions.jsonl"
+    there, log = story(), DecisionLog(file)
+    first = cycles(log, 2, there=there)
+    file.rename(tmp_path / "aside")
+    file.parent.rmdir()
+    file.parent.write_text("in the way")
+    cycles(log, 1, there=there)
+    file.parent.unlink()
+    file.parent.mkdir()
+    (tmp_path / "aside").rename(file)
+    again = cycles(log, 2, there=there)
+    restarted = cycles(DecisionLog(file), 2, there=there)
+    assert told(file) == [(True, False), (False, True)] * 3
+    assert list(read(file)) == first + again + restarted
+
+
+def test_after_a_line_that_cannot_be_read_differences_are_without_their_facts(tmp_path: Path) -> None:
+    file = tmp_path / "decisions.jsonl"
+    there = story()
+    first = cycles(DecisionLog(file), 3, there=there)
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(lines[0] + lines[1][:40] + b"\n" + lines[2])
+    restarted = cycles(DecisionLog(file), 2, there=there)
+    whole, torn, bare, *rest = read(file)
+    assert [whole, *rest] == [first[0], *restarted]
+    assert isinstance(torn, Unreadable)
+    assert bare == msgspec.structs.replace(first[2], snapshot=None)
+
+
+def test_a_guarantee_that_is_reduced_is_news(tmp_path: Path) -> None:
+    log, there = DecisionLog(tmp_path / "decisions.jsonl"), Cluster([node("n0"), node("n1", usable=False)], [])
+    there.quotas = (quota("a", 16),)
+    snapshot = there.snapshot()
+    decisions = decide(snapshot, 1.0)
+    assert decisions.losses
+    assert [log.write(snapshot, decisions, 1.0) for _ in range(2)] == [True, False]
+    (entry,) = read(tmp_path / "decisions.jsonl")
+    assert entry == Entry(time=1.0, snapshot=snapshot, decisions=decisions)
 
 
 def test_lines_that_cannot_be_read_are_named(tmp_path: Path) -> None:
@@ -186,4 +297,4 @@ def test_lines_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     assert isinstance(first, Entry)
     assert isinstance(second, Unreadable)
     assert second.line == 2
-    assert "snapshot" in second.why
+    assert "decisions" in second.why

@@ -1,5 +1,6 @@
 """Tests of statuses: what is told of facts, and when anything is told at all."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from vkgateway.gateway.status import (
@@ -12,6 +13,7 @@ from vkgateway.gateway.status import (
     failing,
     passed,
     tenant_status,
+    told_before,
     waiting,
 )
 from vkgateway.model.api import ComputeClusterStatus, TenantStatus
@@ -58,6 +60,20 @@ def test_only_what_differs_is_written() -> None:
         "ControlPlaneReady",
         "VirtualNodesReady",
     ]
+
+
+def test_a_guarantee_is_no_part_of_ready_and_an_event_only_where_it_changes() -> None:
+    kept, short = replace(READY, guarantee=passed("Kept")), replace(READY, guarantee=failing("NodesMissing", "16 -> 8"))
+    less = replace(READY, guarantee=failing("NodesMissing", "16 -> 0"))
+    statuses = [told(READY)]
+    events = []
+    for facts in (kept, short, short, less, kept):
+        statuses.append(told(facts, statuses[-1], now=LATER))
+        events.append([one.message for one in changed(statuses[-2].conditions, statuses[-1].conditions)])
+    assert events == [[], ["16 -> 8"], [], ["16 -> 0"], [""]]
+    assert {status.phase for status in statuses} == {"Ready"}
+    assert told_before(statuses[3].conditions, "GuaranteeKept") == short.guarantee
+    assert told_before(statuses[0].conditions, "GuaranteeKept") is None
 
 
 def test_transition_times_move_with_the_status_alone() -> None:

@@ -18,7 +18,7 @@ from vkgateway.gateway.compute import ComputeController
 from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.ledger import ACCEPTED_SPEC
 from vkgateway.gateway.planes import Access, NodesSeen, OnStep
-from vkgateway.gateway.status import passed
+from vkgateway.gateway.status import Verdict, failing, passed
 from vkgateway.gateway.tenants import TenantController
 from vkgateway.gateway.upkeep import (
     KEEP_SECONDS,
@@ -111,6 +111,7 @@ class World:
         self.client = client
         self.planes = Planes(server)
         self.runtimes = Runtimes()
+        self.guarantees: dict[str, Verdict] = {}
 
     @asynccontextmanager
     async def gateway(self, *, monotonic: Callable[[], float] = time.monotonic) -> AsyncIterator[TenantController]:
@@ -127,6 +128,7 @@ class World:
             computes=computes,
             planes=self.planes,
             runtimes=self.runtimes,
+            guarantee=self.guarantees.get,
             monotonic=monotonic,
         )
         computes.guaranteed, computes.users = tenants.ledger.guaranteed, tenants.ledger.users
@@ -194,6 +196,31 @@ async def test_an_object_becomes_a_tenant_step_by_step(world: World) -> None:
 def reasons(world: World) -> set[str]:
     events = world.server.store.all(EVENTS)
     return {event["reason"] for event in events if event["involvedObject"]["kind"] == "Tenant"}
+
+
+async def test_a_guarantee_that_nodes_do_not_hold_is_told_and_so_is_its_return(world: World) -> None:
+    def told() -> tuple[str, str, int]:
+        found = condition(world.server, "GuaranteeKept", "alpha")
+        return found.get("status", ""), found.get("reason", ""), found.get("observedGeneration", 0)
+
+    world.create("alpha", pools=[pool(16)])
+    world.guarantees["alpha"] = passed("Kept")
+    async with world.gateway() as tenants:
+        await until(lambda: told() == ("True", "Kept", 1))
+        world.guarantees["alpha"] = failing("NodesMissing", "a100.local: nvidia.com/gpu 16 -> 8, cells 2x8 -> 8")
+        tenants.wake("alpha")
+        await until(lambda: told() == ("False", "NodesMissing", 1))
+        await until(lambda: "NodesMissing" in reasons(world))
+        assert world.phase("alpha") == "Ready"
+    del world.guarantees["alpha"]
+    async with world.gateway() as tenants:
+        await until(lambda: world.runtimes.served["alpha"] > 2)
+        await looked_at(world, tenants)
+        assert told() == ("False", "NodesMissing", 1)  # of which nothing is known yet stands as it stood
+        world.guarantees["alpha"] = passed("Kept")
+        tenants.wake("alpha")
+        await until(lambda: told() == ("True", "Kept", 1))
+        await until(lambda: "Kept" in reasons(world))
 
 
 async def test_what_cannot_be_had_is_refused_and_nothing_is_made(world: World) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from prometheus_client import REGISTRY
 
 from tests.unit.arbiter.sim import GPU, LOW, Cluster, gang, node, quota
@@ -27,9 +29,27 @@ def test_pools_are_told_and_forgotten() -> None:
     assert (value("arbiter_used_units", **at), value("arbiter_borrowed_units", **at)) == (4, 2)
     assert value("arbiter_free_units", **at) == 10
     assert value("arbiter_fragmentation_ratio", **at) == 0.2
+    names = ("allocatable", "guaranteed", "kept", "lent", "others")
+    assert [value(f"arbiter_{name}_units", **at) for name in names] == [16, 4, 4, 0, 0]
+    for tenant, gangs, units in (("a", 0, 0), ("b", 1, 16)):
+        assert value("arbiter_tenant_waiting_gangs", tenant=tenant, pool="pool.compute") == gangs
+        assert value("arbiter_tenant_waiting_units", tenant=tenant, **at) == units
     metrics.observe_state(State())
     assert value("arbiter_free_units", **at) is None
     assert value("arbiter_waiting_gangs", pool="pool.compute") is None
+    assert value("arbiter_tenant_waiting_gangs", tenant="b", pool="pool.compute") is None
+
+
+def test_what_is_lent_lost_and_held_by_others_has_its_own_figure() -> None:
+    used = replace(node("n2"), used={GPU: 3000})
+    there = Cluster([node("n0"), node("n1", usable=False), used], [quota("a", 16), quota("b")])
+    there.add(gang("b/ns/gang/low", "b", [8, 2], band=LOW))
+    there.settle(2)
+    metrics.observe_state(summary(there.snapshot(), decide(there.snapshot(), there.now), there.now))
+    at = {"pool": "pool.compute", "resource": GPU}
+    names = ("allocatable", "guaranteed", "kept", "lent", "others", "borrowed")
+    # 13 are left to hand out, all of them in cells of 8, 4 and 1: whatever is borrowed is lent.
+    assert [value(f"arbiter_{name}_units", **at) for name in names] == [16, 16, 13, 10, 3, 10]
 
 
 def test_decisions_are_counted_by_kind_and_evictions_by_tenant() -> None:

@@ -20,7 +20,7 @@ from vkgateway.model.names import compute_namespace
 from vkgateway.sync.admission.arbiter import Arbitration, Settings
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.engine import Engine
-from vkgateway.sync.names import NameServers
+from vkgateway.sync.network.names import NameServers
 from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.tenant import TenantSync
 from vkgateway.translate.context import PoolContext, TenantContext
@@ -154,7 +154,7 @@ class World:
         link = ComputeLink("local", compute_client)
         engine = Engine(workers=8)
         arbiter = Arbitration(
-            Settings(gather=0.001, notice=self.notice, bind=self.bind),
+            Settings(gather=0.001, later=0.02, notice=self.notice, bind=self.bind),
             links=lambda: {"local": link},
             specs=lambda: {"local": (Pool(name="a100", node_selector={"gpu": "a100"}),)},
             expected=lambda: [TENANT],
@@ -175,6 +175,7 @@ class World:
             arbiter=arbiter,
             name_servers=self.name_servers,
             clock=self.clock,
+            monotonic=self.clock,
         )
         sync.set_limit(NODE, self.limit)
         sync.set_quotas([Quota(tenant=TENANT, pool=("local", "a100"), limit=self.limit, guarantee=self.guarantee)])

@@ -11,6 +11,7 @@ from vkgateway.translate.governed import (
     CORDONED,
     VirtualNode,
     band_of,
+    follows_others,
     governed_amounts,
     has_gate,
     is_extended,
@@ -218,3 +219,20 @@ def test_the_labels_that_the_gateway_gives_its_nodes_are_enough() -> None:
     nodes: dict[str, VirtualNode] = {POOL.node_name: (POOL.virtual_labels(), ())}
     let_go = ungate_patch("u", POOL.node_name)["spec"]["nodeSelector"]
     assert reachable(free(nodeSelector={**let_go, "type": "virtual-kubelet"}), nodes) == (POOL.node_name,)
+
+
+@pytest.mark.parametrize(
+    ("spec", "follows"),
+    [
+        ({}, False),
+        ({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}}, False),
+        ({"affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{}]}}}, False),
+        ({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}}}, True),
+        ({"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}}}, True),
+        ({"affinity": {"podAffinity": None}}, False),
+        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}, False),
+        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, True),
+    ],
+)
+def test_whether_other_pods_have_a_say_in_where_a_pod_goes(spec: dict[str, Any], follows: bool) -> None:
+    assert follows_others({"spec": spec}) is follows

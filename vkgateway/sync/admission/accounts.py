@@ -41,7 +41,7 @@ class Accounts:
 
     def arrived(self, member: Member) -> None:
         """A pod that is to be placed was read for the first time."""
-        self._audience.meter.arrived(self._gang(member), created=member.created, now=self._clock())
+        self._audience.meter.arrived(self._gang(member), member.uid, created=member.created, now=self._clock())
 
     def note(self, member: Member, seen: Seen, *, below: ComputePodView | None, verdict: Verdict | None) -> None:
         """A pod stands like this now."""
@@ -58,9 +58,10 @@ class Accounts:
             if below.spec.node_name:
                 self._audience.meter.bound(uid, now=self._clock())
 
-    def forget(self, uid: str) -> None:
-        """A pod is gone."""
-        self._since.pop(uid, None)
+    def forget(self, member: Member) -> None:
+        """A pod is gone, or of no gang any more."""
+        self._audience.meter.gone(self._gang(member), member.uid)
+        self._since.pop(member.uid, None)
 
     def _ran(self, member: Member, verdict: Verdict, *, start: float, done: bool) -> Ran:
         return Ran(

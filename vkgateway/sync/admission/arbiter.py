@@ -17,6 +17,7 @@ from vkgateway.sync.admission.answers import carry_out
 from vkgateway.sync.admission.cluster import ClusterFacts
 from vkgateway.sync.admission.deciding import Decide, incremental
 from vkgateway.sync.admission.gangs import Bounds
+from vkgateway.sync.admission.journal import Journal
 from vkgateway.sync.admission.snapshots import snapshot_of
 from vkgateway.sync.admission.startmeter import StartMeter
 from vkgateway.sync.admission.tenant import TenantAdmission
@@ -33,8 +34,6 @@ _PATIENCE: Final = 20.0
 """Seconds after a start for which it is waited until every tenant's pods are known."""
 _REFRESH: Final = 30.0
 """Seconds between two looks where nothing happens but time, as long as something waits."""
-_LATER: Final = 1.0
-"""Seconds after which it is looked at what pods that the arbiter does not place hold on nodes."""
 _AFTER_DEFECT: Final = 5.0
 """Seconds after which it is tried again where a cycle failed."""
 _REST: Final = 0.5
@@ -52,13 +51,15 @@ class Settings:
     minimum_run: float = 0.0
     bind: float = 60.0
     """A compute pod that its node has not taken for so long is taken back, and planned again."""
+    later: float = 1.0
+    """After so long it is looked at what pods that the arbiter does not place hold on nodes."""
 
 
 class Observer(Protocol):
     """Hears of each cycle, and of pods that have ended."""
 
-    def log(self, snapshot: Snapshot, decisions: Decisions, now: float) -> None:
-        """Write a cycle down; called in a thread of its own, before it is carried out."""
+    def log(self, snapshot: Snapshot | None, decisions: Decisions, now: float) -> None:
+        """Write a cycle down; called in a thread of its own, after it was carried out. None: without its facts."""
 
     def decided(self, snapshot: Snapshot, decisions: Decisions, *, now: float, seconds: float) -> None:
         """A cycle is done; `seconds` is what deciding took."""
@@ -72,7 +73,7 @@ class Arbitration:
 
     `links` and `specs` tell the compute clusters and their pools as they are now, by name. `expected` names the
     tenants that will come, or none at all while that is not known: until they are known, or some seconds have passed,
-    nothing is decided.
+    nothing is decided. `calm` is called after each cycle while nobody is under notice: then the clock may be set.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Arbitration:
         expected: Callable[[], Iterable[str] | None] = tuple,
         observer: Observer | None = None,
         clock: Callable[[], float] = time.time,
+        calm: Callable[[], None] | None = None,
         decide: Decide | None = None,
     ) -> None:
         self.settings = settings
@@ -91,7 +93,10 @@ class Arbitration:
         self._specs = specs
         self._expected = expected
         self._observer = observer
-        self._clock = clock
+        self._journal = Journal(observer.log) if observer is not None else None
+        self.clock = clock
+        """The time by which notices run."""
+        self._calm = calm
         self._decide = decide or incremental()
         self.meter = StartMeter()
         self._tenants: dict[str, TenantAdmission] = {}
@@ -157,7 +162,7 @@ class Arbitration:
         False: so many do not that it is no fault of the nodes: what binds pods there is away.
         """
         facts = self._clusters.get(cluster)
-        return facts is not None and facts.avoid(node, until=self._clock() + 5 * self.settings.bind)
+        return facts is not None and facts.avoid(node, until=self.clock() + 5 * self.settings.bind)
 
     async def run(self) -> None:
         """Decide until cancelled."""
@@ -173,6 +178,8 @@ class Arbitration:
                 self._timer.cancel()
             for cluster in self._clusters.values():
                 cluster.close()
+            if self._journal is not None:
+                await self._journal.close()
 
     async def _try(self) -> None:
         """One cycle; a defect in it must not take the rest of the gateway along, and perhaps passes with its cause."""
@@ -188,7 +195,7 @@ class Arbitration:
         self._follow_links()
         if self._started:
             return True
-        now = self._clock()
+        now = self.clock()
         self._begun = now if self._begun is None else self._begun
         waited = now - self._begun >= _PATIENCE
         expected = self._expected()
@@ -211,36 +218,43 @@ class Arbitration:
         for name, link in links.items():
             if name not in self._clusters:
                 self._clusters[name] = ClusterFacts(
-                    link, is_member=self._is_member, poke=self.poke, poke_later=self._poke_later
+                    link,
+                    is_member=self._is_member,
+                    poke=self.poke,
+                    poke_later=self._poke_later,
+                    is_back=self._is_back,
                 )
+
+    def _is_back(self, cluster: str) -> None:
+        """A cluster answers again: who was to leave it meanwhile is judged once more before it has to."""
+        for tenant in self._tenants.values():
+            tenant.put_off(cluster)
 
     def _is_member(self, tenant: str, uid: str) -> bool:
         known = self._tenants.get(tenant)
         return known is not None and known.places(uid)
 
     async def _cycle(self) -> None:
-        now = self._clock()
+        now = self.clock()
         snapshot, unjudged = snapshot_of(
             self._tenants, self._clusters, self._specs(), plans=self._plans, policy=self.settings.policy, now=now
         )
         begun = time.perf_counter()
-        decisions = await asyncio.to_thread(self._judge, snapshot, now)
+        decisions = await asyncio.to_thread(self._decide, snapshot, now)
         seconds = time.perf_counter() - begun
         told = replace(decisions, holds=(*decisions.holds, *unjudged))
         self._plans = told.plans
         carry_out(told, snapshot, self._tenants, now=now)
-        self.meter.decided({gang.id: gang for gang in snapshot.gangs}, decisions, now=self._clock())
+        self.meter.decided({gang.id: gang for gang in snapshot.gangs}, told, at=now, now=self.clock())
         if self._observer is not None:
             self._observer.decided(snapshot, told, now=now, seconds=seconds)
+        if self._journal is not None:
+            self._journal.add(snapshot, decisions, now)
         self._waiting = bool(told.holds or told.plans)
-        self._set_timer(told, self._clock())
+        if self._calm is not None and not told.evicts and not any(one.under_notice for one in self._tenants.values()):
+            self._calm()
+        self._set_timer(told, self.clock())
         await asyncio.sleep(seconds * _REST)
-
-    def _judge(self, snapshot: Snapshot, now: float) -> Decisions:
-        decisions = self._decide(snapshot, now)
-        if self._observer is not None:
-            self._observer.log(snapshot, decisions, now)
-        return decisions
 
     def _set_timer(self, decisions: Decisions, now: float) -> None:
         times = [tenant.next_deadline() for tenant in self._tenants.values()]
@@ -253,7 +267,7 @@ class Arbitration:
 
     def _poke_later(self) -> None:
         """Something changed that need not be looked at at once, and where nothing waits not soon."""
-        self._look_again(_LATER if self._waiting else _REFRESH)
+        self._look_again(self.settings.later if self._waiting else _REFRESH)
 
     def _look_again(self, seconds: float) -> None:
         """Decide again in so many seconds at the latest."""

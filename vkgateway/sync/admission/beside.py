@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import Resource
 from vkgateway.model.objects import Meta, Object
+from vkgateway.sync.admission.kinds import kind_of
 from vkgateway.translate.gangs import Reference
 
 log = structlog.get_logger(__name__)
@@ -25,21 +25,6 @@ _RETRY: Final = 15.0
 
 _Kind = tuple[str, str]
 """API group and plural."""
-
-
-class _Version(msgspec.Struct, rename="camel"):
-    group_version: str = ""
-
-
-class _Group(msgspec.Struct, rename="camel"):
-    preferred_version: _Version = msgspec.field(default_factory=_Version)
-    versions: list[_Version] = []
-
-    def liked(self) -> list[str]:
-        """Its versions, the preferred one first."""
-        return list(
-            filter(None, dict.fromkeys(each.group_version for each in (self.preferred_version, *self.versions)))
-        )
 
 
 class WholeView(msgspec.Struct):
@@ -65,7 +50,16 @@ class Beside:
         self._changed = changed
         self._watches: dict[_Kind, Reflector[WholeView]] = {}
         self._wanted: dict[_Kind, Reference] = {}
+        self._absent: set[_Kind] = set()
+        """Kinds that were asked for, and that the server did not tell of."""
         self._news = asyncio.Event()
+
+    @property
+    def complete(self) -> bool:
+        """Whether each wanted kind was listed or is not to be had: absence is a fact, as far as it can be."""
+        return all(
+            kind in self._absent or (kind in self._watches and self._watches[kind].complete) for kind in self._wanted
+        )
 
     def want(self, reference: Reference) -> None:
         """Have objects of this kind watched from now on."""
@@ -86,9 +80,15 @@ class Beside:
             while True:
                 self._news.clear()
                 for kind, reference in list(self._wanted.items()):
-                    if kind not in self._watches and (resource := await self._resource(reference)) is not None:
-                        watch = self._watches[kind] = self._watch(reference, resource)
-                        group.create_task(watch.run(), name=f"tenant/{self._tenant}/watch-{reference.plural}")
+                    if kind in self._watches:
+                        continue
+                    resource = await self._resource(reference)
+                    if resource is None:
+                        self._absent.add(kind)
+                        continue
+                    self._absent.discard(kind)
+                    watch = self._watches[kind] = self._watch(reference, resource)
+                    group.create_task(watch.run(), name=f"tenant/{self._tenant}/watch-{reference.plural}")
                 missing = len(self._watches) < len(self._wanted)
                 try:
                     async with asyncio.timeout(_RETRY if missing else None):
@@ -106,17 +106,11 @@ class Beside:
         return Reflector(self._client, resource, decode=decode_whole, on_change=on_change)
 
     async def _resource(self, reference: Reference) -> Resource | None:
-        """The kind in the version that the server likes best of those that have it; None where it does not know it now.
-
-        Not all versions of a group have all of its kinds: `scheduling.k8s.io` prefers v1, and has PodGroups in
-        v1alpha2.
-        """
+        """None where the server does not know the kind now."""
+        why = f"no version of {reference.group} has it"
         try:
-            group = msgspec.json.decode(await self._client.request("GET", f"/apis/{reference.group}"), type=_Group)
-            for version in group.liked():
-                with contextlib.suppress(errors.NotFound):
-                    return await self._discovery.resource(version, reference.kind)
-            why = f"no version of {reference.group} has it"
+            if (found := await kind_of(reference, self._client, self._discovery)) is not None:
+                return found
         except (errors.ApiError, msgspec.DecodeError) as error:
             why = str(error)
         log.info("kind not known", tenant=self._tenant, kind=reference.kind, error=why)

@@ -10,11 +10,13 @@ from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.names import POOL_LABEL
 from vkgateway.model.requests import Milli
 from vkgateway.sync.admission.images import NodeImages
+from vkgateway.sync.admission.numa import NodeZones
 from vkgateway.sync.admission.occupancy import Occupancy
 from vkgateway.sync.admission.pools import PoolFacts
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import owned_by
 from vkgateway.sync.compute.strangers import StrangerView
+from vkgateway.sync.compute.topologies import TopologyView
 from vkgateway.sync.pods.views import ComputePodView
 
 _AVOIDED_LEAST: Final = 2
@@ -35,20 +37,28 @@ class ClusterFacts:
         is_member: IsMember,
         poke: Callable[[], None],
         poke_later: Callable[[], None],
+        is_back: Callable[[str], None] = lambda _name: None,
     ) -> None:
         self.link = link
         self._is_member = is_member
         self._poke = poke
         self._poke_later = poke_later
+        self._is_back = is_back
+        self._away = not link.trusted
         self._occupancy = Occupancy()
         self._images = NodeImages()
+        self._zones = NodeZones()
+        self._unjudged: dict[str, TopologyView | None] = {}
+        """What nodes published before it was known which pods are there."""
         self._pools: dict[str, PoolFacts] = {}
         self.avoided: dict[str, float] = {}
         """Nodes that did not take a pod that was placed on them, and until when they are left alone."""
         link.on_pod_changed.append(self._pod_changed)
         link.on_stranger_changed.append(self._stranger_changed)
         link.on_nodes_changed.append(poke)
-        link.on_reachable_changed.append(poke)
+        link.on_reachable_changed.append(self._reachable_changed)
+        link.on_topology_changed.append(self._topology_changed)
+        self._unjudged.update(link.topologies.items())
         for pod in link.pods.items.values():
             self._count(pod)
         for stranger in link.strangers.items.values():
@@ -59,25 +69,30 @@ class ClusterFacts:
         self.link.on_pod_changed.remove(self._pod_changed)
         self.link.on_stranger_changed.remove(self._stranger_changed)
         self.link.on_nodes_changed.remove(self._poke)
-        self.link.on_reachable_changed.remove(self._poke)
+        self.link.on_reachable_changed.remove(self._reachable_changed)
+        self.link.on_topology_changed.remove(self._topology_changed)
 
     @property
     def known(self) -> bool:
         """Whether all that is there is known, and the cluster answers."""
-        return self.link.trusted and self.link.nodes.complete and self.link.strangers.complete
+        link = self.link
+        return link.trusted and link.nodes.complete and link.strangers.complete and link.topologies.known
 
     def pools(self, specs: Iterable[PoolSpec], *, images: frozenset[str], now: float) -> list[Pool]:
         """The pools that hold something the arbiter hands out; a node that two would have is the first one's.
 
         `images` are those that any pod asks for.
         """
+        self._judge_zones()
         changed, self._occupancy.changed = self._occupancy.changed, set()
+        changed |= self._zones.changed
+        self._zones.changed = set()
         changed |= self._images.look(self.link.nodes.items.values(), images, now=now)
         self.avoided = {node: until for node, until in self.avoided.items() if until > now}
         avoided = frozenset(self.avoided)
         found = []
         for spec in specs:
-            facts = self._pools.setdefault(spec.name, PoolFacts((self.link.name, spec.name), self._images))
+            facts = self._pools.setdefault(spec.name, PoolFacts((self.link.name, spec.name), self._images, self._zones))
             members = self.link.nodes.pool(spec.node_selector)
             found.append(facts.facts(spec, members, self._occupancy, changed=changed, avoided=avoided))
         return [pool for pool in found if pool.governed]
@@ -93,11 +108,32 @@ class ClusterFacts:
         """What a tenant's pods hold in a pool that the arbiter does not place."""
         return self._occupancy.of_owner((tenant, pool))
 
+    def _reachable_changed(self) -> None:
+        was_away, self._away = self._away, not self.link.trusted
+        if was_away and not self._away:
+            self._is_back(self.link.name)
+        self._poke()
+
     def recount(self, pod: ComputePodView) -> None:
         """Look again at whose burden a pod is: it was read, or forgotten."""
         self._count(pod)
 
+    def _topology_changed(self, node: str, view: TopologyView | None) -> None:
+        self._unjudged[node] = view
+        if self._zones.watches:
+            self._judge_zones()
+        self._poke_later()
+
+    def _judge_zones(self) -> None:
+        """Note which pods are in what nodes have published: at once, but not before all pods are known."""
+        unjudged, self._unjudged = self._unjudged, {}
+        if unjudged and not self._zones.watches:
+            self._zones.follow(self.link.pods.items.values())
+        for node, view in unjudged.items():
+            self._zones.published(node, view, used=self._occupancy.on_node(node))
+
     def _pod_changed(self, old: ComputePodView | None, new: ComputePodView | None) -> None:
+        self._zones.pod_changed(old, new)
         if new is not None:
             self._count(new)
         elif old is not None:

@@ -29,6 +29,10 @@ class ArbiterService(Service, Protocol):
     """The arbitration, as one tenant's part sees it."""
 
     @property
+    def clock(self) -> Callable[[], float]:
+        """The time by which notices run, in seconds since the epoch."""
+
+    @property
     def bind_seconds(self) -> float:
         """Seconds after which a compute pod that its node has not taken is taken back."""
 
@@ -79,6 +83,7 @@ class Desk:
             look=self._look,
             clock=clock,
             memory=self.done,
+            settled=lambda: self.gates.settled,
         )
         self.gates = Gates(
             self.admission,
@@ -93,6 +98,7 @@ class Desk:
             refuse=refuse,
             later=self._agenda.gate,
             clock=clock,
+            monotonic=shared.monotonic,
         )
 
     async def run(self) -> None:

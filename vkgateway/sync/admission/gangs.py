@@ -246,10 +246,11 @@ class TenantGangs:
         if not pods:
             return None, hold or self._not_ready(self._id(name), governed)
         roles = Counter(member.marks.role for member in there if not member.governed and member.marks is not None)
+        beside = roles.total()
         if not marks.counts_done:
             roles.update(member.marks.role for member in members if seen[member.uid].done and member.marks is not None)
             roles.update(group.done.values())
-        return self._gang(name, governed, pods, marks=marks, counted=roles, plan=group.plan), hold
+        return self._gang(name, governed, pods, marks=marks, counted=roles, beside=beside, plan=group.plan), hold
 
     def _agreed(self, name: str, members: list[Member]) -> tuple[GangMarks, Hold | None]:
         alone = GangMarks(group=name)
@@ -316,9 +317,10 @@ class TenantGangs:
         *,
         marks: GangMarks,
         counted: Counter[str],
+        beside: int,
         plan: Plan | None,
     ) -> Gang:
-        """`counted` are, by role, members that need nothing of the arbiter, or have done their part."""
+        """`counted` are, by role, members that need nothing of the arbiter (`beside`), or have done their part."""
         pools = _common([member for member in governed if member.pools] or governed)
         running = next((pod.pool for pod in pods if pod.pool is not None), None)
         bounds = self._bounds(running or (pools[0] if pools else None))
@@ -335,6 +337,7 @@ class TenantGangs:
             minimum=max(1, marks.minimum - counted.total()),
             role_minimum={role: number for role, number in needed.items() if number > 0},
             elastic=marks.elastic,
+            maximum=max(1, marks.maximum - beside) if marks.maximum is not None else None,
             required_level=marks.required_level,
             preferred_level=marks.preferred_level,
             run_limit=marks.run_limit,

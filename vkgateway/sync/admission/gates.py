@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -17,6 +16,7 @@ from vkgateway.model.objects import Object
 from vkgateway.sync.admission.beside import Beside
 from vkgateway.sync.admission.conditions import set_condition
 from vkgateway.sync.admission.member import Member, may_be_member, read_member
+from vkgateway.sync.admission.telling import Telling
 from vkgateway.sync.admission.tenant import TenantAdmission
 from vkgateway.sync.admission.verdicts import Said
 from vkgateway.sync.compute.ownership import Key
@@ -28,22 +28,8 @@ from vkgateway.translate.gangs import Reference
 from vkgateway.translate.governed import VirtualNode, ungate_patch
 from vkgateway.translate.references import claims_of
 
-_PATIENCE: Final = 1.0
-"""Seconds that a pod waits before it is told why: most start sooner."""
-_QUIET: Final = 30.0
-"""Seconds between two writes about one waiting pod at least."""
 _SERIOUS: Final = frozenset({HoldCode.INFEASIBLE, HoldCode.INVALID})
 """What will not pass by waiting."""
-
-
-@dataclass(slots=True)
-class _Told:
-    """What a waiting pod was told last; at the beginning nothing."""
-
-    since: float
-    at: float = 0.0
-    code: str = ""
-    text: str = ""
 
 
 class Gates:
@@ -68,6 +54,7 @@ class Gates:
         refuse: Callable[[TenantPodView, Object], Awaitable[bool]],
         later: Callable[[Key, float], None],
         clock: Callable[[], float],
+        monotonic: Callable[[], float],
     ) -> None:
         self._admission = admission
         self._client = client
@@ -81,13 +68,19 @@ class Gates:
         self._refuse = refuse
         self._later = later
         self._clock = clock
-        self._told: dict[str, _Told] = {}
+        self._monotonic = monotonic
+        self._telling = Telling()
         self._users: dict[Reference, set[Key]] = {}
         """Pods by the objects beside them that say more about their gang."""
         self._outdated: set[str] = set()
         """Pods, by uid, beside which such an object changed since they were read."""
         self._with_volumes: dict[str, Key] = {}
         """Pods, by uid, whose volumes are from claims."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that was read of pods holds, what objects beside them say included."""
+        return self._beside.complete and not self._outdated
 
     def beside_changed(self, reference: Reference) -> list[Key]:
         """An object beside pods came, changed or went; returns the pods that must be read again."""
@@ -146,7 +139,7 @@ class Gates:
 
     def forget(self, member: Member) -> None:
         """Drop what is remembered of a pod that is gone."""
-        self._told.pop(member.uid, None)
+        self._telling.forget(member.uid)
         self._outdated.discard(member.uid)
         self._with_volumes.pop(member.uid, None)
         for reference in member.beside:
@@ -177,7 +170,7 @@ class Gates:
         if verdict is None:
             await self.tell(view, member)
         elif verdict.said is Said.ADMITTED and is_gated(view) and not member.waiting_gates:
-            await self._let_go(view, node_name(verdict.pool))
+            await self._let_go(view, node_name(verdict.pool) if member.is_narrowed else "")
 
     async def _read(self, view: TenantPodView) -> bool:
         """Read a pod as a whole; false where it is another by now, or will never run."""
@@ -194,9 +187,10 @@ class Gates:
     async def _let_go(self, view: TenantPodView, node: str) -> None:
         """Lift the gate, and narrow the pod to the virtual node that was chosen."""
         metadata = view.metadata
-        told = self._told.pop(metadata.uid, None)
+        told = self._telling.is_told(metadata.uid)
+        self._telling.forget(metadata.uid)
         try:
-            if told is not None and told.at:
+            if told:
                 await self._set_condition(view, status="True", reason="Admitted", message="it may start")
             await self._client.patch(
                 resources.PODS,
@@ -211,25 +205,21 @@ class Gates:
 
     async def tell(self, view: TenantPodView, member: Member) -> None:
         """Tell a pod why it waits: a condition that is refreshed now and then, and an event for each new reason."""
-        waits, now = self._admission.waits(member), self._clock()
+        waits = self._admission.waits(member)
         if waits is None:
             return
-        told = self._told.setdefault(member.uid, _Told(since=now))
-        if (told.code, told.text) == (waits.code, waits.text):
+        tell = self._telling.tell(member.uid, member.group, waits, now=self._monotonic())
+        if tell.again is not None:
+            self._later(view.metadata.key, tell.again)
+        if tell.now is None:
             return
-        due = max(told.since + _PATIENCE, told.at + _QUIET if told.at else 0.0)
-        if due > now:
-            self._later(view.metadata.key, due - now)
-            return
-        before = told.at, told.code, told.text
-        told.at, told.code, told.text = now, waits.code, waits.text
         try:
-            if before[1] != waits.code:
-                kind: Literal["Normal", "Warning"] = "Warning" if waits.code in _SERIOUS else "Normal"
-                await self._events.emit(view.metadata, reason=waits.code, message=waits.reason, kind=kind)
-            await self._set_condition(view, status="False", reason=waits.code, message=waits.text)
+            if tell.is_new:
+                kind: Literal["Normal", "Warning"] = "Warning" if tell.now.code in _SERIOUS else "Normal"
+                await self._events.emit(view.metadata, reason=tell.now.code, message=tell.now.reason, kind=kind)
+            await self._set_condition(view, status="False", reason=tell.now.code, message=tell.now.text)
         except errors.ApiError:
-            told.at, told.code, told.text = before
+            self._telling.failed(member.uid)
             raise
 
     async def _set_condition(self, view: TenantPodView, *, status: str, reason: str, message: str) -> None:

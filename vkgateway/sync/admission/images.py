@@ -47,7 +47,7 @@ class NodeImages:
         asked, found = self._asked, {}
         sets: dict[frozenset[str], frozenset[str]] = {}
         for node in nodes:
-            names = [name for image in node.status.images for name in image.names if name in asked]
+            names = [name for image in node.status.images for name in image.names or () if name in asked]
             if names:
                 there = frozenset(names)
                 found[node.metadata.name] = sets.setdefault(there, there)

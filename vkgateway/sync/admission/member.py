@@ -15,7 +15,15 @@ from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.pods.views import TenantPodView
 from vkgateway.translate.gangs import Found, GangMarks, MarkError, Reference, read_marks, references
-from vkgateway.translate.governed import VirtualNode, band_of, governed_amounts, other_gates, reachable, why_nowhere
+from vkgateway.translate.governed import (
+    VirtualNode,
+    band_of,
+    follows_others,
+    governed_amounts,
+    other_gates,
+    reachable,
+    why_nowhere,
+)
 
 _GANG_HINTS = (
     f"{RESERVED_PREFIX}gang",
@@ -68,6 +76,19 @@ class Member:
     """Objects that say more about its gang."""
     nowhere: str = ""
     """Why it may run in none of the pools that there are; empty where it may."""
+
+    follows_others: bool = False
+    """Its tenant's scheduler alone can tell which virtual node it may go to: that is up to other pods."""
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether it is let go to the very virtual node that was found for it.
+
+        Where that is left to the tenant's scheduler, room is looked for anew on the one that it chose. Members of a
+        gang stay together, whatever they say.
+        """
+        lone = self.marks is None or self.marks.minimum <= 1
+        return not (self.follows_others and lone and len(self.pools) > 1)
 
     @property
     def group(self) -> str:
@@ -138,6 +159,7 @@ def read_member(
         grace=_DEFAULT_GRACE if grace is None else float(grace),
         waiting_gates=other_gates(pod),
         beside=beside,
+        follows_others=governed and follows_others(pod),
     )
 
 

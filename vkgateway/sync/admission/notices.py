@@ -1,4 +1,4 @@
-"""Tells pods that run that they are to go, and when; and that they may stay after all."""
+"""Tells pods that run that they are to go, and when; that they may stay after all; that they borrow no longer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
 from vkgateway.model import times
-from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
+from vkgateway.model.names import BORROWED_ANNOTATION, EVICTION_DEADLINE_ANNOTATION
 from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.admission.conditions import set_condition
 from vkgateway.sync.events import EventRecorder
@@ -52,6 +52,19 @@ class Notices:
         if EVICTION_DEADLINE_ANNOTATION in below.annotations:
             marks: Object = {EVICTION_DEADLINE_ANNOTATION: None, EVICTED_FOR: None, EVICTED: None}
             await self._annotate(case.link.client, below, marks)
+
+    async def promote(self, case: Case) -> None:
+        """Write on a compute pod that it runs inside its tenant's guarantee by now, once.
+
+        Its priority class below cannot follow: Kubernetes lets nobody change the priority of a pod that is there.
+        """
+        admission, below = case.admission, below_of(case).metadata
+        borrows = below.annotations.get(BORROWED_ANNOTATION) == "true"
+        if admission is None or admission.borrowed is not False or not borrows:
+            return
+        await self._annotate(case.link.client, below, {BORROWED_ANNOTATION: "false"})
+        message = "the pod runs inside the tenant's guarantee from now on: its room is not called in any more"
+        await self._events.emit(above_of(case).metadata, reason="InsideGuarantee", message=message, kind="Normal")
 
     async def _annotate(self, client: Client, metadata: Meta, annotations: Object) -> None:
         try:

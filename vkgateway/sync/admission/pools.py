@@ -11,6 +11,7 @@ from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import NodeView
 from vkgateway.model.requests import milli
 from vkgateway.sync.admission.images import NodeImages
+from vkgateway.sync.admission.numa import NodeZones
 from vkgateway.sync.admission.occupancy import Occupancy
 from vkgateway.sync.admission.shapes import toleration
 from vkgateway.translate.poolnodes import PoolNodes
@@ -28,9 +29,10 @@ class _Seen:
 class PoolFacts:
     """Makes and keeps the facts of one pool."""
 
-    def __init__(self, key: PoolKey, images: NodeImages) -> None:
+    def __init__(self, key: PoolKey, images: NodeImages, zones: NodeZones) -> None:
         self._key = key
         self._images = images
+        self._zones = zones
         self._seen: _Seen | None = None
         self._facts: Pool | None = None
         self._bare: dict[str, Node] = {}
@@ -45,8 +47,8 @@ class PoolFacts:
         changed: Collection[str],
         avoided: frozenset[str],
     ) -> Pool:
-        """The pool now. `changed` are nodes whose occupancy or images changed since the last time, `avoided` those that
-        are not to be used for a while."""
+        """The pool now. `changed` are nodes whose occupancy, images or zones changed since the last time, `avoided`
+        those that are not to be used for a while."""
         seen = self._seen
         if self._facts is None or seen is None or seen.members is not members or seen.spec != spec:
             return self._anew(spec, members, occupancy, avoided)
@@ -81,7 +83,13 @@ class PoolFacts:
     def _node(self, name: str, occupancy: Occupancy, avoided: frozenset[str]) -> Node:
         bare = self._bare[name]
         usable = bare.usable and name not in avoided
-        return replace(bare, used=occupancy.on_node(name), images=self._images.on_node(name), usable=usable)
+        return replace(
+            bare,
+            used=occupancy.on_node(name),
+            images=self._images.on_node(name),
+            usable=usable,
+            topology=self._zones.on_node(name),
+        )
 
 
 def _bare(view: NodeView, taken: Sequence[Toleration]) -> Node:

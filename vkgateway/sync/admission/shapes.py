@@ -5,8 +5,9 @@ from typing import Any
 
 from vkgateway.arbiter.facts import Requirement, Shape, Toleration
 from vkgateway.model.objects import Object
-from vkgateway.model.requests import pod_requests
+from vkgateway.model.requests import container_requests, is_exact, pod_requests
 from vkgateway.translate.down import is_scheduled
+from vkgateway.translate.governed import is_extended
 from vkgateway.translate.placement import tenant_tolerations
 from vkgateway.translate.selectors import real_terms
 
@@ -40,6 +41,37 @@ def shape_of(
         terms=tuple(dict.fromkeys(_term(term) for term in terms)),
         tolerations=tuple(dict.fromkeys(toleration(entry) for entry in tenant_tolerations(spec.get("tolerations")))),
         images=frozenset(_images(spec)),
+        parts=_parts(spec),
+    )
+
+
+def _parts(spec: Mapping[str, Any]) -> tuple[tuple[tuple[str, int], ...], ...]:
+    """What a kubelet hands out to each container alone; nothing where it is all devices of one container.
+
+    Init containers count only where one asks for more of something than each container does: they give it back.
+    """
+    containers, starting = list(spec.get("containers") or ()), list(spec.get("initContainers") or ())
+    exact = all(is_exact(container) for container in (*containers, *starting))
+    running = [*(each for each in starting if each.get("restartPolicy") == "Always"), *containers]
+    parts = [_alone(container, exact=exact) for container in running]
+    for container in starting:
+        part = _alone(container, exact=exact)
+        if any(all(dict(other).get(name, 0) < amount for other in parts) for name, amount in part):
+            parts.insert(0, part)
+    found = tuple(part for part in parts if part)
+    return () if len(found) < 2 and all(is_extended(name) for part in found for name, _ in part) else found
+
+
+def _alone(container: Mapping[str, Any], *, exact: bool) -> tuple[tuple[str, int], ...]:
+    """Devices; where the pod is of class Guaranteed memory, and CPUs if they are whole."""
+    asked = container_requests(container)
+    shared = {"cpu"} if asked.get("cpu", 0) % 1000 else set()
+    return tuple(
+        sorted(
+            (name, amount)
+            for name, amount in asked.items()
+            if amount and (is_extended(name) or (exact and name not in shared and name != "ephemeral-storage"))
+        )
     )
 
 

@@ -2,50 +2,65 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from vkgateway.arbiter.decisions import Admit, Decisions
+from vkgateway.arbiter.decisions import Admit, Decisions, HoldCode
 from vkgateway.arbiter.facts import Band, Gang
-from vkgateway.sync.arbiter_metrics import Term, observe_start
+from vkgateway.sync.arbiter_metrics import observe_start
 
 
 @dataclass(slots=True)
 class _Way:
     """A gang on its way; moments in seconds since the epoch."""
 
+    created: float
+    """When the pod was created that was read last; the gang was not complete before."""
     arrived: float
+    """When it was read."""
+    pods: set[str] = field(default_factory=set)
+    incomplete: float = 0.0
+    """The last cycle's time in which members were missing, or what says how many they are."""
     planned: float | None = None
     """When it was decided who makes room for it."""
     deadline: float = 0.0
     """When the last of those is deleted."""
 
+    @property
+    def begun(self) -> float:
+        """Since when the arbiter could have started it."""
+        return max(self.arrived, self.incomplete)
+
 
 class StartMeter:
     """Watch: creation to being known here (times of creation are whole seconds). Cycle: to the decision. Notice: to the
-    deletion of those who make room. Grace: until they are gone. Bind: from admission to a node of its own."""
+    deletion of those who make room. Grace: until they are gone. Bind: from admission to a node of its own.
+
+    Measured are gangs of the guaranteed band that start inside the guarantee, and fitted into it once they were
+    complete. Nothing is observed before the start, so whatever comes to borrow, or waits for its own tenant's work to
+    end, is not in the figures.
+    """
 
     def __init__(self) -> None:
         self._ways: dict[str, _Way] = {}
         self._binding: dict[str, float] = {}
 
-    def arrived(self, gang: str, *, created: float, now: float) -> None:
-        """A pod of a gang was read for the first time."""
-        if gang not in self._ways:
-            observe_start("watch", now - created)
-            self._ways[gang] = _Way(now)
+    def arrived(self, gang: str, uid: str, *, created: float, now: float) -> None:
+        """A pod of a gang was read for the first time. Pods that were there before the gateway began do not arrive."""
+        way = self._ways.setdefault(gang, _Way(created, now))
+        way.pods.add(uid)
+        if way.planned is None:
+            way.created, way.arrived = created, now
 
-    def decided(self, gangs: dict[str, Gang], decisions: Decisions, *, now: float) -> None:
-        """A cycle is done; `now` is when it was decided."""
-        deadlines: dict[str, float] = {}
-        for evict in decisions.evicts:
-            deadlines[evict.makes_room_for] = max(evict.deadline, deadlines.get(evict.makes_room_for, 0.0))
-        for gang in decisions.plans:
-            way = self._ways.get(gang)
-            if way is not None and way.planned is None:
-                way.planned, way.deadline = now, deadlines.get(gang, now)
-                self._observe(gangs.get(gang), "cycle", now - way.arrived)
+    def decided(self, gangs: Mapping[str, Gang], decisions: Decisions, *, at: float, now: float) -> None:
+        """A cycle is done: about what there was at one moment, until now."""
         for admit in decisions.admits:
-            self._admitted(gangs.get(admit.gang), admit, now)
+            if not admit.borrowed:
+                self._started(gangs.get(admit.gang), admit, now)
+        for admit in decisions.admits:
+            self._ways.pop(admit.gang, None)
+        if self._ways:
+            self._wait(gangs, decisions, at=at, now=now)
 
     def bound(self, uid: str, *, now: float) -> None:
         """A pod that was admitted has its node."""
@@ -55,21 +70,38 @@ class StartMeter:
 
     def gone(self, gang: str, uid: str) -> None:
         """A pod is gone, or waits no more."""
-        self._ways.pop(gang, None)
         self._binding.pop(uid, None)
+        way = self._ways.get(gang)
+        if way is not None:
+            way.pods.discard(uid)
+            if not way.pods:
+                del self._ways[gang]
 
-    def _admitted(self, gang: Gang | None, admit: Admit, now: float) -> None:
+    def _started(self, gang: Gang | None, admit: Admit, now: float) -> None:
         way = self._ways.pop(admit.gang, None)
-        if way is None or admit.borrowed:
+        if way is None or gang is None or gang.band is not Band.GUARANTEED:
             return
-        if way.planned is None:
-            self._observe(gang, "cycle", now - way.arrived)
-        else:
-            self._observe(gang, "notice", min(now, way.deadline) - way.planned)
-            self._observe(gang, "grace", now - way.deadline)
+        if way.arrived >= way.incomplete:
+            observe_start("watch", way.arrived - way.created)
+        observe_start("cycle", (now if way.planned is None else way.planned) - way.begun)
+        if way.planned is not None:
+            observe_start("notice", min(now, way.deadline) - way.planned)
+            observe_start("grace", now - way.deadline)
         self._binding.update(dict.fromkeys(admit.nodes, now))
 
-    @staticmethod
-    def _observe(gang: Gang | None, term: Term, seconds: float) -> None:
-        if gang is not None and gang.band is Band.GUARANTEED:
-            observe_start(term, seconds)
+    def _wait(self, gangs: Mapping[str, Gang], decisions: Decisions, *, at: float, now: float) -> None:
+        """Note who waits for others to go, or for members; whoever waits for anything else is not measured."""
+        deadlines: dict[str, float] = {}
+        for evict in decisions.evicts:
+            deadlines[evict.makes_room_for] = max(evict.deadline, deadlines.get(evict.makes_room_for, 0.0))
+        holds = {hold.gang: hold.code for hold in decisions.holds if hold.gang in self._ways}
+        for name, way in list(self._ways.items()):
+            plan, code = decisions.plans.get(name), holds.get(name)
+            if plan is not None and not plan.borrowed and name in gangs:
+                if way.planned is None:
+                    way.planned, way.deadline = now, deadlines.get(name, now)
+                way.deadline = max(way.deadline, deadlines.get(name, 0.0))
+            elif code is HoldCode.MEMBERS and way.planned is None:
+                way.incomplete = at
+            elif plan is not None or code is not None:
+                del self._ways[name]

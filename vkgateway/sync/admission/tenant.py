@@ -26,6 +26,8 @@ _UNBOUND_AFTER: Final = 120.0
 """Seconds for which room is kept for a pod that was let go and that its tenant's scheduler does not bind."""
 _LEFT_ALONE: Final = 300.0
 """Seconds after which it is tried again; a change of the pod is a new try at once."""
+_AFTER_RETURN: Final = 5.0
+"""Seconds that a pod under notice has at least when its cluster, or the gateway's sight of it, is back."""
 _PENDING: Final = Admission("pending")
 
 
@@ -43,7 +45,10 @@ class Service(Audience, Protocol):
 
 
 class TenantAdmission:
-    """What is known and said of one tenant's governed pods. `look(key)` asks for a look at a pod, as a whole."""
+    """What is known and said of one tenant's governed pods.
+
+    `look(key)` asks for a look at a pod, as a whole; `settled` tells whether what was read of pods holds.
+    """
 
     def __init__(
         self,
@@ -57,6 +62,7 @@ class TenantAdmission:
         look: Callable[[Key], None],
         clock: Callable[[], float],
         memory: Memory | None = None,
+        settled: Callable[[], bool] = lambda: True,
     ) -> None:
         self.name = name
         self.quotas: tuple[Quota, ...] = ()
@@ -70,11 +76,16 @@ class TenantAdmission:
         """Pods that are still to be read."""
         self.complete = False
         """Everything that the tenant has was listed."""
+        self.under_notice = False
+        """Whether somebody was told to go, as of the last cycle."""
+        self._from_before: set[Key] = set()
+        """Pods that are still to be read and were there when everything was listed first."""
         self._links = links
         self._bindings = bindings
         self._service = service
         self._look = look
         self._clock = clock
+        self._settled = settled
         self._left_behind: dict[str, Gang] = {}
         """By the uid of the tenant pod that is gone."""
         self._at: dict[tuple[str, Key], str] = {}
@@ -84,9 +95,10 @@ class TenantAdmission:
 
     @property
     def known(self) -> bool:
-        """Whether every governed pod was read, those included that run below."""
+        """Whether every governed pod was read, those included that run below, with what says more about its gang."""
         below = self._sight.placed_below()
-        return self.complete and not self.unread and all(self.places(pod.tenant_uid) for pod in below)
+        read = self.complete and not self.unread and self._settled()
+        return read and all(self.places(pod.tenant_uid) for pod in below)
 
     def places(self, uid: str) -> bool:
         """Whether a pod is the arbiter's to place, or was until its end."""
@@ -106,6 +118,8 @@ class TenantAdmission:
 
     def listed(self) -> None:
         """Everything that the tenant has is known: absence is a fact from now on."""
+        if not self.complete:
+            self._from_before = set(self.unread)
         self.complete = True
         for link in self._links.values():
             for key in link.pods.keys(self.name):
@@ -113,8 +127,10 @@ class TenantAdmission:
 
     def put(self, member: Member) -> None:
         """Take in a pod that was read."""
-        if self.gangs.member(member.uid) is None and member.governed and not member.bound:
+        new = self.complete and member.key not in self._from_before and self.gangs.member(member.uid) is None
+        if new and member.governed and not member.bound:
             self._accounts.arrived(member)
+        self._from_before.discard(member.key)
         self.gangs.unbound.pop(member.uid, None)
         self.gangs.put(member)
         self._known[member.uid] = self._sight.seen(member)
@@ -163,7 +179,7 @@ class TenantAdmission:
     def _drop(self, member: Member, *, done: bool = False) -> None:
         self._known.pop(member.uid, None)
         self.gangs.unbound.pop(member.uid, None)
-        self._accounts.forget(member.uid)
+        self._accounts.forget(member)
         self.gangs.drop(member.uid, done=done)
         self.book.forget(member.uid)
         retaken = self._sight.retaken
@@ -205,6 +221,16 @@ class TenantAdmission:
         for uid in reprieve.pods:
             self._change(uid, said=Said.ADMITTED, deadline=0.0, evicted_for="")
 
+    def put_off(self, cluster: str) -> None:
+        """Whoever was to go while this cluster was away goes a little later: perhaps nobody needs the room any more."""
+        soonest = self._clock() + _AFTER_RETURN
+        for uid, verdict in list(self.book.verdicts.items()):
+            member = self.gangs.member(uid)
+            if member is None or verdict.pool[0] != cluster or verdict.said is not Said.EVICTING:
+                continue
+            if verdict.deadline < soonest and self._sight.seen(member).state is PodState.NOTIFIED:
+                self._change(uid, deadline=soonest)
+
     def promote(self, promote: Promote) -> None:
         """These run inside the tenant's guarantee from now on."""
         for uid in promote.pods:
@@ -230,7 +256,9 @@ class TenantAdmission:
         for uid in [uid for uid, until in self.gangs.unbound.items() if until <= now]:
             del self.gangs.unbound[uid]
             self.gangs.touch(uid)
+        self.under_notice = False
         for uid, verdict in list(self.book.verdicts.items()):
+            self.under_notice |= verdict.said is Said.EVICTING
             member = self.gangs.member(uid)
             if member is None or self._sight.below(member) is not None or self._sight.is_sent(member):
                 continue
@@ -289,7 +317,7 @@ class TenantAdmission:
         verdict = self.book.verdicts.get(uid)
         if verdict is not None and verdict.said is Said.EVICTING:
             return self._evicting(verdict)
-        return Admission("admitted")
+        return Admission("admitted", borrowed=verdict.borrowed if verdict is not None else None)
 
     def waits(self, member: Member) -> Waits | None:
         """Why a member waits."""

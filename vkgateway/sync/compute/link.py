@@ -18,6 +18,7 @@ from vkgateway.sync.compute.pods import ComputeCopies, ComputePods
 from vkgateway.sync.compute.reachability import Reachability
 from vkgateway.sync.compute.storage import ComputeClaims, ComputeClasses
 from vkgateway.sync.compute.strangers import FIELD_SELECTOR, LABEL_SELECTOR, StrangerView, decode_stranger
+from vkgateway.sync.compute.topologies import ComputeTopologies, TopologyView
 from vkgateway.sync.pods.views import ComputePodView
 
 
@@ -40,6 +41,7 @@ class ComputeLink:
         self.on_reachable_changed: list[Callable[[], None]] = []
         self.on_pod_changed: list[Callable[[ComputePodView | None, ComputePodView | None], None]] = []
         self.on_stranger_changed: list[Callable[[StrangerView | None, StrangerView | None], None]] = []
+        self.on_topology_changed: list[Callable[[str, TopologyView | None], None]] = []
         listeners = self._listeners = dict[str, Listener]()
         self.pods = ComputePods(
             client,
@@ -58,6 +60,9 @@ class ComputeLink:
             on_complete=self._completed,
         )
         self.nodes = ComputeNodes(client, on_news=self._nodes_changed)
+        self.topologies = ComputeTopologies(
+            name, client, on_change=self._topology_changed, on_known=self._nodes_changed
+        )
         self.namespaces = ComputeNamespaces(client, listeners, on_complete=self._completed)
         self.copies = {
             kind: ComputeCopies(kind, client, listeners, on_complete=self._completed) for kind in COPY_RESOURCES
@@ -113,6 +118,7 @@ class ComputeLink:
             async with asyncio.TaskGroup() as group:
                 for kind, reflector in self._reflectors():
                     group.create_task(reflector.run(), name=f"compute/{self.name}/watch-{kind}")
+                group.create_task(self.topologies.run(), name=f"compute/{self.name}/topologies")
                 group.create_task(self.reachability.run(), name=f"compute/{self.name}/heartbeat")
         finally:
             # Some may hold this link a while longer.
@@ -162,3 +168,7 @@ class ComputeLink:
     def _nodes_changed(self) -> None:
         for callback in self.on_nodes_changed:
             callback()
+
+    def _topology_changed(self, node: str, view: TopologyView | None) -> None:
+        for callback in self.on_topology_changed:
+            callback(node, view)

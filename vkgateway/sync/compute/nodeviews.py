@@ -22,10 +22,11 @@ def decode_node(data: bytes) -> NodeView:
     """Decode a node from its JSON."""
     view = _decode(data)
     if view.status.images:
-        view.status.images = tuple(_one_for_all(image) for image in view.status.images[:MOST_IMAGES])
+        kept = view.status.images[:MOST_IMAGES]
+        view.status.images = tuple(_one_for_all(image, image.names) for image in kept if image.names)
     return view
 
 
-def _one_for_all(image: NodeImage) -> NodeImage:
-    names = image.names[:_MOST_NAMES]
-    return _shared.setdefault(names, image if len(names) == len(image.names) else NodeImage(names=names))
+def _one_for_all(image: NodeImage, names: tuple[str, ...]) -> NodeImage:
+    kept = names[:_MOST_NAMES]
+    return _shared.setdefault(kept, image if len(kept) == len(names) else NodeImage(names=kept))

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
-from vkgateway.kube.reflector import Key, Reflector
+from vkgateway.kube.following import Key
+from vkgateway.kube.reflector import Reflector
 from vkgateway.model.names import TENANT_LABEL, UID_ANNOTATION
 from vkgateway.sync.compute.listener import Listeners
 from vkgateway.sync.compute.ownership import owned_by

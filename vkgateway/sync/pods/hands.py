@@ -17,13 +17,16 @@ log = structlog.get_logger(__name__)
 
 
 class Notices(Protocol):
-    """Tells running pods that they are to go, and that they may stay after all."""
+    """Tells running pods that they are to go, that they may stay after all, and that nobody will send them away."""
 
     async def give(self, case: Case) -> None:
         """Write the deadline below and above, once."""
 
     async def withdraw(self, case: Case) -> None:
         """Take a notice that does not hold any more off."""
+
+    async def promote(self, case: Case) -> None:
+        """Write down that a pod does not borrow any more, once."""
 
 
 class Hands:
@@ -59,6 +62,7 @@ class Hands:
             Instruction.REPORT_UNDO: self._report_undo,
             Instruction.NOTICE: notices.give,
             Instruction.WITHDRAW: notices.withdraw,
+            Instruction.PROMOTE: notices.promote,
             Instruction.TAKE_BACK: downward.take_back,
             Instruction.REFUSE: upward.refuse,
             Instruction.LOSE: upward.lose,

@@ -84,6 +84,7 @@ class Instruction(StrEnum):
     RELEASE = "take the finalizer off the compute pod"
     NOTICE = "tell of the coming eviction, once"
     WITHDRAW = "take a notice off that does not hold any more"
+    PROMOTE = "write down below that it does not borrow any more, and tell so"
     TAKE_BACK = "mark the compute pod as one that stands for nobody, and delete it"
     REPORT_TAKEN = "tell that the name is taken below, and back off"
     REPORT_MISSING = "tell what is missing"

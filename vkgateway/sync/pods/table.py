@@ -89,7 +89,7 @@ ROWS: tuple[Row, ...] = (
         admission=frozenset({A.EVICTING}),
     ),
     Row(_only(T.BOUND), _below(C.LIVE), (I.TAKE_BACK,), admission=frozenset({A.RETAKEN})),
-    Row(_only(T.BOUND), _below(C.LIVE), (I.STATUS_UP, I.WITHDRAW, I.SPEC_DOWN)),
+    Row(_only(T.BOUND), _below(C.LIVE), (I.STATUS_UP, I.WITHDRAW, I.PROMOTE, I.SPEC_DOWN)),
     Row(_only(T.BOUND), _below(C.DELETING), (I.STATUS_UP,)),
     Row(_only(T.BOUND), _below(C.TERMINAL_DELETING), (I.FINISH, I.RELEASE)),
     Row(_only(T.BOUND), _below(C.TERMINAL), (I.FINISH,)),

@@ -30,6 +30,11 @@ class Fields:
         self._data: Mapping[str, Any] = data or {}
 
     @classmethod
+    def metadata(cls, found: Object, reference: Reference) -> Fields:
+        """An object's metadata."""
+        return cls(found.get("metadata"), of=f" of {reference}", path="metadata")
+
+    @classmethod
     def spec(cls, found: Object, reference: Reference) -> Fields:
         """An object's spec."""
         return cls(found.get("spec"), of=f" of {reference}", path="spec")

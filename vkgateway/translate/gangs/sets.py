@@ -12,10 +12,14 @@ from vkgateway.translate.gangs.fields import Fields
 from vkgateway.translate.gangs.marks import MarkError
 from vkgateway.translate.gangs.own import OWNER
 from vkgateway.translate.gangs.said import ROLE_STRIDE, Asked, Said
+from vkgateway.translate.gangs.view import PodView
 
 _JOBSET: Final = "jobset.sigs.k8s.io/jobset-name"
 _REPLICATED_JOB: Final = "jobset.sigs.k8s.io/replicatedjob-name"
 _JOB_INDEX: Final = "jobset.sigs.k8s.io/job-index"
+_JOB_DOMAIN: Final = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+_NODES_LABELLED: Final = "alpha.jobset.sigs.k8s.io/node-selector"
+"""Somebody gave each Job its nodes before: then all pods of an exclusive Job are made at once."""
 
 _SET: Final = "leaderworkerset.sigs.k8s.io/name"
 _GROUP: Final = "leaderworkerset.sigs.k8s.io/group-index"
@@ -36,10 +40,15 @@ class _Jobs:
     run_limit: float | None
     stage: Hashable
     """Equal for those that are made at the same time."""
+    exclusive: bool
+    """Each has a domain of the network for itself: its other pods are made once its first one has a node."""
 
 
 def jobset(asked: Asked) -> Said | None:
-    """A JobSet: the pods of all its Jobs; where some Jobs are made only after others, those that are made together."""
+    """A JobSet: the pods of all its Jobs; where some Jobs are made only after others, those that are made together.
+
+    With exclusive topology each Job's first pod starts for itself, and its others as a gang.
+    """
     pod = asked.pod
     name, role = pod.labels.get(_JOBSET), pod.labels.get(_REPLICATED_JOB)
     if not name or not role or asked.own.name == OWNER:
@@ -49,12 +58,14 @@ def jobset(asked: Asked) -> Said | None:
     found = asked.look(reference)
     if found is None:
         return said
-    jobs = _all_jobs(Fields.spec(found, reference))
+    jobs = _all_jobs(Fields.metadata(found, reference), Fields.spec(found, reference))
     own = next((each for each in jobs if each.name == role), None)
     if own is None:
         way_out = f"use one of those it has: {', '.join(each.name for each in jobs) or 'none'}"
         raise MarkError(f"label {_REPLICATED_JOB}", role, f"is no job of {reference}", way_out=way_out)
-    together = [each for each in jobs if each.stage == own.stage]
+    if own.exclusive:
+        return _in_own_domain(said, own, asked.pod)
+    together = [each for each in jobs if each.stage == own.stage and not each.exclusive]
     size = max(1, sum(each.number * each.pods for each in together))
     return replace(
         said,
@@ -73,19 +84,46 @@ def _number(index: str) -> int:
     return int(index) if index.isascii() and index.isdigit() and len(index) < 7 else 0
 
 
-def _all_jobs(spec: Fields) -> list[_Jobs]:
+def _in_own_domain(said: Said, own: _Jobs, pod: PodView) -> Said:
+    """A pod of a Job that has a domain for itself."""
+    name = f"{said.name}/{own.name}/{_number(pod.labels.get(_JOB_INDEX, ''))}"
+    index = pod.index()
+    if not index:
+        return replace(said, name=f"{name}/{_LEADER}", alone=True, run_limit=own.run_limit, missing=None)
+    others = max(1, own.pods - 1)
+    return replace(
+        said, name=f"{name}/others", minimum=others, size=others, rank=index, run_limit=own.run_limit, missing=None
+    )
+
+
+def _all_jobs(metadata: Fields, spec: Fields) -> list[_Jobs]:
     in_order = spec.at("startupPolicy").text("startupPolicyOrder") == "InOrder"
-    return [_jobs(entry, in_order=in_order) for entry in spec.entries("replicatedJobs")]
+    exclusive = _exclusive(metadata)
+    return [_jobs(entry, in_order=in_order, exclusive=exclusive) for entry in spec.entries("replicatedJobs")]
 
 
-def _jobs(entry: Fields, *, in_order: bool) -> _Jobs:
-    name, job = entry.text("name"), entry.at("template").at("spec")
+def _exclusive(metadata: Fields) -> bool:
+    """Whether a JobSet, or the template of its Jobs, asks for a domain of the network for each Job."""
+    annotations = metadata.at("annotations")
+    return bool(annotations.text(_JOB_DOMAIN)) and _NODES_LABELLED not in annotations
+
+
+def _jobs(entry: Fields, *, in_order: bool, exclusive: bool) -> _Jobs:
+    name, template = entry.text("name"), entry.at("template")
+    job = template.at("spec")
     pods = job.count("parallelism", missing=1)
     if "completions" in job:
         pods = min(pods, job.count("completions", missing=1))
     after = tuple((each.text("name"), each.text("status")) for each in entry.entries("dependsOn"))
     limit = job.seconds("activeDeadlineSeconds")
-    return _Jobs(name, entry.count("replicas", missing=1), pods, limit, name if in_order else after)
+    return _Jobs(
+        name=name,
+        number=entry.count("replicas", missing=1),
+        pods=pods,
+        run_limit=limit,
+        stage=name if in_order else after,
+        exclusive=exclusive or _exclusive(template.at("metadata")),
+    )
 
 
 def leader_worker_set(asked: Asked) -> Said | None:

@@ -32,6 +32,9 @@ _ORDER: Final = ("launcher", "master", "chief", "ps", "worker", "evaluator")
 """Roles in the order of their ranks: what the others cannot do without comes first."""
 _WORKER: Final = "worker"
 _LAUNCHER: Final = "launcher"
+_MASTER: Final = "master"
+_HOST: Final = "rendezvous"
+"""The first worker of an elastic PyTorchJob without a master: the others meet there, so none gets on without it."""
 
 
 def training(asked: Asked) -> Said | None:
@@ -52,7 +55,11 @@ def training(asked: Asked) -> Said | None:
         missing=reference,
     )
     found = asked.look(reference)
-    return said if found is None else _counted(said, Fields.spec(found, reference), field)
+    if found is None:
+        return said
+    spec = Fields.spec(found, reference)
+    said = _counted(said, spec, field)
+    return _with_host(said, first=not pod.index(_INDEX)) if kind == "PyTorchJob" and _meets(spec, field) else said
 
 
 def _counted(said: Said, spec: Fields, field: str) -> Said:
@@ -75,6 +82,26 @@ def _counted(said: Said, spec: Fields, field: str) -> Said:
         core={role: number for role, number in needed.items() if role != _WORKER},
         run_limit=spec.at("runPolicy").seconds("activeDeadlineSeconds"),
         missing=None,
+    )
+
+
+def _meets(spec: Fields, field: str) -> bool:
+    """Whether the workers meet at the first of them."""
+    policy = spec.at("elasticPolicy")
+    masters = _MASTER in map(str.lower, spec.at(field).by_name())
+    return "elasticPolicy" in spec and "rdzvHost" not in policy and not masters
+
+
+def _with_host(said: Said, *, first: bool) -> Said:
+    """The same, with the first worker as one that is always needed."""
+    workers = said.role_minimum.get(_WORKER, 0)
+    others = {_WORKER: workers - 1} if workers > 1 else {}
+    rest = {role: number for role, number in said.role_minimum.items() if role != _WORKER}
+    return replace(
+        said,
+        role=_HOST if first and said.role == _WORKER else said.role,
+        role_minimum=rest | others | {_HOST: 1},
+        core={**said.core, _HOST: 1},
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.sync.admission.samples import GPU, POOL, TENANT, Pods, above, below, member
 from tests.unit.sync.world import until
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict, Hold, HoldCode, Promote, Reprieve
-from vkgateway.arbiter.facts import Plan, PodState, Quota, Shape, Snapshot
+from vkgateway.arbiter.facts import Plan, PodState, Quota, Shape, Snapshot, Zone
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.names import COMPUTE_NODE_ANNOTATION, TENANT_LABEL
 from vkgateway.model.objects import Condition, Meta, NodeImage, NodeStatusView, NodeView
@@ -26,6 +26,7 @@ from vkgateway.sync.admission.tenant import TenantAdmission
 from vkgateway.sync.admission.verdicts import Said
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.strangers import StrangerView, decode_stranger
+from vkgateway.sync.compute.topologies import TopologyView
 
 GANG = f"{TENANT}/default/pod/u1"
 SPEC = PoolSpec(name="a100")
@@ -46,7 +47,8 @@ def everything_known(link: ComputeLink) -> None:
     """As if all lists were complete and the cluster answered."""
     link.reachability.reachable = True
     for reflector in (link.pods, link.namespaces, link.nodes, link.strangers, *link.copies.values()):
-        reflector._complete.set()  # type: ignore[attr-defined]
+        reflector._following.complete.set()  # type: ignore[attr-defined]
+    link.topologies.known = True
 
 
 class Part:
@@ -61,7 +63,7 @@ class Part:
             service=arbitration,
             sent={},
             look=lambda _key: None,
-            clock=arbitration._clock,
+            clock=arbitration.clock,
         )
 
     def put(self, one: Member) -> None:
@@ -87,9 +89,14 @@ class Made:
             specs=lambda: {"local": self.specs},
             expected=lambda: self.expected,
             clock=lambda: self.now,
+            calm=self._calm,
             decide=self._decide,
         )
         self.alpha = Part(TENANT, self.pods, self.arbitration)
+        self.calm = 0
+
+    def _calm(self) -> None:
+        self.calm += 1
 
     def _decide(self, snapshot: Snapshot, _now: float) -> Decisions:
         self.asked.append(snapshot)
@@ -163,7 +170,7 @@ async def test_after_a_while_it_begins_without_those_that_do_not_come(made: Made
         made.join()
     async with made.running():
         made.arbitration.poke()
-        await asyncio.sleep(0.05)
+        await until(lambda: made.arbitration._begun is not None)
         assert made.asked == []
         made.now += 20
         await until(lambda: made.asked)
@@ -201,7 +208,8 @@ async def test_a_change_in_a_compute_cluster_is_news(made: Made, change: str) ->
             made.arbitration._waiting = True
             link._stranger_changed(None, made.stranger())
         else:
-            link.nodes._on_complete()  # type: ignore[misc]
+            link.nodes._following.lose()
+            link.nodes._following.settle()
         await until(lambda: len(made.asked) > number)
 
 
@@ -231,6 +239,28 @@ async def test_it_decides_when_the_next_deadline_has_come(made: Made) -> None:
         made.now += 0.2
         await until(lambda: len(made.asked) > number)
         assert made.alpha.admission.book.verdicts == {}
+
+
+async def test_the_clock_may_be_set_only_while_nobody_is_under_notice(made: Made) -> None:
+    evict = Evict(
+        gang=GANG, pods=("u1",), whole=True, makes_room_for="alpha/default/pod/u2", deadline=made.now + 40, lost=0.0
+    )
+    made.answer = Decisions(admits=(Admit(gang=GANG, pool=POOL, nodes={"u1": "host-1"}, borrowed=True),))
+    made.wait_above()
+    made.join()
+    async with made.running():
+        await until(lambda: made.calm)
+        made.answer = Decisions(evicts=(evict,))
+        await made.cycle()
+        calm = made.calm
+        made.answer = Decisions()
+        await made.cycle()
+        await made.cycle()
+        assert made.calm == calm
+        made.answer = Decisions(reprieves=(Reprieve(gang=GANG, pods=("u1",)),))
+        await made.cycle()
+        await made.cycle()
+        assert made.calm > calm
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["held", "cluster away"])
@@ -338,6 +368,50 @@ async def test_pods_that_wear_our_label_and_are_nobodys_are_counted_for_no_tenan
     made.join()
     async with made.running():
         assert (await made.cycle()).pools[0].nodes[0].used == {}
+
+
+def zones(*free: int) -> TopologyView:
+    """As host-1 publishes them: two zones of four GPUs."""
+    told = tuple(
+        Zone(name=f"node-{at}", allocatable={GPU: 4000}, available={GPU: each * 1000}) for at, each in enumerate(free)
+    )
+    return TopologyView(Meta(name="host-1"), "pod", told)
+
+
+async def test_zones_are_told_with_the_pods_that_are_in_what_was_published(made: Made) -> None:
+    link = made.pods.link
+    made.join()
+    made.pods.put_below(below("u1"))
+    made.wait_above("u1")
+    async with made.running():
+        assert (await made.cycle()).pools[0].nodes[0].topology is None
+        link._topology_changed("host-1", zones(3, 4))
+        first = (await made.cycle()).pools[0]
+        topology = first.nodes[0].topology
+        assert topology is not None
+        assert (topology.scope, topology.counted, len(topology.zones)) == ("pod", frozenset({"u1"}), 2)
+        assert (await made.cycle()).pools[0] is first
+
+        made.pods.put_below(below("u2"))
+        made.wait_above("u2")
+        assert (await made.cycle()).pools[0] == first, "what came since was not published"
+        link._topology_changed("host-1", zones(3, 3))
+        topology = (await made.cycle()).pools[0].nodes[0].topology
+        assert topology is not None
+        assert topology.counted == {"u1", "u2"}
+        link._topology_changed("host-1", None)
+        assert (await made.cycle()).pools[0].nodes[0].topology is None
+
+
+async def test_nothing_is_decided_before_it_is_known_whether_there_are_zones(made: Made) -> None:
+    made.pods.link.topologies.known = False
+    made.join()
+    async with made.running():
+        made.arbitration.poke()
+        await asyncio.sleep(0.05)
+        assert made.asked == []
+        made.pods.link.topologies.known = True
+        await until(lambda: made.asked)
 
 
 async def test_a_node_has_those_of_its_images_that_a_pod_asks_for(made: Made) -> None:

@@ -61,6 +61,19 @@ async def test_an_object_that_is_there_is_found(server: FakeApiServer) -> None:
         assert beside.look(reference("another")) is None
 
 
+async def test_it_is_complete_once_each_kind_was_listed_or_is_not_there(server: FakeApiServer) -> None:
+    server.register(PODGROUPS)
+    server.store.create(PODGROUPS, GROUP)
+    async with running(server) as (beside, changed):
+        said = [beside.complete]
+        for wanted in (reference(), Reference("ray.io", "RayCluster", "rayclusters", "default", "ray")):
+            beside.want(wanted)
+            said.append(beside.complete)
+            await until(lambda: beside.complete)
+        assert said == [True, False, False]
+        assert changed == [reference()]
+
+
 async def test_nothing_is_asked_of_the_server_before_something_is_wanted(server: FakeApiServer) -> None:
     async with running(server):
         await asyncio.sleep(0.05)

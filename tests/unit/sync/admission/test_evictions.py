@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 
@@ -25,7 +26,9 @@ from tests.unit.sync.admission.platform import (
     told,
 )
 from tests.unit.sync.world import World, until, world
+from vkgateway.kube.resources import PODS
 from vkgateway.model.times import parse
+from vkgateway.sync.clock import EvenClock
 from vkgateway.sync.marks import EVICTED, EVICTED_FOR
 
 DISRUPTED = "DisruptionTarget"
@@ -131,6 +134,44 @@ async def test_a_notice_is_written_once(here: World) -> None:
         await here.settled()
         assert (len(about(here.above.requests, "low")), len(about(here.below.requests, "low"))) == before
         assert [reason for reason, _ in here.events()].count(PREEMPTED) == 1
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_clock_that_is_set_makes_no_notice_longer_or_shorter(here: World, hours: int) -> None:
+    here.notice, leap = 3, [0.0]
+    here.clock = EvenClock(wall=lambda: time.time() + leap[0])
+    async with here.gateway() as sync:
+        await low_runs(here)
+        begun = time.monotonic()
+        gated(here, "high", gpus=8)
+        await noticed(here)
+        leap[0] = hours * 3600.0
+        sync.look_at_everything()
+        await here.settled()
+        assert time.monotonic() >= begun + 2 or not deleted(here.compute_pod("low"))
+        await until(lambda: deleted(here.compute_pod("low")))
+        assert time.monotonic() >= begun + 2, "deadlines are whole seconds"
+
+
+async def test_who_was_to_go_while_the_cluster_was_away_stays_if_nobody_needs_the_room_when_it_is_back(
+    here: World,
+) -> None:
+    here.notice = 1
+    async with here.gateway():
+        await low_runs(here)
+        gated(here, "high", gpus=8)
+        await noticed(here)
+        port = here.below.port
+        await here.below.stop()
+        await until(lambda: here.link is not None and not here.link.reachable, seconds=20)
+        here.above.store.delete(PODS, "high", "default", grace=0)
+        await asyncio.sleep(1.5)
+        assert not deleted(here.compute_pod("low"))
+        await here.below.start(port)
+        await until(lambda: not annotation(here.tenant_pod("low"), DEADLINE), seconds=20)
+        await here.settled()
+        assert not deleted(here.compute_pod("low"))
+        assert here.phase("low") == "Running"
 
 
 async def test_only_as_much_goes_as_must(here: World) -> None:

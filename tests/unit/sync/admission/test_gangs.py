@@ -95,6 +95,7 @@ def test_members_of_one_group_are_one_gang_with_what_all_said() -> None:
     said = marks(
         minimum=2,
         elastic=True,
+        maximum=5,
         required_level="rack",
         preferred_level="zone",
         run_limit=600.0,
@@ -109,7 +110,7 @@ def test_members_of_one_group_are_one_gang_with_what_all_said() -> None:
 
     assert gang.id == GANG
     assert [(pod.uid, pod.rank, pod.role) for pod in gang.pods] == [("u0", 0, "launcher"), ("u1", 1, "worker")]
-    assert (gang.minimum, gang.elastic) == (2, True)
+    assert (gang.minimum, gang.elastic, gang.maximum) == (2, True, 5)
     assert (gang.required_level, gang.preferred_level) == ("rack", "zone")
     assert (gang.run_limit, gang.checkpoint, gang.restart_cost) == (600.0, 9.0, 3.0)
     assert (gang.priority, gang.created) == (4, 20.0)
@@ -290,6 +291,13 @@ def test_the_minimum_of_each_role_is_less_by_those_of_the_role() -> None:
 
     assert gang.role_minimum == {"worker": 2}
     assert gang.minimum == 2
+
+
+def test_what_needs_nothing_of_the_arbiter_counts_towards_the_maximum() -> None:
+    said = marks(minimum=2, maximum=5, elastic=True)
+    made = Made(member("u0", marks=said), member("u1", marks=said), member("cpu", marks=said, governed=False))
+
+    assert made.one().maximum == 4
 
 
 def test_a_gang_is_low_if_any_of_it_is() -> None:

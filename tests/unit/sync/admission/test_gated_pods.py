@@ -33,14 +33,16 @@ from tests.unit.sync.admission.platform import (
 from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, until, world
 from vkgateway.kube.resources import NAMESPACES, PODS, Resource
 from vkgateway.model.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION, UID_ANNOTATION
-from vkgateway.sync.admission import beside
+from vkgateway.sync.admission import beside, telling
 
 HOSTNAME = "kubernetes.io/hostname"
 GPUS = {"nvidia.com/gpu": 8000}
 
 
 @pytest.fixture
-async def here() -> AsyncIterator[World]:
+async def here(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    """Whoever waits is told why at once, not after a second."""
+    monkeypatch.setattr(telling, "_PATIENCE", 0.05)
     async with world() as made:
         made.below.store.create(NAMESPACES, {"metadata": {"name": "default"}})
         yield made
@@ -218,7 +220,7 @@ async def test_a_pod_deleted_while_it_is_held_goes_and_leaves_nothing(here: Worl
         here.delete()
         await until(lambda: here.tenant_pod() is None)
         await until(lambda: not list(sync.pods.desk.admission.gangs))
-        assert not sync.pods.desk.gates._told
+        assert not sync.pods.desk.gates._telling._told
 
 
 # -- tampering ---------------------------------------------------------------------------------------------------------

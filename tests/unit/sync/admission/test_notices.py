@@ -1,4 +1,4 @@
-"""Notices: below first, once, with one deadline on both sides; and off on both sides when they do not hold any more."""
+"""Notices: below first, once, the same deadline on both sides, off on both when they do not hold; promotions."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import EVENTS, PODS
 from vkgateway.model.names import (
+    BORROWED_ANNOTATION,
     EVICTION_DEADLINE_ANNOTATION,
     NAME_ANNOTATION,
     NAMESPACE_ANNOTATION,
@@ -186,3 +187,34 @@ async def test_what_is_left_of_a_notice_below_is_taken_off_though_above_it_is_go
 async def test_where_no_notice_stands_nothing_is_asked_of_anybody(made: Made) -> None:
     await made.notices.withdraw(made.case(Admission("admitted")))
     assert made.asked() == 0
+
+
+def _borrows(made: Made, told: str) -> None:
+    below = made.pod_below()
+    below["metadata"]["annotations"][BORROWED_ANNOTATION] = told
+    made.below.store.update(PODS, below, name="web", namespace=BELOW)
+
+
+async def test_who_borrows_no_longer_has_that_written_down_once_and_its_tenant_is_told(made: Made) -> None:
+    _borrows(made, "true")
+    for _ in range(2):
+        await made.notices.promote(made.case(Admission("admitted", borrowed=False)))
+    assert made.pod_below()["metadata"]["annotations"][BORROWED_ANNOTATION] == "false"
+    assert [reason for reason, _ in made.events()] == ["InsideGuarantee"]
+    assert len([request for request in made.below.requests if request.startswith("PATCH")]) == 1
+
+
+@pytest.mark.parametrize("borrowed", [True, None])
+async def test_who_borrows_or_of_whom_nothing_is_known_stays_as_it_is(made: Made, borrowed: bool | None) -> None:
+    _borrows(made, "true")
+    asked = made.asked()
+    await made.notices.promote(made.case(Admission("admitted", borrowed=borrowed)))
+    assert made.asked() == asked
+
+
+async def test_a_tenant_is_not_told_of_a_promotion_that_could_not_be_written(made: Made) -> None:
+    _borrows(made, "true")
+    made.below.fail("PATCH", "/pods/web", status=503)
+    with pytest.raises(errors.ApiError):
+        await made.notices.promote(made.case(Admission("admitted", borrowed=False)))
+    assert made.events() == []

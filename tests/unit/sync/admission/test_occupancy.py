@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vkgateway.model.requests import Milli
@@ -88,7 +88,6 @@ _HOLDINGS = st.tuples(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(_HOLDINGS, max_size=30))
 def test_sums_are_those_of_what_is_held_now(
     steps: list[tuple[str, tuple[str, Milli, Owner | None] | None]],

@@ -10,6 +10,7 @@ from vkgateway.arbiter.facts import Pool
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import Condition, Meta, NodeSpecView, NodeStatusView, NodeView, Taint
 from vkgateway.sync.admission.images import NodeImages
+from vkgateway.sync.admission.numa import NodeZones
 from vkgateway.sync.admission.occupancy import Occupancy
 from vkgateway.sync.admission.pools import PoolFacts
 from vkgateway.translate.poolnodes import PoolNodes
@@ -37,7 +38,7 @@ class Made:
         self.spec = spec
         self.members = PoolNodes(nodes)
         self.occupancy = Occupancy()
-        self._facts = PoolFacts(POOL, NodeImages())
+        self._facts = PoolFacts(POOL, NodeImages(), NodeZones())
 
     def facts(self, *, changed: Collection[str] = (), avoided: Collection[str] = ()) -> Pool:
         return self._facts.facts(self.spec, self.members, self.occupancy, changed=changed, avoided=frozenset(avoided))

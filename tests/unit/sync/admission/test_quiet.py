@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from tests.unit.sync.admission.platform import (
+    ADMITTED,
     condition,
     cordon,
     gated,
@@ -85,3 +86,28 @@ async def test_a_gateway_with_nothing_to_decide_is_at_rest() -> None:
             sync.look_at_everything()
             await here.settled()
             assert (len(here.above.requests), len(here.below.requests)) == asked
+
+
+async def test_who_joins_a_gang_that_was_told_lately_is_told_with_the_others_and_the_same() -> None:
+    moved = 0.0
+    async with world(clock=lambda: time.time() + moved) as here:
+        here.limit = here.limit | {"nvidia.com/gpu": 64_000}
+        gated(here, "first", gpus=8)
+        async with here.gateway() as sync:
+            await start(here, "first")
+            gated(here, "one", gpus=2, gang=("train", 2))
+            await told(here, "WaitingForMembers", "one")
+            gated(here, "two", gpus=2, gang=("train", 2))
+            book = sync.pods.desk.admission.book
+            await until(lambda: book.holds["alpha/default/gang/train"].code == "WaitingForRoom")
+            await here.settled()
+            assert (condition(here, ADMITTED, "one") or ("", ""))[1] == "WaitingForMembers"
+            assert condition(here, ADMITTED, "two") is None
+
+            moved = 31.0
+            gated(here, "before", gpus=8, priority=1000)
+            for name in ("one", "two"):
+                await told(here, "WaitingForRoom", name)
+            await here.settled()
+            assert condition(here, ADMITTED, "one") == condition(here, ADMITTED, "two")
+            assert [status_writes(here, name) for name in ("one", "two")] == [2, 1]

@@ -283,6 +283,46 @@ async def test_a_deadline_at_which_only_the_reason_was_written_is_kept(here: Wor
         await start(here, "high")
 
 
+# -- between promotion and its record ----------------------------------------------------------------------------------
+
+
+def borrowing(sync: TenantSync) -> dict[str, bool]:
+    """Whether each pod that is placed borrows, by name, as the arbiter is told."""
+    admission = sync.pods.desk.admission
+    gangs, _ = admission.gangs.gangs()
+    found = {pod.uid: pod.borrowed for gang in gangs for pod in gang.pods if pod.pool is not None}
+    return {member.key[1]: found[member.uid] for member in admission.gangs if member.uid in found}
+
+
+@pytest.mark.parametrize("written", [True, False])
+async def test_who_was_promoted_stays_inside_also_before_those_who_are_ahead(here: World, written: bool) -> None:
+    """With or without it having been written down; a pod of higher priority waits, which would take the cell."""
+    add_node(here)
+    async with here.gateway():
+        gated(here, "first", gpus=8)
+        await start(here, "first")
+        gated(here, "second", gpus=8)
+        assert annotation(await start(here, "second"), "vkgateway.io/borrowed") == "true"
+        if not written:
+            here.below.fail("PATCH", "/pods/second", status=503, times=1000)
+        here.end("first")
+        await until(lambda: here.phase("first") == "Succeeded")
+        stranger(here, gpus=8)
+        if written:
+            await until(lambda: annotation(here.compute_pod("second"), "vkgateway.io/borrowed") == "false")
+        await here.settled()
+    here.below.heal()
+    if written:
+        gated(here, "third", gpus=8, priority=1000)
+    async with here.gateway() as sync:
+        await until(lambda: borrowing(sync) == {"second": False})
+        await until(lambda: annotation(here.compute_pod("second"), "vkgateway.io/borrowed") == "false")
+        if written:
+            await told(here, "WaitingForRoom", "third")
+        await until(lambda: "InsideGuarantee" in {reason for reason, _ in here.events()})
+    assert not annotation(here.compute_pod("second"), DEADLINE)
+
+
 # -- between taking back and placing anew ------------------------------------------------------------------------------
 
 

@@ -11,7 +11,22 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.store import ObjectStore
-from tests.unit.sync.admission.platform import bind, gated, is_let_go, let_go, pinned_to, pod, stranger, told
+from tests.unit.sync.admission.platform import (
+    DEADLINE,
+    add_node,
+    annotation,
+    bind,
+    deleted,
+    gated,
+    is_let_go,
+    let_go,
+    low_runs,
+    noticed,
+    pinned_to,
+    pod,
+    stranger,
+    told,
+)
 from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, TENANT, World, compute_node, until
 from vkgateway.arbiter.facts import Quota
 from vkgateway.kube.resources import NAMESPACES, NODES, PODS
@@ -44,7 +59,7 @@ class TwoClusters(World):
             links = {name: ComputeLink(name, client) for name, client in zip(CLUSTERS, clients[1:], strict=True)}
             engine = Engine(workers=8)
             arbiter = Arbitration(
-                Settings(gather=0.001),
+                Settings(gather=0.001, later=0.02, notice=self.notice),
                 links=lambda: links,
                 specs=lambda: {name: (Pool(name="a100", node_selector=SELECTOR),) for name in links},
                 expected=lambda: [TENANT],
@@ -59,7 +74,8 @@ class TwoClusters(World):
             )
             for node in (NODE, EAST_NODE):
                 sync.set_limit(node, self.limit | {"nvidia.com/gpu": 16_000})
-            sync.set_quotas([Quota(tenant=TENANT, pool=(name, "a100")) for name in links])
+            sync.set_quotas([Quota(tenant=TENANT, pool=(name, "a100"), guarantee=self.guarantee) for name in links])
+            self.link = links["local"]
             parts = [*(link.run() for link in links.values()), sync.run(), engine.run(), arbiter.run()]
             tasks = [asyncio.create_task(part) for part in parts]
             try:
@@ -130,3 +146,53 @@ async def test_a_gang_is_not_parted_between_clusters_and_starts_where_room_comes
         for name in ("one", "two"):
             await let_go(here, name)
             assert chosen(here, name) == NODE
+
+
+async def test_a_pod_whose_node_is_up_to_other_pods_is_left_to_the_scheduler_and_placed_where_that_puts_it(
+    here: TwoClusters,
+) -> None:
+    assert here.east is not None
+    term = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "example.com/zone"}
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    async with here.gateway():
+        gated(here, "one", gpus=5, affinity=apart)
+        found = await let_go(here, "one")
+        assert not found["spec"].get("nodeSelector")
+        bind(here, "one", EAST_NODE)
+        below = await until(lambda: here.east is not None and here.east.store.find(PODS, "one", BELOW))
+        assert pinned_to(below) in ("east-1", "east-2")
+        assert here.below.store.find(PODS, "one", BELOW) is None
+
+        for name in ("two", "three"):
+            gated(here, name, gpus=8, gang=("train", 2), affinity=apart)
+        await told(here, "WaitingForRoom", "two")
+        add_node(here)
+        for name in ("two", "three"):
+            await let_go(here, name)
+            assert chosen(here, name) == NODE, "a gang stays together"
+
+
+async def test_nobody_leaves_a_cluster_that_was_away_for_a_gang_that_meanwhile_started_in_another(
+    here: TwoClusters,
+) -> None:
+    assert here.east is not None
+    east = TwoClusters(here.above, here.east)
+    here.notice, here.guarantee = 1, {"nvidia.com/gpu": 8000}
+    for node in ("east-1", "east-2"):
+        stranger(east, gpus=8, node=node, name=f"on-{node}")
+    async with here.gateway():
+        await low_runs(here)
+        gated(here, "high", gpus=8)
+        await noticed(here)
+        port = here.below.port
+        await here.below.stop()
+        await until(lambda: here.link is not None and not here.link.reachable, seconds=20)
+        east.below.store.delete(PODS, "on-east-1", "default", grace=0)
+        await let_go(here, "high")
+        assert chosen(here, "high") == EAST_NODE
+        await asyncio.sleep(1.5)
+        await here.below.start(port)
+        await until(lambda: not annotation(here.tenant_pod("low"), DEADLINE), seconds=20)
+        await here.settled()
+        assert not deleted(here.compute_pod("low"))
+        assert here.phase("low") == "Running"

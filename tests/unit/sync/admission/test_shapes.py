@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.unit.translate.samples import DEFAULT_TOLERATIONS, POOL, container, forward, pod
@@ -148,7 +148,6 @@ terms = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(selector=selectors, alternatives=st.lists(terms, max_size=3))
 def test_they_agree_whatever_is_required(selector: dict[str, str], alternatives: list[Any]) -> None:
     required = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": alternatives}}}} if alternatives else {}
@@ -202,3 +201,40 @@ def test_a_pod_that_may_go_to_several_virtual_nodes_may_take_any_of_its_alternat
     both = {**VIRTUAL_NODES, "v100.local": {"vkgateway.io/pool": "v100"}}
     assert shape_of(wanted, carried=CARRIED, nodes=both).terms == (z1, z2)
     assert shape_of(wanted, carried=CARRIED, nodes=VIRTUAL_NODES).terms == (z1,)
+
+
+GPU = "nvidia.com/gpu"
+
+
+def asks(limits: dict[str, str], requests: dict[str, str] | None = None, **other: Any) -> Object:
+    return container(resources={"limits": limits, **({"requests": requests} if requests is not None else {})}, **other)
+
+
+@pytest.mark.parametrize(
+    ("spec", "parts"),
+    [
+        ({"containers": [asks({GPU: "4"})]}, ()),
+        ({"containers": [asks({GPU: "4"}), asks({})]}, ()),
+        ({"containers": [asks({GPU: "4", "cpu": "2"}, {"cpu": "1"})]}, ()),
+        ({"containers": [asks({GPU: "4"}), asks({GPU: "2"})]}, (((GPU, 4000),), ((GPU, 2000),))),
+        ({"containers": [asks({GPU: "4"})], "initContainers": [asks({GPU: "2"}, name="i")]}, ()),
+        (
+            {"containers": [asks({GPU: "2"})], "initContainers": [asks({GPU: "4"}, name="i")]},
+            (((GPU, 4000),), ((GPU, 2000),)),
+        ),
+        (
+            {"containers": [asks({GPU: "2"})], "initContainers": [asks({GPU: "1"}, name="i", restartPolicy="Always")]},
+            (((GPU, 1000),), ((GPU, 2000),)),
+        ),
+        (
+            {"containers": [asks({GPU: "1", "cpu": "4", "memory": "1Ki"})]},
+            ((("cpu", 4000), ("memory", 1_024_000), (GPU, 1000)),),
+        ),
+        ({"containers": [asks({GPU: "1", "cpu": "1500m", "memory": "1Ki"})]}, ((("memory", 1_024_000), (GPU, 1000)),)),
+        ({"containers": [asks({GPU: "1", "cpu": "4", "memory": "1Ki"}), asks({"cpu": "1"})]}, ()),
+    ],
+)
+def test_what_each_container_has_for_itself_is_told_where_it_is_not_just_the_devices_of_one(
+    spec: Object, parts: object
+) -> None:
+    assert shape(pod(**spec)).parts == parts

@@ -52,7 +52,9 @@ class Made:
             sent=self.sent,
             look=self.looked.append,
             clock=lambda: self.now,
+            settled=lambda: self.settled,
         )
+        self.settled = True
         self.pods.link.listen(TENANT, self)
         if waits:
             self.add()
@@ -160,7 +162,9 @@ def test_a_pod_that_runs_may_unless_it_is_told_to_go() -> None:
     made = Made()
     assert made.part.ask_running("u1") == Admission("admitted")
     made.admit()
-    assert made.part.ask_running("u1") == Admission("admitted")
+    assert made.part.ask_running("u1") == Admission("admitted", borrowed=True)
+    made.part.promote(Promote(gang=GANG, pods=("u1",)))
+    assert made.part.ask_running("u1") == Admission("admitted", borrowed=False)
     made.evict()
     said = made.part.ask_running("u1")
     assert (said.verdict, said.deadline, said.grace, said.evicted_for) == ("evicting", made.now + 30, 60.0, "beta/x")
@@ -582,9 +586,26 @@ def test_everything_is_known_once_all_is_listed_and_read() -> None:
     said = [made.part.known]
     made.part.listed()
     said.append(made.part.known)
+    made.settled = False
+    said.append(made.part.known)
+    made.settled = True
     made.part.unread.add(KEY)
     said.append(made.part.known)
-    assert said == [False, True, False]
+    assert said == [False, True, False, False]
+
+
+def test_only_pods_that_came_after_the_first_list_are_measured_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, arrived = Made(waits=False), list[str]()
+    monkeypatch.setattr(made.service.meter, "arrived", lambda _gang, uid, **_times: arrived.append(uid))
+    made.add(member("read-before"))
+    made.part.unread.add(("default", "pod-listed"))
+    made.part.listed()
+    for uid in ("listed", "new", "new"):
+        made.add(member(uid))
+    made.part.listed()
+    made.add(member("bound", bound=True))
+    made.add(member("newer"))
+    assert arrived == ["new", "newer"]
 
 
 def test_what_runs_must_be_read_before_everything_is_known() -> None:

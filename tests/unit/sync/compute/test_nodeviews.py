@@ -9,7 +9,7 @@ from vkgateway.sync.compute.nodes import same_for_us
 from vkgateway.sync.compute.nodeviews import MOST_IMAGES, decode_node
 
 
-def node(*images: list[str], heartbeat: str = "") -> NodeView:
+def node(*images: list[str] | None, heartbeat: str = "") -> NodeView:
     told = [{"names": names, "sizeBytes": 1000} for names in images]
     conditions = [{"type": "Ready", "status": "True", "lastHeartbeatTime": heartbeat}]
     document = {"metadata": {"name": "host-1"}, "status": {"images": told, "conditions": conditions}}
@@ -27,7 +27,12 @@ def test_nodes_share_the_images_that_both_have() -> None:
 def test_a_node_without_images_and_one_with_too_many() -> None:
     assert node().status.images == ()
     assert len(node(*([f"image:{number}"] for number in range(1000))).status.images) == MOST_IMAGES
-    assert len(node([f"name:{number}" for number in range(1000)]).status.images[0].names) < 10
+    assert len(node([f"name:{number}" for number in range(1000)]).status.images[0].names or ()) < 10
+
+
+def test_an_image_that_has_lost_its_names_is_passed_over() -> None:
+    """Kubelets tell of an image whose tag went to a newer one with null in place of names."""
+    assert [image.names for image in node(["train:2"], None, []).status.images] == [("train:2",)]
 
 
 def test_an_image_that_came_or_went_is_no_news() -> None:

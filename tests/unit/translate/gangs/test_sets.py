@@ -98,6 +98,37 @@ def test_jobs_that_depend_on_others_are_a_gang_with_those_that_depend_on_the_sam
     assert told(read(member("judge"), found))[:2] == ("jobset/train/worker", 4)
 
 
+DOMAIN = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "example.com/rack"}
+
+
+def test_jobs_with_a_domain_for_themselves_have_a_first_pod_that_waits_for_no_other() -> None:
+    """JobSet's webhook refuses a Job's other pods until its first one has a node."""
+    found = jobset(DRIVER, WORKERS)
+    found["metadata"]["annotations"] = DOMAIN
+    first, other = read(member("worker", 1, 0), found), read(member("worker", 1, 2), found)
+
+    assert (first.way, first.minimum) == ("", 1)
+    assert told(other) == ("jobset/train/worker/1/others", 3, 3, False)
+    assert read(member("worker", 0, 2), found).group != other.group
+    assert (read(member("driver"), found).way, read(member("driver"), found).minimum) == ("", 1)
+
+
+def test_jobs_whose_nodes_were_labelled_before_are_made_at_once() -> None:
+    found = jobset(DRIVER, WORKERS)
+    found["metadata"]["annotations"] = DOMAIN | {"alpha.jobset.sigs.k8s.io/node-selector": "true"}
+    assert told(read(member("worker", 1, 2), found))[:2] == ("jobset/train", 9)
+
+
+def test_one_of_its_jobs_alone_may_ask_for_domains() -> None:
+    exclusive = jobs("worker", 2, parallelism=4, completions=4)
+    exclusive["template"]["metadata"] = {"annotations": DOMAIN}
+    found = jobset(DRIVER, jobs("store", 2), exclusive)
+
+    assert told(read(member("store"), found))[:2] == ("jobset/train/driver", 3)
+    assert read(member("worker", 0, 0), found).minimum == 1
+    assert told(read(member("worker", 0, 1), found))[:2] == ("jobset/train/worker/0/others", 3)
+
+
 def test_a_run_limit_is_that_of_its_own_job() -> None:
     found = jobset(jobs("driver"), jobs("worker", activeDeadlineSeconds=600))
     assert [read(member(role), found).run_limit for role in ("driver", "worker")] == [None, 600]

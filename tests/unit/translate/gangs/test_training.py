@@ -50,6 +50,23 @@ def test_elastic_pytorch_job() -> None:
     assert dict(marks.role_minimum) == {"master": 1, "worker": 2}
 
 
+def workers_alone(**policy: Any) -> Any:
+    spec = {"pytorchReplicaSpecs": {"Worker": {"replicas": 4}}, "elasticPolicy": {"minReplicas": 2} | policy}
+    return beside(VERSION, "PyTorchJob", "bert", spec)
+
+
+def test_workers_that_meet_at_the_first_of_them_do_not_get_on_without_it() -> None:
+    marks = [read(replica("PyTorchJob", "worker", index), workers_alone()) for index in range(3)]
+    assert [each.role for each in marks] == ["rendezvous", "worker", "worker"]
+    assert {(each.minimum, each.size, each.elastic) for each in marks} == {(2, 4, True)}
+    assert all(dict(each.role_minimum) == {"rendezvous": 1, "worker": 1} for each in marks)
+
+    lowered = read(replica("PyTorchJob", "worker", 3, annotations=ours(min="1")), workers_alone())
+    assert (lowered.minimum, dict(lowered.role_minimum)) == (1, {"rendezvous": 1})
+    elsewhere = read(replica("PyTorchJob", "worker", 0), workers_alone(rdzvHost="meet.example.org"))
+    assert (elsewhere.role, dict(elsewhere.role_minimum)) == ("worker", {"worker": 2})
+
+
 @pytest.mark.parametrize(
     ("policy", "says"),
     [

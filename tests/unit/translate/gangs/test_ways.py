@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.translate.gangs.pods import beside, job, ours, pod, read, volcano_group
@@ -175,7 +175,6 @@ _PODS: list[tuple[Any, str, str, str]] = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
 @given(case=st.sampled_from(_PODS), spec=_SPECS, status=_JSON)
 def test_whatever_stands_in_an_object_is_read_or_told(case: Any, spec: Any, status: Any) -> None:
     marked, version, kind, name = case

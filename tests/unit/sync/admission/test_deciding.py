@@ -1,0 +1,41 @@
+"""Tests of when deciding is begun: not before there is something to be decided, or a guarantee to be reduced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.arbiter.sim import GPU, Cluster, gang, node, quota
+from vkgateway.arbiter import cycle
+from vkgateway.arbiter.carry import Carry
+from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.facts import Gang, Node, Snapshot
+from vkgateway.sync.admission.deciding import incremental
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gangs", "decided"),
+    [
+        ([node("n0"), node("n1")], [], 0),
+        ([node("n0"), node("n1", usable=False)], [], 2),
+        ([node("n0")], [], 2),
+        ([node("n0"), replace(node("n1"), used={GPU: 1000})], [], 2),
+        ([node("n0"), node("n1")], [gang("x", "a", [1])], 2),
+    ],
+)
+def test_nothing_is_loaded_while_all_is_whole_and_nobody_asks(
+    monkeypatch: pytest.MonkeyPatch, nodes: list[Node], gangs: list[Gang], decided: int
+) -> None:
+    calls, real = [], cycle.decide
+
+    def counted(snapshot: Snapshot, now: float, carry: Carry | None = None) -> Decisions:
+        calls.append(now)
+        return real(snapshot, now, carry)
+
+    monkeypatch.setattr(cycle, "decide", counted)
+    snapshot = Cluster(nodes, [quota("a", 16)], gangs).snapshot()
+    decide = incremental()
+    assert bool(decide(snapshot, 1.0).losses) == (decided > 0 and not gangs)
+    decide(replace(snapshot, gangs=()), 2.0)  # once it is loaded nothing is spared by not asking
+    assert len(calls) == decided

@@ -1,0 +1,45 @@
+"""Tests of how cycles are written down: later, in order, and none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from tests.unit.arbiter.sim import Cluster
+from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.facts import Snapshot
+from vkgateway.sync.admission.journal import Journal
+
+SNAPSHOT = Cluster([], []).snapshot()
+
+
+class Disk:
+    """Writes nothing until it is let."""
+
+    def __init__(self) -> None:
+        self.free = threading.Event()
+        self.written: list[tuple[bool, float]] = []
+
+    def write(self, snapshot: Snapshot | None, _: Decisions, now: float) -> None:
+        assert self.free.wait(10)
+        if now == 2:
+            raise OSError("no space left")
+        self.written.append((snapshot is not None, now))
+
+
+async def test_a_slow_disk_holds_up_nobody_and_keeps_every_cycle() -> None:
+    disk = Disk()
+    journal = Journal(disk.write)
+    for number in range(20):
+        journal.add(SNAPSHOT, Decisions(), float(number))
+        await asyncio.sleep(0)
+    assert disk.written == []
+    disk.free.set()
+    await journal.close()
+    whole = [(True, float(number)) for number in range(17) if number != 2]
+    bare = [(False, float(number)) for number in range(17, 20)]
+    assert disk.written == whole + bare  # one that failed is told, and the next are written all the same
+    journal.add(SNAPSHOT, Decisions(), 99.0)
+    await journal.close()
+    assert disk.written[-1] == (True, 99.0)
+    await journal.close()

@@ -1,0 +1,92 @@
+"""Zones as the arbiter is told of them: who is in what was published, by sums, and who came since."""
+
+from __future__ import annotations
+
+from vkgateway.arbiter.facts import Zone
+from vkgateway.kube.client import encode
+from vkgateway.model.objects import Meta
+from vkgateway.model.requests import Milli
+from vkgateway.sync.admission.numa import NodeZones
+from vkgateway.sync.compute.topologies import TopologyView
+from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod
+
+GPU = "nvidia.com/gpu"
+
+
+def pod(uid: str, gpus: int, *, born: int = 0, node: str = "host-1", phase: str = "Running") -> ComputePodView:
+    annotations = {"vkgateway.io/uid": uid, "vkgateway.io/requests": encode({GPU: gpus * 1000, "cpu": 500}).decode()}
+    metadata = {
+        "name": uid,
+        "uid": f"below-{uid}",
+        "creationTimestamp": f"2026-01-01T00:00:{born:02}Z",
+        "annotations": annotations,
+    }
+    return decode_compute_pod(encode({"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": phase}}))
+
+
+def view(*free: int, whole: int = 4) -> TopologyView:
+    zones = tuple(
+        Zone(name=f"node-{at}", allocatable={GPU: whole * 1000}, available={GPU: each * 1000})
+        for at, each in enumerate(free)
+    )
+    return TopologyView(Meta(name="host-1"), "container", zones)
+
+
+def counted(zones: NodeZones) -> set[str]:
+    topology = zones.on_node("host-1")
+    assert topology is not None
+    return set(topology.counted)
+
+
+def published(*free: int, pods: list[ComputePodView], used: Milli | None = None) -> NodeZones:
+    zones = NodeZones()
+    zones.follow(pods)
+    zones.published("host-1", view(*free), used=used or {})
+    return zones
+
+
+def test_the_oldest_pods_are_in_what_was_given_out_and_those_beyond_it_are_not() -> None:
+    pods = [pod("c", 2, born=3), pod("a", 2, born=1), pod("b", 1, born=2)]
+    assert counted(published(4, 4, pods=pods)) == set()
+    assert counted(published(2, 4, pods=pods)) == {"a"}
+    assert counted(published(2, 3, pods=pods)) == {"a", "b"}
+    assert counted(published(1, 2, pods=pods)) == {"a", "b", "c"}
+    assert counted(published(3, 4, pods=pods)) == set(), "the second alone would fit in, but it came after the first"
+
+
+def test_what_others_hold_was_given_out_before() -> None:
+    zones = published(2, 3, pods=[pod("a", 1)], used={GPU: 2000, "cpu": 4000})
+    topology = zones.on_node("host-1")
+    assert topology is not None
+    assert (set(topology.counted), topology.used) == ({"a"}, {GPU: 2000})
+    zones = published(3, 4, pods=[pod("a", 1)], used={GPU: 2000})
+    topology = zones.on_node("host-1")
+    assert topology is not None
+    assert (set(topology.counted), topology.used) == (set(), {GPU: 1000})
+
+
+def test_pods_are_followed_and_only_those_on_the_node_that_have_not_ended_count() -> None:
+    zones = NodeZones()
+    zones.pod_changed(None, pod("unseen", 1))
+    zones.follow([pod("a", 1), pod("elsewhere", 1, node="host-2"), pod("over", 1, phase="Succeeded")])
+    zones.pod_changed(None, pod("b", 1, born=1))
+    zones.published("host-1", view(0, 0), used={})
+    assert counted(zones) == {"a", "b"}
+    zones.pod_changed(pod("a", 1), None)
+    zones.pod_changed(pod("b", 1), pod("b", 1, phase="Failed"))
+    zones.published("host-1", view(0, 0), used={})
+    assert counted(zones) == set()
+
+
+def test_only_news_are_told_as_changed() -> None:
+    zones = published(4, 4, pods=[pod("a", 1)])
+    assert zones.changed == {"host-1"}
+    zones.changed = set()
+    zones.published("host-1", view(4, 4), used={})
+    assert zones.changed == set()
+    zones.published("host-1", view(4, 3), used={})
+    assert zones.changed == {"host-1"}
+    zones.published("host-1", None, used={})
+    assert zones.on_node("host-1") is None
+    zones.published("host-1", TopologyView(Meta(name="host-1"), "container", ()), used={})
+    assert zones.on_node("host-1") is None

@@ -1,0 +1,53 @@
+"""Has cycles written down after they were carried out, so that no decision waits for the disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.facts import Snapshot
+
+log = structlog.get_logger(__name__)
+
+_BEHIND: Final = 16
+"""So many cycles may wait with all that they were decided from; of those that come then only the decisions are kept."""
+
+Write = Callable[[Snapshot | None, Decisions, float], None]
+
+
+class Journal:
+    """Calls `write` for one cycle after the other, in a thread, in the order in which they were decided."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._cycles: deque[tuple[Snapshot | None, Decisions, float]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, snapshot: Snapshot, decisions: Decisions, now: float) -> None:
+        """Have a cycle written down soon."""
+        self._cycles.append((snapshot if len(self._cycles) < _BEHIND else None, decisions, now))
+        if self._task is None:
+            self._task = asyncio.create_task(self._work(), name="arbiter/journal")
+
+    async def close(self) -> None:
+        """Wait until all of it is written."""
+        if self._task is not None:
+            await self._task
+
+    async def _work(self) -> None:
+        try:
+            while self._cycles:
+                await self._one(*self._cycles.popleft())
+        finally:
+            self._task = None
+
+    async def _one(self, snapshot: Snapshot | None, decisions: Decisions, now: float) -> None:
+        try:
+            await asyncio.to_thread(self._write, snapshot, decisions, now)
+        except Exception:
+            log.exception("a cycle could not be written down")

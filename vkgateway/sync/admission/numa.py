@@ -1,0 +1,83 @@
+"""The NUMA zones of a compute cluster's nodes as the arbiter is told of them, and which pods are in what is told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from vkgateway.arbiter.facts import Topology
+from vkgateway.model.requests import Milli
+from vkgateway.sync.compute.topologies import TopologyView
+from vkgateway.sync.pods.views import ComputePodView
+from vkgateway.translate.governed import is_extended
+
+
+class NodeZones:
+    """Kept as pods come and go, and as nodes publish. A cluster in which none does costs nothing."""
+
+    def __init__(self) -> None:
+        self._published: dict[str, Topology] = {}
+        self._pods: dict[str, dict[str, ComputePodView]] = {}
+        """By node the compute pods on it, by uid, as soon as any node has published."""
+        self.watches = False
+        """Whether pods are followed."""
+        self.changed: set[str] = set()
+        """Nodes of which more or less is known; whoever reads them empties it."""
+
+    def on_node(self, name: str) -> Topology | None:
+        """A node's zones; None: none are known that matter."""
+        return self._published.get(name)
+
+    def follow(self, pods: Iterable[ComputePodView]) -> None:
+        """Follow pods from now on; these are there."""
+        self.watches = True
+        for pod in pods:
+            self.pod_changed(None, pod)
+
+    def pod_changed(self, old: ComputePodView | None, new: ComputePodView | None) -> None:
+        """A compute pod of ours came, changed or went."""
+        if not self.watches:
+            return
+        if old is not None and old.spec.node_name:
+            self._pods.get(old.spec.node_name, {}).pop(old.metadata.uid, None)
+        if new is not None and new.spec.node_name and not new.ended:
+            self._pods.setdefault(new.spec.node_name, {})[new.metadata.uid] = new
+
+    def published(self, name: str, view: TopologyView | None, *, used: Milli) -> None:
+        """A node published its zones, or none any more; `used` is what others hold there."""
+        old = self._published.pop(name, None)
+        if view is not None and view.zones:
+            self._published[name] = self._topology(name, view, used)
+        if self._published.get(name) != old:
+            self.changed.add(name)
+
+    def _topology(self, name: str, view: TopologyView, used: Milli) -> Topology:
+        """What was given out by then is told in sums alone: it is what others hold, and the oldest of our pods.
+
+        Whoever is beyond the sums came since. A pod that is counted in and was not there yet would be given too much
+        room, one that was there and is not counted in only too little.
+        """
+        left: Counter[str] = Counter()
+        for zone in view.zones:
+            for resource, amount in zone.allocatable.items():
+                if is_extended(resource):
+                    left[resource] += amount - zone.available.get(resource, 0)
+        theirs = {resource: min(used.get(resource, 0), amount) for resource, amount in left.items() if amount > 0}
+        left.subtract(theirs)
+        counted = set()
+        for pod in sorted(self._pods.get(name, {}).values(), key=_age):
+            held = {resource: amount for resource, amount in (pod.requests or {}).items() if resource in left}
+            if any(amount > left[resource] for resource, amount in held.items()):
+                break
+            left.subtract(held)
+            counted.add(pod.tenant_uid)
+        return Topology(
+            zones=view.zones,
+            scope=view.scope,
+            counted=frozenset(counted),
+            used={resource: amount for resource, amount in theirs.items() if amount},
+        )
+
+
+def _age(pod: ComputePodView) -> tuple[str, str]:
+    return pod.metadata.creation_timestamp or "", pod.metadata.uid

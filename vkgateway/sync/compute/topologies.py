@@ -1,0 +1,192 @@
+"""NUMA zones of a compute cluster's nodes, as an updater publishes them there; nothing where the kind does not exist.
+
+https://kubernetes-sigs.github.io/node-feature-discovery/master/usage/nfd-topology-updater.html
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+import structlog
+
+from vkgateway.arbiter.facts import Zone
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.kube.resources import NODE_TOPOLOGIES
+from vkgateway.model.objects import Meta
+from vkgateway.model.quantity import Quantity
+from vkgateway.model.requests import Milli, milli
+
+log = structlog.get_logger(__name__)
+
+_LOOK: Final = 60.0
+"""Seconds between two looks whether the cluster has the kind."""
+_RETRY: Final = 5.0
+_PATIENCE: Final = 20.0
+"""Seconds after which nobody waits any longer to hear of zones: most clusters have none."""
+_POLICY, _SCOPE = "topologyManagerPolicy", "topologyManagerScope"
+_OLD_NAMES: Final = {"SingleNUMANodeContainerLevel": "container", "SingleNUMANodePodLevel": "pod"}
+"""Policies by which kubelets reject pods, as `topologyPolicies` calls them, and their scopes."""
+_SCOPES: Final = frozenset({"container", "pod"})
+
+
+class _Attribute(msgspec.Struct):
+    name: str = ""
+    value: str = ""
+
+
+class _Amount(msgspec.Struct):
+    name: str
+    allocatable: Quantity = 0
+    available: Quantity = 0
+
+
+class _Zone(msgspec.Struct):
+    name: str = ""
+    type: str = ""
+    resources: list[_Amount] | None = None
+
+
+class _Object(msgspec.Struct, rename="camel"):
+    metadata: Meta
+    topology_policies: list[str] | None = None
+    attributes: list[_Attribute] | None = None
+    zones: list[_Zone] | None = None
+
+
+class TopologyView(msgspec.Struct, frozen=True):
+    """One node's zones; none where its kubelet does not mind how a pod is spread over them."""
+
+    metadata: Meta
+    scope: str
+    """`container` or `pod`."""
+    zones: tuple[Zone, ...]
+
+
+_decode = msgspec.json.Decoder(_Object).decode
+
+
+def decode_topology(data: bytes) -> TopologyView:
+    """Decode a NodeResourceTopology from its JSON; one with amounts that nobody can read tells nothing."""
+    told = _decode(data)
+    metadata = Meta(name=told.metadata.name, uid=told.metadata.uid, resource_version=told.metadata.resource_version)
+    scope = _scope(told)
+    try:
+        zones = tuple(_zone(zone) for zone in told.zones or () if zone.type == "Node") if scope else ()
+    except ValueError as error:
+        log.warning("zones of a node cannot be read", node=metadata.name, error=str(error))
+        zones = ()
+    return TopologyView(metadata, scope or "container", zones)
+
+
+def _scope(told: _Object) -> str:
+    """The scope of the policy single-numa-node; empty: the node has another policy."""
+    attributes = {each.name: each.value for each in told.attributes or ()}
+    if _POLICY not in attributes:
+        return next((_OLD_NAMES[name] for name in told.topology_policies or () if name in _OLD_NAMES), "")
+    scope = attributes.get(_SCOPE) or "container"
+    return scope if attributes[_POLICY] == "single-numa-node" and scope in _SCOPES else ""
+
+
+def _zone(zone: _Zone) -> Zone:
+    amounts = zone.resources or ()
+    allocatable: Milli = milli({each.name: each.allocatable for each in amounts})
+    return Zone(
+        name=zone.name, allocatable=allocatable, available=milli({each.name: each.available for each in amounts})
+    )
+
+
+class ComputeTopologies:
+    """The zones of all nodes; `on_change(node, view)` hears of each change, with None for what went.
+
+    Whether the cluster has the kind is asked once a minute; only where it has is anything watched.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        client: Client,
+        *,
+        on_change: Callable[[str, TopologyView | None], None],
+        on_known: Callable[[], None],
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._name = name
+        self._client = client
+        self._on_change = on_change
+        self._on_known = on_known
+        self._sleep = sleep
+        self._reflector: Reflector[TopologyView] | None = None
+        self.known = False
+        """Whether all that was there at the start is known, be it nothing at all."""
+
+    def items(self) -> list[tuple[str, TopologyView]]:
+        """What is known, by node."""
+        return [] if self._reflector is None else [(name, view) for (_, name), view in self._reflector.items.items()]
+
+    async def run(self) -> None:
+        """Look, and watch where there is something, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._lose_patience(), name=f"compute/{self._name}/topologies-patience")
+            watch: asyncio.Task[None] | None = None
+            while True:
+                served = await self._is_served()
+                if served and watch is None:
+                    self._reflector = self._new_reflector()
+                    watch = group.create_task(self._reflector.run(), name=f"compute/{self._name}/watch-topologies")
+                elif served is False:
+                    if watch is not None:
+                        watch.cancel()
+                        watch = None
+                    self._forget()
+                    self._is_known()
+                await self._sleep(_RETRY if served is None else _LOOK)
+
+    async def _is_served(self) -> bool | None:
+        """Whether the cluster has the kind, and lets us see it; None: that cannot be told now."""
+        try:
+            await self._client.request("GET", f"/{NODE_TOPOLOGIES.prefix}")
+            await self._client.request("GET", NODE_TOPOLOGIES.path(), params={"limit": "1"})
+        except errors.Forbidden as error:
+            log.warning("zones of nodes may not be read", compute=self._name, error=str(error))
+            return False
+        except errors.NotFound:
+            return False
+        except errors.ApiError:
+            return None
+        return True
+
+    def _new_reflector(self) -> Reflector[TopologyView]:
+        return Reflector(
+            self._client,
+            NODE_TOPOLOGIES,
+            decode=decode_topology,
+            on_change=self._changed,
+            on_complete=self._is_known,
+        )
+
+    async def _lose_patience(self) -> None:
+        await asyncio.sleep(_PATIENCE)
+        if not self.known:
+            log.warning("it cannot be told whether nodes have zones; it is not waited for", compute=self._name)
+            self._is_known()
+
+    def _is_known(self) -> None:
+        if not self.known:
+            self.known = True
+            self._on_known()
+
+    def _forget(self) -> None:
+        """The kind is gone, and all that was told by it."""
+        reflector, self._reflector = self._reflector, None
+        for _, name in reflector.items if reflector is not None else ():
+            self._on_change(name, None)
+
+    def _changed(self, old: TopologyView | None, new: TopologyView | None) -> None:
+        view = new or old
+        assert view is not None
+        self._on_change(view.metadata.name, new)
