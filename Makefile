@@ -9,7 +9,7 @@ export PYTHON
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "  make bench-NAME  One benchmark alone: burst, cost, decide, gang, light, memory, onboard, reclaim, restart, streams"
-	@echo "  make operator-NAME  What a page of docs/operators needs, built from source: mpi, mpi-old, kopf, training, spark, volcano, metrics-server"
+	@echo "  make operator-NAME  What a page of docs/operators needs, built from source: mpi, mpi-old, kopf, training, elastic, spark, volcano, metrics-server"
 
 .PHONY: setup
 setup: ## Python environment and, as root on Debian, the packages of the real node; quick when done
@@ -24,11 +24,11 @@ demo: setup ## Platform up, two tenants on board, kubectl at work in each; says 
 	@$(BIN)/python scripts/demo.py
 
 .PHONY: test
-test: ## All checks and tests, against real etcd, API servers and kubelet too
-	@scripts/test.sh lint unit property e2e
+test: ## All checks and tests, against real etcd, API servers and kubelet too; BESIDE=1: the end-to-end ones beside the others
+	@scripts/test.sh $(if $(BESIDE),all,lint unit property e2e)
 
 .PHONY: test-unit
-test-unit: ## Unit and property tests: no programs needed, under a minute
+test-unit: ## Unit and property tests: no programs needed, two minutes on two cores
 	@scripts/test.sh unit
 
 .PHONY: test-property

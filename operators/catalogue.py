@@ -49,6 +49,16 @@ PYTHON: Final = Recipe(
     files={"usr/local/bin/nslookup": File(_NSLOOKUP, 0o755)},
     user="1000",
 )
+# torchrun looks for zero among the members of a flag, where Python 3.11 has it no more.
+_FLAGS: Final = (
+    "sed -i 's/for s in Std:/for s in (Std.NONE, *Std):/' "
+    '"$1/usr/lib/python3/dist-packages/torch/distributed/elastic/multiprocessing/api.py"'
+)
+TORCH: Final = Recipe(
+    name="vkgateway.local/torch:1.13",
+    root=Root(("python3-torch",), (_USER, _FLAGS, 'rm -r "$1/usr/lib/libtorch-test"')),
+    user="1000",
+)
 KOPF: Final = Recipe(
     name=f"vkgateway.local/kopf:{KOPF_VERSION}",
     root=PYTHON.root,
@@ -115,6 +125,10 @@ KITS: Final[Mapping[str, Kit]] = {
     "kopf": Kit(images=(KOPF,)),
     "training": Kit(
         images=(_operator(TRAINING_OPERATOR, "training-operator.v1", "manager"), PYTHON),
+        manifests={"manifests": (TRAINING_OPERATOR, "manifests")},
+    ),
+    "elastic": Kit(
+        images=(_operator(TRAINING_OPERATOR, "training-operator.v1", "manager"), TORCH),
         manifests={"manifests": (TRAINING_OPERATOR, "manifests")},
     ),
     "volcano": Kit(

@@ -57,6 +57,32 @@ TRAINING_OPERATOR: Final = Published(
     {"manifests": "manifests"},
 )
 
+JOBSET: Final = Published(
+    Unit(
+        name="jobset",
+        project="jobset",
+        packages={"jobset": "sigs.k8s.io/jobset"},
+        modules=("sigs.k8s.io/jobset",),
+        replacements={},
+        seconds=150,
+    ),
+    "0.8.0",
+    {"config/components/crd/bases": "crds", "config/components/webhook/manifests.yaml": "webhooks.yaml"},
+)
+
+KUBERAY: Final = Published(
+    Unit(
+        name="kuberay",
+        project="kuberay",
+        packages={"ray-operator": "github.com/ray-project/kuberay/ray-operator"},
+        modules=("github.com/ray-project/kuberay/ray-operator",),
+        replacements={},
+        seconds=180,
+    ),
+    "1.4.2",
+    {"config/crd/bases": "crds"},
+)
+
 METRICS_SERVER: Final = Published(
     Unit(
         name="metrics-server",

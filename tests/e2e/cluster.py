@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+from vkgateway.programs.supervisor.client import SupervisorClient
 
 T = TypeVar("T")
 Document = dict[str, Any]
@@ -58,21 +63,27 @@ def version_for(args: tuple[str, ...]) -> tuple[str, ...]:
         ("up",): COMPUTE_VERSION,
         ("tenant", "create"): TENANT_VERSION,
         ("conformance", "prepare"): TENANT_VERSION,
+        ("conformance", "list"): TENANT_VERSION,
     }
     wanted = next((found for words, found in version.items() if args[: len(words)] == words), "")
     return ("--kubernetes-version", wanted) if wanted and "--kubernetes-version" not in args else ()
 
 
 def eventually(look: Callable[[], T], *, seconds: float = 120, what: str = "") -> T:
-    """Look until something is true, and return it. What is looked at lives in other processes, hence the pauses."""
-    deadline = time.monotonic() + seconds
+    """Look until something is true, and return it.
+
+    What is looked at lives in other processes, hence the pauses. They grow with the time that it takes, to half a
+    second: most looks start a kubectl, and each of those takes a tenth of a second of CPU.
+    """
+    began = time.monotonic()
     while True:
         found = look()
         if found:
             return found
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > seconds:
             raise AssertionError(f"not seen within {seconds:.0f} s: {what or look}")
-        time.sleep(0.1)
+        time.sleep(min(0.1 + 0.1 * waited, 0.5))
 
 
 @dataclass(frozen=True)
@@ -130,6 +141,14 @@ class Cluster:
         return str(pod["status"]["phase"]) if pod else ""
 
 
+def new_data_dir() -> Path:
+    """A data directory for a platform, whose name begins as whoever runs the tests wants to find it again.
+
+    Not in pytest's own folder: sockets need short paths.
+    """
+    return Path(tempfile.mkdtemp(prefix=os.environ.get("VKGATEWAY_TEST_PREFIX", "vkg-")))
+
+
 @dataclass
 class Platform:
     """An embedded platform in a data directory of its own."""
@@ -158,8 +177,9 @@ class Platform:
         return document
 
     def processes(self) -> dict[str, Document]:
-        """The supervisor's processes by name."""
-        return {process["name"]: process for process in self.status()["processes"]}
+        """The supervisor's processes by name, asked of itself: `status` looks at much more, and takes a second."""
+        found = asyncio.run(SupervisorClient.for_data_dir(self.data_dir).list())
+        return {state.name: msgspec.to_builtins(state) for state in found}
 
     @property
     def compute(self) -> Cluster:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
-from tests.e2e.cluster import Cluster, Platform
+from tests.e2e.cluster import Cluster, Platform, new_data_dir
 
 UP_TIMEOUT = 45 * 60
 """Seconds; the first time on a machine, Kubernetes is built."""
@@ -18,19 +19,44 @@ DOWN_TIMEOUT = 10 * 60
 """Seconds; images of whole systems are many files."""
 
 
+HERE = Path(__file__).parent
+SHARING = frozenset(
+    f"test_{name}.py"
+    for name in ("admin", "demo", "kubelet_api", "names", "platform", "pods", "services", "tenants", "workloads")
+)
+"""Files whose tests use the tenants alpha and beta."""
+
+
+class ByPlatform(LoadFileScheduling):  # type: ignore[misc] # untyped
+    """File by file to the workers, each of which has a platform; what uses alpha and beta goes to one, all together.
+
+    So there are two such tenants, not four: each costs CPU when it is made, and as long as it lives.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = Path(super()._split_scope(nodeid))
+        return "alpha and beta" if file.parent.name == HERE.name and file.name in SHARING else str(file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByPlatform:
+    """How tests are divided."""
+    return ByPlatform(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder needs real programs."""
-    here = Path(__file__).parent
+    """Everything in this folder needs real programs; who shares tenants is in the list."""
     for item in items:
-        if item.path.is_relative_to(here):
+        if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.e2e)
+            shares = item.path.parent == HERE and {"alpha", "beta"} & set(getattr(item, "fixturenames", ()))
+            assert not shares or item.path.name in SHARING, f"{item.path.name} is missing in SHARING"
 
 
 @contextlib.contextmanager
 def brought_up(*options: str) -> Iterator[Platform]:
     """A platform that is up for as long as the block lasts; nothing of it is left."""
-    # Not pytest's own folder: sockets need short paths.
-    made = Platform(Path(tempfile.mkdtemp(prefix="vkg-")))
+    made = Platform(new_data_dir())
     try:
         made.vkgateway("up", *options, timeout=UP_TIMEOUT)
         made.kubectl_path = made.vkgateway("binaries", "path", "kubectl").strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod
+from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually, pod
 from vkgateway.model.names import ADMISSION_GATE, EVICTION_DEADLINE_ANNOTATION
 from vkgateway.sync.admission.verdicts import PREEMPTED
 from vkgateway.translate.conditions import ADMITTED_CONDITION
@@ -23,8 +24,9 @@ LOW: dict[str, Any] = {"priorityClassName": "vkgateway-low"}
 @pytest.fixture(scope="module")
 def tenants(platform: Platform) -> Iterator[tuple[Cluster, Cluster]]:
     """One that is guaranteed half of the pool, and one that borrows."""
-    platform.vkgateway("tenant", "create", "owner", "--pool", "a100:guarantee=nvidia.com/gpu=16")
-    platform.vkgateway("tenant", "create", "guest", "--pool", "a100")
+    real = ("--pool", "real") if platform.real else ()
+    platform.vkgateway("tenant", "create", "owner", "--pool", "a100:guarantee=nvidia.com/gpu=16", *real)
+    platform.vkgateway("tenant", "create", "guest", "--pool", "a100", *real)
     yield platform.tenant("owner"), platform.tenant("guest")
     for name in ("owner", "guest"):
         platform.vkgateway("tenant", "delete", name, "--yes")
@@ -123,8 +125,15 @@ def test_gangs_start_together_or_not_at_all_and_all_complete(guest: Cluster, job
     names = [f"train{number}" for number in range(jobs)]
     guest.apply(*(each for name in names for each in training(name)))
     started = min(jobs, 2)
-    eventually(lambda: count(guest, "Running") == 6 * started, what="as many gangs as there is room for")
-    by_gang = {name: {is_gated(each) for each in pods(guest, f"{name}-")} for name in names}
+
+    def seen() -> list[Document]:
+        found = pods(guest)
+        return found if sum(each["status"]["phase"] == "Running" for each in found) == 6 * started else []
+
+    found = eventually(seen, what="as many gangs as there is room for")
+    by_gang = {
+        name: {is_gated(each) for each in found if each["metadata"]["name"].startswith(f"{name}-")} for name in names
+    }
     assert sorted(map(sorted, by_gang.values())) == [[False]] * started + [[True]] * (jobs - started)
     eventually(lambda: count(guest, "Succeeded") == 6 * jobs, what="all of them done")
 
@@ -152,7 +161,9 @@ def told(document: Document) -> bool:
     return EVICTION_DEADLINE_ANNOTATION in document["metadata"].get("annotations", {})
 
 
-def test_the_pod_itself_can_read_its_deadline(owner: Cluster, guest: Cluster, platform: Platform) -> None:
+def test_the_deadline_is_the_same_above_and_below_and_one_victim_is_enough(
+    owner: Cluster, guest: Cluster, platform: Platform
+) -> None:
     guest.apply(*(gpus(f"low{n}", 8, **LOW) for n in range(4)))
     eventually(lambda: count(guest, "Running") == 4, what="the pool is full of low work")
     owner.apply(gpus("one", 8))
@@ -163,6 +174,36 @@ def test_the_pod_itself_can_read_its_deadline(owner: Cluster, guest: Cluster, pl
     assert victim["metadata"]["annotations"][EVICTION_DEADLINE_ANNOTATION] == deadline
     owner.wait_pod("one")
     assert [each["status"]["phase"] for each in pods(guest)].count("Failed") == 1, "one is enough"
+
+
+@pytest.fixture
+def real_guarantee(real: None, platform: Platform) -> Iterator[None]:
+    """One of the two GPUs that the real node says it has is guaranteed to the owner."""
+    own = [{"op": "add", "path": "/spec/pools/1/guarantee", "value": {"nvidia.com/gpu": "1"}}]
+    platform.compute.kubectl("patch", "tenant", "owner", "--type=json", "-p", json.dumps(own))
+    yield
+    back = [{"op": "remove", "path": "/spec/pools/1/guarantee"}]
+    platform.compute.kubectl("patch", "tenant", "owner", "--type=json", "-p", json.dumps(back))
+
+
+@pytest.mark.usefixtures("real_guarantee")
+def test_a_container_reads_its_deadline_in_a_file(owner: Cluster, guest: Cluster) -> None:
+    field = {"fieldPath": f"metadata.annotations['{EVICTION_DEADLINE_ANNOTATION}']"}
+    podinfo = {"name": "podinfo", "downwardAPI": {"items": [{"path": "eviction-deadline", "fieldRef": field}]}}
+    low = gpus("low", 2, volumes=[podinfo], **REAL, **LOW)
+    low["spec"]["containers"][0]["volumeMounts"] = [{"name": "podinfo", "mountPath": "/etc/podinfo"}]
+    guest.apply(low)
+    guest.wait_pod("low")
+
+    def read() -> str:
+        return guest.kubectl("exec", "low", "--", "cat", "/etc/podinfo/eviction-deadline").strip()
+
+    assert read() == ""
+    owner.apply(gpus("high", 1, **REAL))
+    deadline = eventually(read, what="a deadline in the file")
+    assert deadline == guest.get("pod", "low")["metadata"]["annotations"][EVICTION_DEADLINE_ANNOTATION]
+    owner.wait_pod("high")
+    assert guest.get("pod", "low")["status"]["reason"] == PREEMPTED
 
 
 def test_who_is_not_needed_any_more_is_reprieved(owner: Cluster, guest: Cluster) -> None:
@@ -206,6 +247,34 @@ def test_a_large_gang_is_not_starved_by_small_ones(guest: Cluster) -> None:
     eventually(lambda: guest.phase("short") == "Succeeded", what="what ends in time runs before")
     eventually(lambda: count(guest, "Running", "big-") == 4, what="the large gang")
     assert is_gated(guest.get("pod", "long"))
+
+
+def borrows(platform: Platform, name: str) -> str:
+    """What stands on a compute pod of the owner."""
+    below = platform.compute.get("pod", name, "-n", "owner--default")
+    return str(below["metadata"]["annotations"]["vkgateway.io/borrowed"])
+
+
+def test_who_comes_to_be_inside_the_guarantee_stays_there_whatever_dies_or_arrives(
+    owner: Cluster, guest: Cluster, platform: Platform
+) -> None:
+    owner.apply(*(gpus(name, 8) for name in ("first", "second")))
+    eventually(lambda: count(owner, "Running") == 2, what="the guarantee is in use")
+    owner.apply(gpus("third", 8))
+    owner.wait_pod("third")
+    assert [borrows(platform, name) for name in ("first", "third")] == ["false", "true"]
+    owner.kubectl("delete", "pod", "first", "--grace-period=1")
+    eventually(lambda: borrows(platform, "third") == "false", what="it is written down")
+    eventually(lambda: "InsideGuarantee" in dict(owner.events("third")), what="its tenant is told")
+
+    kill(platform)
+    owner.apply(gpus("ahead", 8, priorityClassName="vkgateway-guaranteed"))
+    owner.wait_pod("ahead")
+    guest.apply(gpus("low", 8, **LOW))
+    guest.wait_pod("low")
+    assert [borrows(platform, name) for name in ("second", "third", "ahead")] == ["false", "false", "true"]
+    assert "inside the tenant's guarantee" in platform.vkgateway("explain", "third", "--tenant", "owner")
+    assert "borrowed" in platform.vkgateway("explain", "ahead", "--tenant", "owner")
 
 
 @pytest.fixture

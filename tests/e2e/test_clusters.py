@@ -6,10 +6,11 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import BUSYBOX, Cluster, Document, Platform, eventually
+from tests.e2e.cluster import BUSYBOX, Cluster, Document, Platform, eventually, pod
 from tests.e2e.conftest import brought_up
 from vkgateway.local import gateway_process
 from vkgateway.model.names import API_VERSION, GANG_ANNOTATION, GANG_MIN_ANNOTATION
@@ -51,9 +52,10 @@ def _attach(platform: Platform, other: Platform) -> None:
 
 @pytest.fixture(scope="module")
 def both(platform: Platform, berlin: Platform) -> Iterator[Cluster]:
-    """A tenant that is guaranteed the pool in both."""
+    """A tenant that is guaranteed the pool in both, and may have volumes."""
     wanted = f"guarantee=nvidia.com/gpu={NODES * GPUS}"
-    platform.vkgateway("tenant", "create", "both", "--pool", f"{POOL}:{wanted}", "--pool", f"{POOL}.berlin:{wanted}")
+    pools = ("--pool", f"{POOL}:{wanted}", "--pool", f"{POOL}.berlin:{wanted}")
+    platform.vkgateway("tenant", "create", "both", *pools, "--storage-class", "local")
     yield platform.tenant("both")
     platform.vkgateway("tenant", "delete", "both", "--yes", timeout=180)
     for cluster in (platform.compute, berlin.compute):
@@ -85,6 +87,24 @@ def gang(name: str, number: int) -> Document:
             },
         },
     }
+
+
+def claim(name: str) -> Document:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "labels": {"data": "yes"}},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "64Mi"}}},
+    }
+
+
+def user(name: str, of: str, **spec: Any) -> Document:
+    """A pod that uses a claim."""
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": of}}
+    mounts = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+    made = pod(name, container=mounts, volumes=[volume], **spec)
+    made["metadata"]["labels"] = {"data": "yes"}
+    return made
 
 
 def clusters_of(cluster: Cluster, name: str, *, running: int) -> set[str]:
@@ -135,6 +155,29 @@ def test_a_change_reaches_both(platform: Platform, berlin: Platform, both: Clust
             return bool(cluster.get("configmap", "settings", "-n", "both--default")["data"]["GREETING"] == "good day")
 
         eventually(told, what="the change below")
+
+
+def test_data_is_in_one_of_them_and_pods_go_where_it_is(platform: Platform, berlin: Platform, both: Cluster) -> None:
+    clusters = {"local": platform.compute, "berlin": berlin.compute}
+    eventually(lambda: both.find("storageclass", "local"), what="the class")
+    for name in clusters:
+        both.apply(claim(name), user(f"first-{name}", name, nodeSelector={"kubernetes.io/hostname": f"{POOL}.{name}"}))
+    for name in clusters:
+        both.wait_pod(f"first-{name}", "jsonpath={.status.phase}=Running")
+        assert both.get("pvc", name)["status"]["phase"] == "Bound"
+        both.kubectl("delete", "pod", f"first-{name}", "--wait")
+        both.apply(user(f"second-{name}", name))
+    for name, cluster in clusters.items():
+        both.wait_pod(f"second-{name}", "jsonpath={.status.phase}=Running")
+        assert both.get("pod", f"second-{name}")["spec"]["nodeName"] == f"{POOL}.{name}"
+        below = cluster.get("pvc", "-n", "both--default")["items"]
+        assert [each["metadata"]["name"] for each in below] == [name]
+    both.kubectl("delete", "pod,pvc", "--selector", "data=yes", "--wait")
+    eventually(
+        lambda: not any(each.get("pvc", "-n", "both--default")["items"] for each in clusters.values()),
+        what="no claim below",
+    )
+    eventually(lambda: both.get("pv")["items"] == [], what="no volume above")
 
 
 def test_one_that_is_silent_holds_up_nobody_and_is_made_good(berlin: Platform, both: Cluster) -> None:

@@ -2,30 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import VKGATEWAY, Cluster, Platform, eventually, pod
+from tests.e2e.cluster import VKGATEWAY, Cluster, Platform, eventually, new_data_dir, pod
 
 
-@pytest.fixture
-def elsewhere() -> Iterator[Platform]:
+@contextlib.contextmanager
+def another() -> Iterator[Platform]:
     """Another data directory, with no platform in it yet; whatever is made there goes."""
-    made = Platform(Path(tempfile.mkdtemp(prefix="vkg-")))
+    made = Platform(new_data_dir())
     try:
         yield made
     finally:
         made.try_vkgateway("down", "--purge")
         shutil.rmtree(made.data_dir, ignore_errors=True)
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Platform]:
+    """Another data directory, for one test alone."""
+    with another() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def second(platform: Platform) -> Iterator[Platform]:
+    """A second platform beside the first: its `up` was killed half-way, and repeated."""
+    with another() as made:
+        made.kubectl_path = platform.kubectl_path
+        up = subprocess.Popen(
+            [*VKGATEWAY, "up", "--real-node", "no"],
+            env=os.environ | {"VKGATEWAY_DATA_DIR": str(made.data_dir)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        eventually((made.data_dir / "platform.json").exists, what="a half-made platform")
+        up.kill()
+        up.wait()
+        made.vkgateway("up", "--real-node", "no", timeout=300)
+        yield made
 
 
 def all_running(platform: Platform) -> bool:
@@ -39,11 +64,13 @@ def runs_again(platform: Platform, name: str, killed: int) -> bool:
 
 def test_status_shows_every_part_running(platform: Platform, alpha: Cluster) -> None:
     assert alpha
-    names = set(platform.processes())
+    seen = platform.status()
+    names = {process["name"] for process in seen["processes"]}
 
     assert {"etcd", "compute/apiserver", "compute/controller-manager", "compute/scheduler", "gateway"} <= names
     assert {"tenant/alpha/apiserver", "tenant/alpha/controller-manager", "tenant/alpha/scheduler"} <= names
-    assert all_running(platform)
+    assert {process["state"] for process in seen["processes"]} == {"running"}
+    assert names == set(platform.processes())
     assert "compute/apiserver" in platform.vkgateway("status")
 
 
@@ -121,25 +148,28 @@ def test_a_dead_supervisor_is_replaced_and_adopts_what_runs(platform: Platform) 
     assert {name: process["pid"] for name, process in platform.processes().items()} == pids
 
 
-def test_down_and_up_keep_tenants_and_pods(elsewhere: Platform, platform: Platform) -> None:
-    """A second platform beside the first: its own ports and address, and it forgets nothing over `down`."""
-    elsewhere.kubectl_path = platform.kubectl_path
-    elsewhere.vkgateway("up", "--real-node", "no", timeout=300)
-    elsewhere.vkgateway("tenant", "create", "gamma", "--pool", "v100")
-    gamma = elsewhere.tenant("gamma")
+def test_a_half_finished_up_can_be_repeated(second: Platform) -> None:
+    eventually(lambda: all_running(second), seconds=5, what="everything running")
+    assert second.status()["state"] == "up"
+
+
+def test_down_and_up_keep_tenants_and_pods(second: Platform, platform: Platform) -> None:
+    """It has ports and an address of its own, and forgets nothing over `down`."""
+    second.vkgateway("tenant", "create", "gamma", "--pool", "v100")
+    gamma = second.tenant("gamma")
     gamma.apply(pod("kept"))
     gamma.wait_pod("kept")
     uid = gamma.get("pod", "kept")["metadata"]["uid"]
     servers = {
         cluster.kubectl("config", "view", "-o", "jsonpath={.clusters[0].cluster.server}")
-        for cluster in (platform.compute, elsewhere.compute)
+        for cluster in (platform.compute, second.compute)
     }
     assert len(servers) == 2
 
-    pids = [process["pid"] for process in elsewhere.processes().values()]
-    elsewhere.vkgateway("down")
+    pids = [process["pid"] for process in second.processes().values()]
+    second.vkgateway("down")
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
-    elsewhere.vkgateway("up", timeout=300)
+    second.vkgateway("up", timeout=300)
 
     eventually(lambda: gamma.try_kubectl("get", "pod", "kept").code == 0, what="the tenant back")
     assert gamma.get("pod", "kept")["metadata"]["uid"] == uid
@@ -169,20 +199,6 @@ def test_down_while_up_runs_is_refused(elsewhere: Platform) -> None:
         up.send_signal(signal.SIGINT)
         code = up.wait(timeout=60)
     assert code == 130
-
-
-def test_a_half_finished_up_can_be_repeated(elsewhere: Platform) -> None:
-    environment = os.environ | {"VKGATEWAY_DATA_DIR": str(elsewhere.data_dir)}
-    up = subprocess.Popen(
-        [*VKGATEWAY, "up", "--real-node", "no"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    eventually((elsewhere.data_dir / "platform.json").exists, what="a half-made platform")
-    up.kill()
-    up.wait()
-
-    elsewhere.vkgateway("up", "--real-node", "no", timeout=300)
-
-    assert all_running(elsewhere)
 
 
 @pytest.mark.parametrize(("content", "word"), [("{ not json", "platform.json"), ('{"layout": 999}', "newer")])

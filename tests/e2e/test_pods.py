@@ -240,17 +240,6 @@ def test_deleted_by_force_above_is_gone_below(platform: Platform, alpha: Cluster
     eventually(lambda: platform.compute.find("pod", "forced", "-n", "alpha--default") is None, what="gone below")
 
 
-def test_a_pod_past_the_limit_is_held_and_says_why(platform: Platform) -> None:
-    platform.vkgateway("tenant", "create", "small", "--pool", "a100:limit=nvidia.com/gpu=1")
-    small = platform.tenant("small")
-    two = {"resources": {"limits": {"nvidia.com/gpu": "2"}}}
-    small.apply(pod("big", container=two, nodeName="a100.local"))
-    eventually(lambda: any(reason == "WaitingForQuota" for reason, _ in small.events("big")), what="the reason")
-    assert platform.compute.find("pod", "big", "-n", "small--default") is None
-    assert small.get("node", "a100.local")["status"]["allocatable"]["nvidia.com/gpu"] == "1"
-    platform.vkgateway("tenant", "delete", "small", "--yes")
-
-
 def test_a_namespace_goes_below_with_the_tenants(platform: Platform, alpha: Cluster) -> None:
     alpha.kubectl("create", "namespace", "team")
     alpha.kubectl("run", "one", "-n", "team", "--image", BUSYBOX, "--", "sleep", "3600")

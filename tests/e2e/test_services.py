@@ -8,51 +8,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.e2e.cluster import BUSYBOX, COMPUTE_MINOR, REAL, Cluster, Document, Platform, eventually, pod
+from tests.e2e.cluster import COMPUTE_MINOR, REAL, Cluster, Platform, eventually, pod
 from tests.e2e.dns import SRV, ask
 from tests.e2e.inside import Inside
+from tests.e2e.webservers import servers, service
 from vkgateway.gateway.nodes import FULL_HOSTNAMES_SINCE
 
 NAMESPACE = "shop"
 DOMAIN = f"{NAMESPACE}.svc.cluster.local"
-SERVE = 'mkdir /w; echo "$(hostname) of TENANT" > /w/index.html; exec httpd -f -p 8080 -h /w'
 CA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
-
-
-def service(name: str, **spec: object) -> Document:
-    ports = [{"name": "http", "port": 80, "targetPort": "http"}]
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {"selector": {"app": "web"}, "ports": ports} | spec,
-    }
-
-
-def stateful_set(tenant: str) -> Document:
-    container = {
-        "name": "main",
-        "image": BUSYBOX,
-        "command": ["sh", "-c", SERVE.replace("TENANT", tenant)],
-        "ports": [{"name": "http", "containerPort": 8080}],
-        "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
-    }
-    template = {
-        "metadata": {"labels": {"app": "web"}},
-        "spec": {"containers": [container], **REAL, "terminationGracePeriodSeconds": 1},
-    }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {"name": "web", "namespace": NAMESPACE},
-        "spec": {
-            "serviceName": "peers",
-            "replicas": 2,
-            "podManagementPolicy": "Parallel",
-            "selector": {"matchLabels": {"app": "web"}},
-            "template": template,
-        },
-    }
 
 
 @dataclass
@@ -85,11 +49,11 @@ def sides(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[dict[st
     for name, cluster in (("alpha", alpha), ("beta", beta)):
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         cluster.apply(
-            service("web"),
-            service("peers", clusterIP="None"),
-            service("sticky", sessionAffinity="ClientIP"),
-            service("alias", type="ExternalName", externalName=f"web.{DOMAIN}", selector=None),
-            stateful_set(name),
+            service(NAMESPACE, "web"),
+            service(NAMESPACE, "peers", clusterIP="None"),
+            service(NAMESPACE, "sticky", sessionAffinity="ClientIP"),
+            service(NAMESPACE, "alias", type="ExternalName", externalName=f"web.{DOMAIN}", selector=None),
+            servers(NAMESPACE, name),
         )
         caller = pod("caller", **REAL)
         caller["metadata"]["namespace"] = NAMESPACE
@@ -187,7 +151,7 @@ def test_another_tenants_services_have_no_name_here(sides: dict[str, Side]) -> N
 
 def test_a_new_service_is_reached_at_its_address_at_once(sides: dict[str, Side]) -> None:
     side = sides["alpha"]
-    side.cluster.apply(service("later"))
+    side.cluster.apply(service(NAMESPACE, "later"))
     shown = side.address("later")
     eventually(lambda: side.caller.reaches(f"http://{shown}/"), seconds=10)
     eventually(lambda: side.caller.resolve("later")["later"] == [shown], seconds=10)

@@ -7,6 +7,7 @@ import ssl
 import stat
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,22 +21,30 @@ def tenant(name: str, **spec: object) -> dict[str, object]:
     return {"apiVersion": "vkgateway.io/v1alpha1", "kind": "Tenant", "metadata": {"name": name}, "spec": spec}
 
 
-def test_a_tenant_applied_with_kubectl_is_as_one_made_by_the_command(platform: Platform) -> None:
+@pytest.fixture(scope="module")
+def leaver(platform: Platform) -> Iterator[Cluster]:
+    """A tenant applied with kubectl, which a test may delete."""
     version = {"kubernetesVersion": TENANT_VERSION} if TENANT_VERSION else {}
     pools = [{"name": "a100", "guarantee": {"nvidia.com/gpu": "2"}}]
-    platform.compute.apply(tenant("applied", pools=pools, **version))
-    platform.compute.kubectl("wait", "tenant/applied", "--for=condition=Ready", "--timeout=60s", timeout=70)
+    platform.compute.apply(tenant("leaver", pools=pools, **version))
+    platform.compute.kubectl("wait", "tenant/leaver", "--for=condition=Ready", "--timeout=60s", timeout=70)
+    yield platform.tenant("leaver")
+    if platform.compute.find("tenant", "leaver") is not None:
+        platform.vkgateway("tenant", "delete", "leaver", "--yes")
+
+
+def test_a_tenant_applied_with_kubectl_is_as_one_made_by_the_command(platform: Platform, leaver: Cluster) -> None:
     platform.vkgateway("tenant", "create", "typed", "--pool", "a100:guarantee=nvidia.com/gpu=2")
 
-    applied, typed = (platform.compute.get("tenant", name)["spec"] for name in ("applied", "typed"))
+    applied, typed = (platform.compute.get("tenant", name)["spec"] for name in ("leaver", "typed"))
     assert applied == typed
-    assert platform.tenant("applied").get("node", "a100.local")["status"]["conditions"]
-    platform.vkgateway("tenant", "delete", "applied", "typed", "--yes")
+    assert leaver.get("node", "a100.local")["status"]["conditions"]
+    platform.vkgateway("tenant", "delete", "typed", "--yes")
 
 
-def test_a_deleted_tenant_leaves_nothing_and_the_others_alone(platform: Platform, alpha: Cluster) -> None:
-    platform.vkgateway("tenant", "create", "leaver", "--pool", "a100")
-    leaver = platform.tenant("leaver")
+def test_a_deleted_tenant_leaves_nothing_and_the_others_alone(
+    platform: Platform, alpha: Cluster, leaver: Cluster
+) -> None:
     leaver.apply(pod("left"))
     alpha.apply(pod("stays"))
     leaver.wait_pod("left")

@@ -17,7 +17,8 @@ from vkgateway.controlplane.etcd.endpoints import Tls
 from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdError, EtcdUnavailable
 from vkgateway.controlplane.etcd.ranges import KeyRange
 from vkgateway.controlplane.etcd.tenancy import Tenancy
-from vkgateway.controlplane.provision import ControlPlane, Step
+from vkgateway.controlplane.provision import Step
+from vkgateway.controlplane.serving import ControlPlane
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import DEPLOYMENTS, NAMESPACES, PODS, SECRETS, SERVICE_ACCOUNTS

@@ -1,0 +1,103 @@
+"""Public controllers as processes here, with a tenant's kubeconfig: what they make is real, their pods are hollow."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import yaml
+
+from operators.programs import JOBSET, KUBERAY
+from tests.e2e.cluster import Cluster, Document, eventually
+from vkgateway.controlplane.pki import Authority
+from vkgateway.programs.binaries import published
+from vkgateway.programs.binaries.published import Published
+
+
+def provided(wanted: Published) -> Path:
+    """The folder of a program and its manifests; the first time on a machine it is built."""
+    return asyncio.run(published.provide(wanted, report=print))
+
+
+@contextlib.contextmanager
+def kuberay(cluster: Cluster, folder: Path) -> Iterator[None]:
+    """KubeRay's operator at work in a tenant, as it is published: its webhooks are off there, too."""
+    made = provided(KUBERAY)
+    _install(cluster, made / "crds", "rayclusters")
+    off = ("--enable-leader-election=false", "--metrics-addr=0", "--health-probe-bind-address=0")
+    with _running([str(made / "ray-operator"), *off], cluster, folder):
+        yield
+
+
+@contextlib.contextmanager
+def jobset(cluster: Cluster, folder: Path) -> Iterator[None]:
+    """JobSet's controller at work in a tenant, with its webhooks, which the API server reaches on this machine."""
+    made = provided(JOBSET)
+    _install(cluster, made / "crds", "jobsets")
+    authority, port = Authority.create("jobset"), _free_port()
+    authority.issue("jobset", ips=["127.0.0.1"], server=True).write(
+        folder, "tls"
+    )  # tls.crt and tls.key, as it expects them
+    settings = {
+        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+        "kind": "Configuration",
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": False},
+        "webhook": {"host": "127.0.0.1", "port": port, "certDir": str(folder)},
+        "metrics": {"bindAddress": "0"},
+        "health": {"healthProbeBindAddress": "0"},
+    }
+    (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
+    with _running([str(made / "jobset"), f"--config={folder / 'settings.yaml'}"], cluster, folder):
+        eventually(lambda: _listens(port), what="JobSet's webhooks")
+        hooks = list(yaml.safe_load_all((made / "webhooks.yaml").read_text()))
+        cluster.apply(*(_by_url(each, f"https://127.0.0.1:{port}", authority.cert_pem) for each in hooks if each))
+        yield
+
+
+def _install(cluster: Cluster, crds: Path, plural: str) -> None:
+    cluster.kubectl("apply", "--server-side", "-f", str(crds))
+    eventually(lambda: cluster.try_kubectl("get", plural).code == 0, what=f"{plural} served")
+
+
+@contextlib.contextmanager
+def _running(argv: Sequence[str], cluster: Cluster, folder: Path) -> Iterator[None]:
+    """Run a controller for as long as the block lasts; that it ended by itself is told with what it said."""
+    log = folder / "log"
+    with log.open("w") as said:
+        process = subprocess.Popen(
+            argv, env=os.environ | {"KUBECONFIG": str(cluster.kubeconfig)}, stdout=said, stderr=said
+        )
+    try:
+        yield
+    finally:
+        ended = process.poll()
+        process.terminate()
+        process.wait(20)
+        assert ended is None, f"{argv[0]} ended with {ended}:\n{log.read_text()[-4000:]}"
+
+
+def _by_url(hooks: Document, url: str, authority: bytes) -> Document:
+    """A configuration of webhooks that calls a server of this machine in place of a Service."""
+    for hook in hooks["webhooks"]:
+        path = hook["clientConfig"].pop("service")["path"]
+        hook["clientConfig"] |= {"url": url + path, "caBundle": base64.b64encode(authority).decode()}
+    return hooks
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False

@@ -1,0 +1,245 @@
+"""Gangs as real controllers make them: KubeRay and JobSet in a tenant; coscheduling's PodGroup, Kueue's labels."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e import controllers
+from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod
+from tests.e2e.published import module_folder
+from vkgateway.model.names import ADMISSION_GATE
+
+SCHEDULER_PLUGINS = "0.33.5"
+GPUS: dict[str, Any] = {"resources": {"limits": {"nvidia.com/gpu": "8"}}}
+A100: dict[str, Any] = {"nodeSelector": {"vkgateway.io/pool": "a100"}}
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("VKGATEWAY_ALL_OPERATORS"), reason="controllers are built for it; `make test-operators` runs it"
+)
+
+
+@pytest.fixture(scope="module")
+def team(platform: Platform) -> Iterator[Cluster]:
+    """A tenant in two pools of hollow nodes, one of four nodes with 8 GPUs each, one of two."""
+    platform.vkgateway("tenant", "create", "team", "--pool", "a100", "--pool", "v100")
+    yield platform.tenant("team")
+    platform.vkgateway("tenant", "delete", "team", "--yes")
+
+
+@pytest.fixture(scope="module")
+def ray(team: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """KubeRay's operator at work."""
+    with controllers.kuberay(team, tmp_path_factory.mktemp("kuberay")):
+        yield
+
+
+@pytest.fixture(scope="module")
+def jobset(team: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """JobSet's controller at work."""
+    with controllers.jobset(team, tmp_path_factory.mktemp("jobset")):
+        yield
+
+
+@pytest.fixture
+def blockers(team: Cluster) -> Iterator[list[str]]:
+    """Three nodes of the pool are in use; whatever the test made goes at its end."""
+    names = [f"full-{number}" for number in range(3)]
+    team.apply(*(pod(name, container=GPUS, **A100) for name in names))
+    for name in names:
+        team.wait_pod(name)
+    yield names
+    for kind in ("rayclusters", "jobsets", "podgroups.scheduling.x-k8s.io"):
+        team.try_kubectl("delete", kind, "--all", "--wait=true")
+    team.kubectl("delete", "pods", "--all", "--grace-period=1")
+
+
+def members(cluster: Cluster) -> dict[str, Document]:
+    """The pods of the gang by name: all but those that stand in its way."""
+    found = {each["metadata"]["name"]: each for each in cluster.get("pods")["items"]}
+    return {name: each for name, each in found.items() if not name.startswith("full-")}
+
+
+def states(cluster: Cluster) -> dict[str, int]:
+    """How many pods of the gang are gated, and how many are in each phase otherwise."""
+    counted: dict[str, int] = {}
+    for each in members(cluster).values():
+        gates = {gate["name"] for gate in each["spec"].get("schedulingGates", ())}
+        state = "gated" if ADMISSION_GATE in gates else each["status"]["phase"]
+        counted[state] = counted.get(state, 0) + 1
+    return counted
+
+
+def as_json(platform: Platform, *args: str) -> Any:
+    return json.loads(platform.vkgateway(*args, "-o", "json"))
+
+
+def queued(platform: Platform) -> dict[str, tuple[str, int, str]]:
+    """What of the tenant waits: by name how it was said, how many pods, and why."""
+    found = as_json(platform, "queue", "--tenant", "team")
+    return {each["name"]: (each["way"], each["pods"], each["code"]) for each in found}
+
+
+def gang(platform: Platform, name: str) -> Any:
+    """What `explain` says of a pod's gang."""
+    return as_json(platform, "explain", name, "--tenant", "team")["gang"]
+
+
+def goes(cluster: Cluster, name: str) -> None:
+    cluster.kubectl("delete", "pod", name, "--grace-period=1")
+
+
+def head_and_workers(*, workers: int, head: dict[str, Any], **spec: Any) -> Document:
+    """A RayCluster; `spec` is of its one group of workers, each of which takes a whole node."""
+
+    def template(container: dict[str, Any]) -> Document:
+        return {"spec": {"containers": [{"name": "ray", "image": "ray:2", **container}], **A100}}
+
+    bounds = {"minReplicas": 0, "maxReplicas": 4} | spec.pop("bounds", {})
+    group = {"groupName": "big", "replicas": workers, "rayStartParams": {}, "template": template(GPUS)}
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {"name": "ray", "namespace": "default"},
+        "spec": {
+            "headGroupSpec": {"rayStartParams": {}, "template": template(head)},
+            "workerGroupSpecs": [group | bounds],
+            **spec,
+        },
+    }
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_ray_cluster_starts_as_a_whole(platform: Platform, team: Cluster, blockers: list[str]) -> None:
+    """Head and two workers, a node each: three nodes, of which one is free."""
+    team.apply(head_and_workers(workers=2, head=GPUS))
+    waits = ("ray", 3, "WaitingForRoom")
+    eventually(lambda: queued(platform).get("ray") == waits, what="the cluster waits for room, whole")
+    assert states(team) == {"gated": 3}
+    assert (gang(platform, next(iter(members(team))))["minimum"], len(members(team))) == (3, 3)
+    goes(team, blockers[0])
+    eventually(lambda: queued(platform).get("ray") == waits, what="two nodes are not enough")
+    assert states(team) == {"gated": 3}
+    goes(team, blockers[1])
+    eventually(lambda: states(team) == {"Running": 3}, what="head and workers run")
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_ray_cluster_that_ray_scales_starts_with_its_least(
+    platform: Platform, team: Cluster, blockers: list[str]
+) -> None:
+    """Its head needs no GPU, so it starts at once; of three workers one is enough."""
+    scaled = {"enableInTreeAutoscaling": True, "bounds": {"minReplicas": 1}}
+    team.apply(head_and_workers(workers=3, head={}, **scaled))
+    eventually(lambda: states(team) == {"Running": 2, "gated": 2}, what="head and one worker run")
+    facts = gang(platform, next(iter(members(team))))
+    assert (facts["name"], facts["minimum"], facts["pods"], facts["waiting"]) == ("ray", 2, 4, 2)
+    goes(team, blockers[0])
+    eventually(lambda: states(team) == {"Running": 3, "gated": 1}, what="it grows by one")
+
+
+def jobs(name: str, replicas: int, pods: int) -> Document:
+    """Equal Jobs of a JobSet, each of whose pods takes a whole node."""
+    container = pod("any", container=GPUS)["spec"]["containers"]
+    job = {"parallelism": pods, "completions": pods, "template": {"spec": {"containers": container}}}
+    return {"name": name, "replicas": replicas, "template": {"spec": job | {"backoffLimit": 0}}}
+
+
+def set_of(*replicated: Document, annotations: dict[str, str] | None = None, **spec: Any) -> Document:
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "set", "namespace": "default", "annotations": annotations or {}},
+        "spec": {"replicatedJobs": list(replicated), **spec},
+    }
+
+
+def in_pool(document: Document) -> Document:
+    document["template"]["spec"]["template"]["spec"] |= A100
+    return document
+
+
+@pytest.mark.usefixtures("jobset")
+def test_a_jobset_starts_as_a_whole(platform: Platform, team: Cluster, blockers: list[str]) -> None:
+    """A driver and two Jobs of one pod: three nodes, of which one is free."""
+    team.apply(set_of(in_pool(jobs("driver", 1, 1)), in_pool(jobs("worker", 2, 1))))
+    waits = ("jobset", 3, "WaitingForRoom")
+    eventually(lambda: queued(platform).get("set") == waits, what="the set waits for room, whole")
+    assert states(team) == {"gated": 3}
+    assert gang(platform, next(iter(members(team))))["minimum"] == 3
+    goes(team, blockers[0])
+    eventually(lambda: queued(platform).get("set") == waits, what="two nodes are not enough")
+    goes(team, blockers[1])
+    eventually(lambda: states(team) == {"Running": 3}, what="all Jobs run")
+
+
+@pytest.mark.usefixtures("jobset")
+def test_jobs_of_a_jobset_that_start_in_order_are_a_gang_each(
+    platform: Platform, team: Cluster, blockers: list[str]
+) -> None:
+    team.apply(
+        set_of(
+            in_pool(jobs("driver", 1, 1)),
+            in_pool(jobs("worker", 1, 2)),
+            startupPolicy={"startupPolicyOrder": "InOrder"},
+        )
+    )
+    eventually(lambda: states(team) == {"Running": 1, "gated": 2}, what="the driver runs, and its workers wait")
+    eventually(lambda: queued(platform).get("set/worker", ("", 0, ""))[1] == 2, what="two wait for room")
+    goes(team, blockers[0])
+    goes(team, blockers[1])
+    eventually(lambda: states(team) == {"Running": 3}, what="all Jobs run")
+
+
+@pytest.mark.usefixtures("jobset", "blockers")
+def test_jobs_of_a_jobset_with_exclusive_topology_have_a_pool_each(team: Cluster) -> None:
+    """The webhook refuses all but the first pod of each Job until that has a node, so no gang can wait for them all."""
+    goes(team, "full-0")
+    exclusive = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "vkgateway.io/pool"}
+    team.apply(set_of(jobs("worker", 2, 2), annotations=exclusive))
+    eventually(lambda: states(team) == {"Running": 4}, what="both Jobs run")
+    places = {(name.split("-")[2], each["spec"]["nodeName"]) for name, each in members(team).items()}
+    assert sorted(node for _, node in places) == ["a100.local", "v100.local"]
+
+
+def test_a_pod_group_of_coscheduling_starts_as_a_whole(platform: Platform, team: Cluster, blockers: list[str]) -> None:
+    crd = module_folder("sigs.k8s.io/scheduler-plugins", SCHEDULER_PLUGINS) / "manifests" / "coscheduling" / "crd.yaml"
+    team.kubectl("apply", "-f", str(crd))
+    served = "podgroups.scheduling.x-k8s.io"
+    eventually(lambda: team.try_kubectl("get", served).code == 0, what="PodGroups served")
+    team.apply(
+        {
+            "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+            "kind": "PodGroup",
+            "metadata": {"name": "group", "namespace": "default"},
+            "spec": {"minMember": 2, "scheduleTimeoutSeconds": 10},
+        },
+        *(labelled(f"member-{number}", {"scheduling.x-k8s.io/pod-group": "group"}) for number in range(2)),
+    )
+    whole(platform, team, blockers, "group", "coscheduling")
+
+
+def test_a_pod_group_of_kueue_starts_as_a_whole(platform: Platform, team: Cluster, blockers: list[str]) -> None:
+    labels, count = {"kueue.x-k8s.io/pod-group-name": "group"}, {"kueue.x-k8s.io/pod-group-total-count": "2"}
+    team.apply(labelled("member-0", labels, count))
+    eventually(lambda: queued(platform).get("group", ("", 0, ""))[2] == "WaitingForMembers", what="one of two waits")
+    team.apply(labelled("member-1", labels, count))
+    whole(platform, team, blockers, "group", "kueue")
+
+
+def whole(platform: Platform, team: Cluster, blockers: list[str], name: str, way: str) -> None:
+    """Two pods, a node each, of which one is free: both wait, and both start."""
+    eventually(lambda: queued(platform).get(name) == (way, 2, "WaitingForRoom"), what="both wait for room")
+    assert states(team) == {"gated": 2}
+    assert gang(platform, "member-0")["minimum"] == 2
+    goes(team, blockers[0])
+    eventually(lambda: states(team) == {"Running": 2}, what="both run")
+
+
+def labelled(name: str, labels: dict[str, str], annotations: dict[str, str] | None = None) -> Document:
+    made = pod(name, container=GPUS, **A100)
+    made["metadata"] |= {"labels": labels, "annotations": annotations or {}}
+    return made

@@ -1,0 +1,201 @@
+"""Where in a machine, and in which pool: pods that must fit one NUMA zone, groups that want a domain of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster import Cluster, Document, Platform, eventually
+from tests.e2e.test_arbiter import clear, condition, count, gpus, kill, pods, steady, waits
+from vkgateway.translate.conditions import ADMITTED_CONDITION
+
+GPU = "nvidia.com/gpu"
+PRODUCT = "nvidia.com/gpu.product"
+LWS = "leaderworkerset.sigs.k8s.io"
+
+
+def definition(group: str, kind: str, plural: str, version: str, *, scope: str) -> Document:
+    """A kind of which the server takes whatever it is given."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    approved = {"api-approved.kubernetes.io": "unapproved, for a test"}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}", "annotations": approved},
+        "spec": {
+            "group": group,
+            "scope": scope,
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+            "versions": [{"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
+        },
+    }
+
+
+def define(cluster: Cluster, document: Document) -> str:
+    cluster.apply(document)
+    name = str(document["metadata"]["name"])
+    cluster.kubectl("wait", f"crd/{name}", "--for=condition=Established", "--timeout=60s")
+    return name
+
+
+@pytest.fixture(scope="module")
+def team(platform: Platform) -> Iterator[Cluster]:
+    """A tenant that may borrow all there is, in two pools."""
+    platform.vkgateway("tenant", "create", "team", "--pool", "a100", "--pool", "v100")
+    yield platform.tenant("team")
+    platform.vkgateway("tenant", "delete", "team", "--yes")
+
+
+@pytest.fixture
+def tenant(team: Cluster) -> Iterator[Cluster]:
+    """The same, empty."""
+    yield team
+    clear(team)
+
+
+def zones(node: str, *free: int) -> Document:
+    """Two zones of four GPUs, as node-feature-discovery's topology updater publishes them."""
+    return {
+        "apiVersion": "topology.node.k8s.io/v1alpha2",
+        "kind": "NodeResourceTopology",
+        "metadata": {"name": node},
+        "attributes": [
+            {"name": "topologyManagerPolicy", "value": "single-numa-node"},
+            {"name": "topologyManagerScope", "value": "container"},
+        ],
+        "zones": [
+            {
+                "name": f"node-{index}",
+                "type": "Node",
+                "resources": [{"name": GPU, "capacity": "4", "allocatable": "4", "available": str(amount)}],
+            }
+            for index, amount in enumerate(free)
+        ],
+    }
+
+
+@pytest.fixture
+def zoned(platform: Platform) -> Iterator[list[str]]:
+    """All nodes of the pool have published their zones; the nodes' names."""
+    kind = definition(
+        "topology.node.k8s.io", "NodeResourceTopology", "noderesourcetopologies", "v1alpha2", scope="Cluster"
+    )
+    name = define(platform.compute, kind)
+    every = [str(node["metadata"]["name"]) for node in platform.compute.get("nodes")["items"]]
+    names = [name for name in every if name.startswith("a100-")]
+    platform.compute.apply(*(zones(name, 4, 4) for name in names))
+    kill(platform)  # a new one looks at once
+    yield names
+    platform.compute.kubectl("delete", "crd", name)
+    kill(platform)
+
+
+def on(platform: Platform, name: str) -> str:
+    """The compute node of a pod."""
+    return str(platform.compute.get("pod", name, "-n", "team--default")["spec"]["nodeName"])
+
+
+def test_a_pod_that_must_fit_one_numa_zone_goes_where_it_does_or_waits(
+    tenant: Cluster, platform: Platform, zoned: list[str]
+) -> None:
+    here: dict[str, Any] = {"nodeSelector": {"vkgateway.io/pool": "a100"}}
+    tenant.apply(gpus("five", 5, **here))
+    waits(tenant, "five", "Infeasible")
+
+    names = [f"three-{number}" for number in range(2 * len(zoned))]
+    tenant.apply(*(gpus(name, 3, **here) for name in names))
+    eventually(lambda: count(tenant, "Running", "three-") == len(names), what="a pod in each zone")
+    assert sorted(on(platform, name) for name in names) == sorted(zoned * 2)
+
+    tenant.apply(gpus("two", 2, **here))
+    waits(tenant, "two", "WaitingForRoom")
+    tenant.apply(gpus("one", 1, **here))
+    tenant.wait_pod("one")
+    assert condition(tenant.get("pod", "two"), ADMITTED_CONDITION)["reason"] == "WaitingForRoom", "both halves are free"
+
+    platform.compute.apply(*(zones(node, 1, 1) for node in zoned if node != on(platform, "one")))
+    steady(lambda: tenant.phase("two") == "Pending")
+    gone = next(name for name in names if on(platform, name) != on(platform, "one"))
+    left = on(platform, gone)
+    tenant.kubectl("delete", "pod", gone, "--grace-period=1")
+    tenant.wait_pod("two")
+    assert on(platform, "two") == left
+
+
+def member(group: int, index: int, *, spec: Document) -> Document:
+    """A pod as LeaderWorkerSet's controller and webhook make it: of a set `serve` of groups of three."""
+    name = f"serve-{group}" if index == 0 else f"serve-{group}-{index}"
+    made = gpus(name, 1)
+    made["metadata"] |= {
+        "labels": {
+            f"{LWS}/name": "serve",
+            f"{LWS}/group-index": str(group),
+            f"{LWS}/worker-index": str(index),
+            f"{LWS}/group-key": f"group{group}",
+            f"{LWS}/template-revision-hash": "5d8f",
+        },
+        "annotations": {
+            f"{LWS}/size": "3",
+            f"{LWS}/exclusive-topology": PRODUCT,
+            **({f"{LWS}/leader-name": f"serve-{group}"} if index else {}),
+        },
+    }
+    made["spec"] |= spec
+    return made
+
+
+def leader(group: int) -> Document:
+    """With those of its group, and apart from all others."""
+    key = f"{LWS}/group-key"
+    mine = [{"key": key, "operator": "In", "values": [f"group{group}"]}]
+    others: list[Document] = [
+        {"key": key, "operator": "Exists"},
+        {"key": key, "operator": "NotIn", "values": [f"group{group}"]},
+    ]
+
+    def required(expressions: list[Document]) -> Document:
+        term = {"labelSelector": {"matchExpressions": expressions}, "topologyKey": PRODUCT}
+        return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+
+    return member(group, 0, spec={"affinity": {"podAffinity": required(mine), "podAntiAffinity": required(others)}})
+
+
+def test_each_group_of_a_leader_worker_set_has_a_domain_of_its_own(tenant: Cluster, platform: Platform) -> None:
+    kind = definition("leaderworkerset.x-k8s.io", "LeaderWorkerSet", "leaderworkersets", "v1", scope="Namespaced")
+    define(tenant, kind)
+    tenant.apply(
+        {
+            "apiVersion": "leaderworkerset.x-k8s.io/v1",
+            "kind": "LeaderWorkerSet",
+            "metadata": {
+                "name": "serve",
+                "namespace": "default",
+                "annotations": {f"{LWS}/exclusive-topology": PRODUCT},
+            },
+            "spec": {"replicas": 2, "leaderWorkerTemplate": {"size": 3}},
+        }
+    )
+    tenant.apply(leader(0), leader(1))
+    for group in range(2):
+        tenant.wait_pod(f"serve-{group}")
+    chosen = [str(tenant.get("pod", f"serve-{group}")["spec"]["nodeName"]) for group in range(2)]
+    assert sorted(chosen) == ["a100.local", "v100.local"], "each leader has a domain of its own"
+
+    for group, node in enumerate(chosen):
+        domain = tenant.get("node", node)["metadata"]["labels"][PRODUCT]
+        tenant.apply(member(group, 1, spec={"nodeSelector": {PRODUCT: domain}}))
+    waits(tenant, "serve-0-1", "WaitingForMembers")
+    for group, node in enumerate(chosen):
+        domain = tenant.get("node", node)["metadata"]["labels"][PRODUCT]
+        tenant.apply(member(group, 2, spec={"nodeSelector": {PRODUCT: domain}}))
+    eventually(lambda: count(tenant, "Running", "serve-") == 6, what="both groups, whole")
+    where = {str(each["metadata"]["name"]): str(each["spec"]["nodeName"]) for each in pods(tenant, "serve-")}
+    assert {name[:7]: node for name, node in where.items()} == {"serve-0": chosen[0], "serve-1": chosen[1]}
+    assert all(node == where[name[:7]] for name, node in where.items())
+    products = {
+        name: str(platform.compute.get("node", on(platform, name))["metadata"]["labels"][PRODUCT]) for name in where
+    }
+    assert len({products[name] for name in where if name.startswith("serve-0")}) == 1
+    assert len(set(products.values())) == 2, "below they are apart as well"

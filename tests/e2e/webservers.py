@@ -1,0 +1,46 @@
+"""A StatefulSet of two web servers that say who they are, and Services that lead to them."""
+
+from __future__ import annotations
+
+from tests.e2e.cluster import BUSYBOX, REAL, Document
+
+_SERVE = 'mkdir /w; echo "$(hostname) of TENANT" > /w/index.html; exec httpd -f -p 8080 -h /w'
+_LABELS = {"app": "web"}
+
+
+def service(namespace: str, name: str, **spec: object) -> Document:
+    """A Service on port 80 of the servers, unless its `spec` says otherwise."""
+    ports = [{"name": "http", "port": 80, "targetPort": "http"}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"selector": _LABELS, "ports": ports} | spec,
+    }
+
+
+def servers(namespace: str, tenant: str) -> Document:
+    """`web-0` and `web-1` on the real node, which answer `web-N of TENANT`; their governing Service is `peers`."""
+    container = {
+        "name": "main",
+        "image": BUSYBOX,
+        "command": ["sh", "-c", _SERVE.replace("TENANT", tenant)],
+        "ports": [{"name": "http", "containerPort": 8080}],
+        "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
+    }
+    template = {
+        "metadata": {"labels": _LABELS},
+        "spec": {"containers": [container], **REAL, "terminationGracePeriodSeconds": 1},
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "web", "namespace": namespace},
+        "spec": {
+            "serviceName": "peers",
+            "replicas": 2,
+            "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": _LABELS},
+            "template": template,
+        },
+    }
