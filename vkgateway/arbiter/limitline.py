@@ -23,7 +23,11 @@ def keep_limit(ledger: Ledger, pools: Iterable[Standing], ask: Ask) -> None:
 
 
 def crowds_out(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) -> bool:
-    """Whether these pods would use up what their tenant's limit leaves for its own gang that is ahead of them."""
+    """Whether these pods would use up what their tenant's limit leaves for its own gang that is ahead of them.
+
+    Who will have gone in time does not; but times may prove wrong again and again, so a gang that has waited for long
+    depends on nobody's.
+    """
     ahead = ledger.asks.get(standing.limit_kept.get(ask.tenant, ""))
     if ahead is not None and ahead is not ask:
         missing = standing.beyond_limit(ask.tenant, [*ahead.core, *pods])
@@ -32,7 +36,7 @@ def crowds_out(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]
     ahead = ledger.asks.get(kept.gang) if kept is not None else None
     if kept is None or ahead is None or ahead is ask or ahead.tenant != ask.tenant:
         return False
-    if kept.lets(standing.ends, ask.gang, ledger.now):
+    if not ledger.has_aged(ahead.gang) and kept.lets(standing.ends, ask.gang, ledger.now):
         return False
     return bool(standing.beyond_limit(ask.tenant, [*ahead.core, *pods]))
 
