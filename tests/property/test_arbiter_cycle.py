@@ -36,6 +36,11 @@ def test_holds_in_every_story(invariant: str, chunk: int) -> None:
         ("deciding_again", 1465),  # a plan on a node that had gone held cells
         ("deciding_again", 2126),
         ("deciding_again", 3311),  # lent to a gang that used up the limit of its tenant's own gang ahead
+        (
+            "deciding_again_in_two_pools",
+            2275,
+        ),  # a gang's last pod started while others of it, at its maximum, might stay
+        ("deciding_again_in_two_pools", 5020),  # what did not fit an empty pool did beside others
         ("nobody_starves", 41),  # small work of its own tenant put off the turn of a large gang again and again
         ("nobody_starves", 2187),
         ("nobody_starves_below_a_limit", 19),  # later work of its own tenant used up the limit again and again

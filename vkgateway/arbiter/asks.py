@@ -57,7 +57,9 @@ def read(gang: Gang, kind: Callable[[Hashable], int] = lambda _: -1) -> Ask | Ho
     rest = sorted((pod for pod in waiting if pod.uid not in chosen), key=_rank)
     if gang.maximum is not None:
         rest = rest[: max(0, gang.maximum - (len(gang.pods) - len(waiting)) - len(core))]
-        if not core and not rest:
+        # Whoever was told to go may stay after all: with it the core must not be too much, either.
+        may_stay = sum(pod.state in _BINDS for pod in gang.pods)
+        if (not core and not rest) or (core and may_stay + len(core) > max(gang.minimum, gang.maximum)):
             return at_maximum(gang, len(waiting))
     bound = next((pod.pool for pod in gang.pods if pod.state in _BINDS), None)
     what = _what(gang, core, (bound,) if bound is not None else gang.pools) if not running else gang.id

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -129,6 +130,15 @@ def _groups(room: Room, pods: Sequence[Pod]) -> list[_Group]:
     return groups
 
 
+def _in_falling_order(groups: Sequence[_Group]) -> bool:
+    """Whether none asks for more of anything than the one before it."""
+    return all(
+        amount <= larger.shape.amount(name)
+        for larger, smaller in pairwise(groups)
+        for name, amount in smaller.shape.requests
+    )
+
+
 def _rank(pod: Pod) -> tuple[int, str]:
     return pod.rank, pod.uid
 
@@ -232,12 +242,21 @@ class _Search:
         return self._fill(positions)
 
     def _fill(self, positions: IntArray | None) -> list[_Part] | None:
-        """On these nodes; the largest first, and if that fails those first that have the least choice."""
-        found = self._fill_in_order(self._groups, positions)
-        if found is not None or len(self._groups) == 1:
-            return found
-        choosy = sorted(self._groups, key=lambda group: self._room.view(group.shape).choice(positions))
-        return self._fill_in_order(choosy, positions) if choosy != self._groups else None
+        """On these nodes; in the first order of the groups in which all fit."""
+        found = (self._fill_in_order(order, positions) for order in self._orders(positions))
+        return next((parts for parts in found if parts is not None), None)
+
+    def _orders(self, positions: IntArray | None) -> Iterator[Sequence[_Group]]:
+        """The largest first; those first that have the least choice; where none is the largest in all, each first."""
+        groups = self._groups
+        yield groups
+        if len(groups) == 1:
+            return
+        choosy = sorted(groups, key=lambda group: self._room.view(group.shape).choice(positions))
+        orders = [choosy]
+        if not _in_falling_order(groups):
+            orders += ([first, *(group for group in choosy if group is not first)] for first in choosy[1:])
+        yield from (order for order in orders if order != groups)
 
     def _fill_in_order(self, groups: Sequence[_Group], positions: IntArray | None) -> list[_Part] | None:
         mark = self._room.mark()

@@ -572,6 +572,21 @@ def test_an_elastic_gang_grows_to_its_maximum_and_no_further() -> None:
     assert len(there.placed("grows")) == 6
 
 
+def test_what_may_yet_stay_counts_to_the_maximum() -> None:
+    """Its last pod would start elsewhere while the two that run are told to go, and one of them could stay."""
+    there = cluster(2, quota("a"), quota("b", 8), quota("c", 4))
+    low = gang("low", "a", [4, 4, 4], minimum=1, maximum=2, band=LOW)
+    there.add(low)
+    there.cycle()
+    assert sorted(there.placed("low")) == ["low-0", "low-1"]
+    there.add(gang("other", "c", [4]))
+    there.cycle()
+    there.add(gang("owner", "b", [8]))
+    [evict] = there.cycle().evicts
+    assert evict.pods == ("low-0", "low-1")
+    assert there.placed("low") == {}
+
+
 def test_below_its_maximum_an_elastic_gang_waits_for_room() -> None:
     there = cluster(1, quota("a"), size=4)
     there.add(gang("grows", "a", [1] * 8, elastic=True, minimum=2, maximum=6, band=LOW))
@@ -607,7 +622,7 @@ def test_who_borrows_takes_a_node_without_cells_among_equals(band: Band) -> None
 
     assert there.placed("half") == {"half-0": "n0"}
     assert there.placed("one") == {"one-0": "n1"}
-    there.add(gang("other", "a", [4]))
+    there.add(gang("other", "c", [4]))
     assert not there.cycle().evicts
 
 

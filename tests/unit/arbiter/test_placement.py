@@ -76,6 +76,11 @@ def test_pods_of_little_choice_are_placed_before_larger_ones_if_they_must() -> N
     assert place(there, pods(gpus(4), only_a)) == {"p0": "b", "p1": "a"}
 
 
+def test_where_no_pod_is_the_largest_in_all_other_orders_are_tried() -> None:
+    there = room(node("a", 8), node("b", 4, size=4))
+    assert place(there, pods(gpus(4, 8), gpus(1, 40), gpus(1, 40))) == {"p0": "a", "p1": "a", "p2": "b"}
+
+
 def test_no_whole_node_is_broken_into_without_need() -> None:
     there = room(node("a"), node("b", 3), node("c", 3), node("d"))
     found = place(there, pods(*[gpus(1)] * 6))
