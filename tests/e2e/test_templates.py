@@ -1,12 +1,12 @@
-"""A tenant from a template of the platform's own, which switches on Kubernetes' alpha PodGroups: they say its gangs."""
+"""A tenant from a template of the platform's own, which switches on Kubernetes' alpha PodGroups or Workloads."""
 
 from __future__ import annotations
 
-import os
+import json
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import pytest
 import yaml
@@ -14,54 +14,81 @@ import yaml
 from tests.e2e.cluster import TENANT_VERSION, Cluster, Document, Platform, eventually, pod
 from vkgateway.controlplane.templates import SHIPPED
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+from vkgateway.model.names import ADMISSION_GATE
 from vkgateway.translate.conditions import ADMITTED_CONDITION
 
-GATES = "WatchList=false,SizeBasedListCostEstimate=false,GenericWorkload=true"
-HAS_GROUPS = int((TENANT_VERSION or DEFAULT_KUBERNETES_VERSION).split(".")[1]) >= 36
-"""Whether the tenants' release has PodGroups."""
+MINOR = int((TENANT_VERSION or DEFAULT_KUBERNETES_VERSION).split(".")[1])
 
 
-@pytest.fixture
-def templates(platform: Platform, tmp_path: Path) -> Iterator[Path]:
+class Alpha(NamedTuple):
+    """What a release calls its alpha: the version of its kinds, and the gates of each program."""
+
+    version: str
+    gates: dict[str, str]
+
+
+ALPHAS: Final = {
+    35: Alpha("v1alpha1", {"apiserver": "GenericWorkload=true"}),
+    36: Alpha(
+        "v1alpha2",
+        {
+            "apiserver": "GenericWorkload=true,WorkloadWithJob=true",
+            "controller-manager": "GenericWorkload=true,WorkloadWithJob=true",
+            "scheduler": "GenericWorkload=true",
+        },
+    ),
+}
+of_1_36 = pytest.mark.skipif(MINOR != 36, reason="PodGroups and these gates are those of 1.36")
+of_1_35 = pytest.mark.skipif(MINOR != 35, reason="spec.workloadRef is of 1.35 alone")
+
+
+@pytest.fixture(scope="module")
+def templates(platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder of templates that the gateway takes instead of those shipped."""
-    shutil.copytree(SHIPPED / "default", tmp_path / "default")
-    file = platform.data_dir / "gateway.yaml"
-    before = file.read_text()
-    settings = yaml.safe_load(before)
-    settings["controlPlanes"]["templatesDir"] = str(tmp_path)
-    begin_anew(platform, yaml.safe_dump(settings))
-    yield tmp_path
-    begin_anew(platform, before)
+    folder = tmp_path_factory.mktemp("templates")
+    shutil.copytree(SHIPPED / "default", folder / "default")
+    platform.vkgateway("up", "--templates-dir", str(folder))
+    yield folder
+    platform.vkgateway("up", "--templates-dir", str(SHIPPED))
 
 
-def begin_anew(platform: Platform, settings: str) -> None:
-    """The gateway reads its settings when it starts, and the supervisor starts one that was ended."""
-    (platform.data_dir / "gateway.yaml").write_text(settings)
-    old = platform.processes()["gateway"]["pid"]
-    os.kill(old, signal.SIGKILL)
-    eventually(lambda: platform.processes()["gateway"].get("pid") not in (None, old), what="another gateway")
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def grouped(platform: Platform, templates: Path) -> Iterator[Cluster]:
-    """A tenant that has PodGroups."""
+    """A tenant that has the alpha kinds of its release, and may use four GPUs."""
     shutil.copytree(templates / "default", templates / "groups")
     file = templates / "groups" / "template.yaml"
     template = yaml.safe_load(file.read_text())
-    template["components"]["apiserver"]["flags"] = {
-        "runtime-config": "scheduling.k8s.io/v1alpha2=true",
-        "feature-gates": GATES,
-    }
+    alpha = ALPHAS[MINOR]
+    for program, gates in alpha.gates.items():
+        template["components"][program]["flags"] = {"feature-gates": gates}
+    template["components"]["apiserver"]["flags"]["runtime-config"] = f"scheduling.k8s.io/{alpha.version}=true"
     file.write_text(yaml.safe_dump(template))
-    platform.vkgateway("tenant", "create", "grouped", "--pool", "a100", "--template", "groups")
+    pool = "a100:limit=nvidia.com/gpu=4"
+    platform.vkgateway("tenant", "create", "grouped", "--pool", pool, "--template", "groups")
     yield platform.tenant("grouped")
     platform.vkgateway("tenant", "delete", "grouped", "--yes")
 
 
-def member(name: str) -> Document:
-    made = pod(name, container={"resources": {"limits": {"nvidia.com/gpu": "1"}}})
-    made["spec"]["schedulingGroup"] = {"podGroupName": "train"}
-    return made
+@pytest.fixture
+def blocker(grouped: Cluster) -> Iterator[str]:
+    """A pod that has half of what the tenant may use."""
+    grouped.apply(pod("blocker", container=gpus(2)))
+    grouped.wait_pod("blocker")
+    yield "blocker"
+    grouped.kubectl("delete", "jobs,pods", "--all", "--grace-period=1")
+
+
+def gpus(number: int) -> dict[str, Any]:
+    return {"resources": {"limits": {"nvidia.com/gpu": str(number)}}}
+
+
+def of_kind(kind: str, name: str, spec: Document) -> Document:
+    version = f"scheduling.k8s.io/{ALPHAS[MINOR].version}"
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+def member(name: str, **spec: Any) -> Document:
+    return pod(name, container=gpus(1), **spec)
 
 
 def admitted(cluster: Cluster, name: str) -> Document:
@@ -69,17 +96,87 @@ def admitted(cluster: Cluster, name: str) -> Document:
     return next((entry for entry in conditions if entry["type"] == ADMITTED_CONDITION), {})
 
 
-@pytest.mark.skipif(not HAS_GROUPS, reason="this release has no PodGroups")
-def test_a_pod_group_of_kubernetes_waits_until_it_is_complete_and_starts_as_a_whole(grouped: Cluster) -> None:
-    group: Document = {
-        "apiVersion": "scheduling.k8s.io/v1alpha2",
-        "kind": "PodGroup",
-        "metadata": {"name": "train", "namespace": "default"},
-        "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}},
-    }
-    grouped.apply(group, member("one"))
+def gated(cluster: Cluster, *options: str) -> list[str]:
+    """The pods that wait."""
+    found = cluster.get("pods", *options)["items"]
+    return [
+        each["metadata"]["name"]
+        for each in found
+        if {"name": ADMISSION_GATE} in each["spec"].get("schedulingGates", ())
+    ]
+
+
+def queued(platform: Platform, name: str) -> tuple[str, int, str] | None:
+    """How a gang that waits was said, how many pods it has, and why it waits."""
+    found = json.loads(platform.vkgateway("queue", "--tenant", "grouped", "-o", "json"))
+    return next(((each["way"], each["pods"], each["code"]) for each in found if each["name"] == name), None)
+
+
+def explained(platform: Platform, name: str) -> Any:
+    """What `explain` says of a pod's gang."""
+    return json.loads(platform.vkgateway("explain", name, "--tenant", "grouped", "-o", "json"))["gang"]
+
+
+@of_1_36
+def test_a_pod_group_waits_until_it_is_complete_and_starts_as_a_whole(grouped: Cluster) -> None:
+    in_group = {"schedulingGroup": {"podGroupName": "train"}}
+    group = of_kind("PodGroup", "train", {"schedulingPolicy": {"gang": {"minCount": 2}}})
+    grouped.apply(group, member("one", **in_group))
     eventually(lambda: admitted(grouped, "one").get("reason") == "WaitingForMembers", what="one waits for another")
     assert admitted(grouped, "one")["message"] == "1 of 2 pods created"
-    grouped.apply(member("two"))
+    grouped.apply(member("two", **in_group))
     for name in ("one", "two"):
         grouped.wait_pod(name)
+    grouped.kubectl("delete", "pods,podgroups", "--all", "--grace-period=1")
+
+
+@of_1_36
+def test_a_job_for_which_kubernetes_makes_workload_and_pod_group_starts_as_a_whole(
+    platform: Platform, grouped: Cluster, blocker: str
+) -> None:
+    """One of its two pods would find room; both wait, and nothing of the Job's objects is left when it goes."""
+    template = {"spec": {"containers": pod("any", container=gpus(2))["spec"]["containers"], "restartPolicy": "Never"}}
+    counts = {"parallelism": 2, "completions": 2, "completionMode": "Indexed"}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "namespace": "default"}}
+    grouped.apply(job | {"spec": counts | {"template": template}})
+    eventually(lambda: grouped.get("podgroups")["items"], what="a PodGroup of the Job")
+    (group,) = grouped.get("podgroups")["items"]
+    name = group["metadata"]["name"]
+    assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
+    eventually(lambda: queued(platform, name) == ("podgroup", 2, "WaitingForQuota"), what="both wait")
+    names = gated(grouped, "-l", "job-name=train")
+    assert len(names) == 2
+    told = {"WaitingForQuota"}
+    eventually(lambda: {admitted(grouped, each).get("reason") for each in names} == told, what="both are told")
+    facts = explained(platform, names[0])
+    assert (facts["name"], facts["minimum"], facts["waiting"]) == (name, 2, 2)
+    grouped.kubectl("delete", "pod", blocker, "--grace-period=1")
+    for each in names:
+        grouped.wait_pod(each)
+    grouped.kubectl("wait", f"podgroup/{name}", "--for=condition=PodGroupScheduled", "--timeout=30s")
+    grouped.kubectl("delete", "job", "train", "--wait=true")
+    eventually(lambda: not grouped.get("podgroups,workloads")["items"], what="PodGroup and Workload are gone")
+
+
+@of_1_35
+def test_replicas_of_a_workloads_group_start_as_a_whole_each(
+    platform: Platform, grouped: Cluster, blocker: str
+) -> None:
+    def worker(name: str, replica: str) -> Document:
+        return member(name, workloadRef={"name": "train", "podGroup": "workers", "podGroupReplicaKey": replica})
+
+    grouped.apply(worker("a-0", "a"), worker("b-0", "b"))
+    eventually(lambda: "Workload train" in admitted(grouped, "a-0").get("message", ""), what="it waits for the object")
+    group = {"name": "workers", "policy": {"gang": {"minCount": 2}}}
+    grouped.apply(of_kind("Workload", "train", {"podGroups": [group]}))
+    waits = ("workload", 1, "WaitingForMembers")
+    eventually(lambda: queued(platform, "train/workers/a") == waits, what="it waits for another")
+    assert queued(platform, "train/workers/b") == waits
+    grouped.apply(worker("a-1", "a"))
+    for name in ("a-0", "a-1"):
+        grouped.wait_pod(name)
+    assert gated(grouped) == ["b-0"]
+    assert explained(platform, "a-0")["minimum"] == 2
+    grouped.kubectl("delete", "pod", blocker, "--grace-period=1")
+    grouped.apply(worker("b-1", "b"))
+    grouped.wait_pod("b-0")

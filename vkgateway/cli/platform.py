@@ -53,6 +53,11 @@ Examples:
     "--durable/--no-durable", default=None, help="Let etcd wait for the disk; without it is for benchmarks only."
 )
 @click.option(
+    "--templates-dir",
+    type=click.Path(path_type=Path, file_okay=False, exists=True, resolve_path=True),
+    help="Folder of tenant templates, in place of those shipped.",
+)
+@click.option(
     "--program-dir",
     "program_dirs",
     multiple=True,
@@ -73,6 +78,7 @@ async def up(
     port_range: str | None,
     hollow_nodes: tuple[str, ...],
     durable: bool | None,
+    templates_dir: Path | None,
     program_dirs: tuple[Path, ...],
     gateway: bool,
     quiet: bool,
@@ -95,6 +101,7 @@ async def up(
         port_range=port_choice.parse_range(port_range) if port_range else None,
         hollow_nodes=dict(_count(text) for text in hollow_nodes),
         durable=durable,
+        templates_dir=templates_dir,
         program_dirs=tuple(folder.absolute() for folder in program_dirs),
         gateway=gateway,
     )

@@ -84,6 +84,9 @@ too, goes by such timers."""
 # Minor releases that have MutatingAdmissionPolicy in v1beta1, switched off.
 _POLICIES_IN_BETA = range(POLICIES_SINCE, 36)
 
+# Flags that hold a list of names, each with a value: a template's go over ours name by name.
+_SETTINGS = frozenset({"feature-gates", "runtime-config"})
+
 _Flags = dict[str, str | None]
 
 
@@ -94,7 +97,7 @@ def component(name: ComponentName, *, plane: Plane, files: PlaneFiles, programs:
     the digest of the authorities, so that new ones make another description and the process starts anew.
     """
     tuning = plane.tuning.get(name, Tuning())
-    flags = {**_BUILDERS[name](plane, files), **tuning.flags}
+    flags = _tuned(_BUILDERS[name](plane, files), tuning.flags)
     return ProcessSpec(
         name=f"{plane.group}/{name}",
         argv=(str(programs[PROGRAMS[name]]), *_arguments(flags)),
@@ -103,6 +106,23 @@ def component(name: ComponentName, *, plane: Plane, files: PlaneFiles, programs:
         stop_timeout=_STOP_TIMEOUTS[name],
         timer_slack=_TIMER_SLACK[name],
     )
+
+
+def _tuned(ours: _Flags, wanted: Mapping[str, str | None]) -> _Flags:
+    """Our flags with those of a template over them.
+
+    What we switch on and off differs by release, so a template says what it wants besides, and need not repeat ours.
+    """
+    merged = {name: _over(ours.get(name), wanted[name]) for name in _SETTINGS & wanted.keys()}
+    return {**ours, **wanted, **merged}
+
+
+def _over(ours: str | None, wanted: str | None) -> str | None:
+    """Settings such as `A=true,B=false` with others over them by name; None takes all of them away."""
+    if wanted is None:
+        return None
+    entries = [entry.strip() for text in (ours, wanted) for entry in (text or "").split(",")]
+    return ",".join({entry.partition("=")[0]: entry for entry in entries if entry}.values())
 
 
 def _arguments(flags: _Flags) -> list[str]:

@@ -115,6 +115,7 @@ def _asked(options: UpOptions) -> dict[str, object]:
         "kubernetes_version": options.kubernetes_version,
         "real_node": options.real_node,
         "durable": options.durable,
+        "templates_dir": None if options.templates_dir is None else str(options.templates_dir),
     }
 
 

@@ -42,6 +42,7 @@ def settings(
             key=str(paths.pki / f"{ETCD_ROOT}.key"),
         ),
         control_planes=config.ControlPlanes(
+            templates_dir=record.templates_dir,
             program_dirs=tuple(str(folder) for folder in program_dirs),
             cache_dir=str(cache_dir or ""),
             supervisor_socket=str(SupervisorPaths(paths.data_dir).socket),

@@ -38,6 +38,7 @@ class UpOptions:
     port_range: tuple[int, int] | None = None
     hollow_nodes: Mapping[str, int] = field(default_factory=dict)
     durable: bool | None = None
+    templates_dir: Path | None = None
     program_dirs: tuple[Path, ...] = ()
     cache_dir: Path | None = None
     gateway: bool = True

@@ -32,6 +32,8 @@ class PlatformRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     hollow_nodes: dict[str, int] = msgspec.field(default_factory=lambda: dict(HOLLOW_NODES))
     durable: bool = True
     """Whether etcd waits for the disk; only benchmarks do without."""
+    templates_dir: str = ""
+    """Folder of tenant templates; empty: those shipped."""
 
 
 class _Version(msgspec.Struct):

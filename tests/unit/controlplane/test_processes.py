@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import socket
 import ssl
@@ -16,7 +17,7 @@ from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.drivers.process import ProcessDriver
 from vkgateway.controlplane.layout import Authorities, PlaneFiles, write_files
 from vkgateway.controlplane.pki import Authority, alternative_names, common_name
-from vkgateway.controlplane.plane import COMPONENTS, Plane, Tuning, compute_plane, tenant_plane
+from vkgateway.controlplane.plane import COMPONENTS, ComponentName, Plane, Tuning, compute_plane, tenant_plane
 from vkgateway.controlplane.ports import bindable, choose_port
 from vkgateway.kubelet import identity
 from vkgateway.model.errors import ConflictError, InputError, UnavailableError
@@ -215,6 +216,30 @@ def test_a_template_changes_flags_and_takes_them_away(tmp_path: Path) -> None:
     spec = component("apiserver", plane=shape, files=write(tmp_path, shape), programs=BIN)
     assert {"--v=4", "--event-ttl=10m"} <= set(spec.argv)
     assert not [argument for argument in spec.argv if argument.startswith("--profiling")]
+
+
+def test_a_templates_gates_and_versions_go_beside_those_that_its_release_needs(tmp_path: Path) -> None:
+    tuning: dict[str, str | None] = {
+        "feature-gates": "GenericWorkload=true, WatchList=true",
+        "runtime-config": "scheduling.k8s.io/v1alpha1=true",
+    }
+    shape = dataclasses.replace(older_and_newer("1.35.4"), tuning={"apiserver": Tuning(flags=tuning)})
+    argv = component("apiserver", plane=shape, files=write(tmp_path, shape), programs=BIN).argv
+    gates = "WatchList=true,SizeBasedListCostEstimate=false,MutatingAdmissionPolicy=true,GenericWorkload=true"
+    versions = "admissionregistration.k8s.io/v1beta1=true,scheduling.k8s.io/v1alpha1=true"
+    assert {f"--feature-gates={gates}", f"--runtime-config={versions}"} <= set(argv)
+
+
+def test_a_template_sets_gates_where_none_are_ours_and_takes_them_all_away(tmp_path: Path) -> None:
+    wanted = {"feature-gates": None}, {"feature-gates": "A=true"}
+    tuning: dict[ComponentName, Tuning] = {
+        "apiserver": Tuning(flags=wanted[0]),
+        "controller-manager": Tuning(flags=wanted[1]),
+    }
+    shape = dataclasses.replace(plane(), tuning=tuning)
+    files = write(tmp_path, shape)
+    found = [component(name, plane=shape, files=files, programs=BIN).argv for name in tuning]
+    assert [[flag for flag in argv if "feature-gates" in flag] for argv in found] == [[], ["--feature-gates=A=true"]]
 
 
 def test_no_flag_is_given_twice_and_secrets_are_given_as_files(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """What a platform is to be: number, address, ports and options, kept from one start to the next."""
 
+from pathlib import Path
+
 import pytest
 
 from vkgateway.local import choices
@@ -58,6 +60,13 @@ def test_options_are_remembered() -> None:
     again = settle(first, UpOptions())
     assert again == first
     assert (again.real_node, again.durable, again.hollow_nodes) == ("no", False, {"a100": 9, "v100": 2})
+
+
+def test_a_folder_of_templates_is_remembered_until_another_is_named() -> None:
+    first = settle(PlatformRecord(), UpOptions(templates_dir=Path("/mine")))
+    assert (PlatformRecord().templates_dir, first.templates_dir) == ("", "/mine")
+    assert settle(first, UpOptions()).templates_dir == "/mine"
+    assert settle(first, UpOptions(templates_dir=Path("/other"))).templates_dir == "/other"
 
 
 def test_options_go_over_what_was_remembered() -> None:

@@ -80,6 +80,12 @@ def test_the_gateways_settings_are_read_back_as_they_were(paths: Paths) -> None:
     assert paths.gateway_config.stat().st_mode & 0o777 == 0o600
 
 
+def test_the_gateway_takes_the_templates_that_were_chosen(paths: Paths) -> None:
+    record = PlatformRecord(address="10.213.4.1", ports=dict(PORTS), templates_dir="/mine")
+    assert gateway_process.settings(paths, record=record).control_planes.templates_dir == "/mine"
+    assert gateway_process.settings(paths, record=RECORD).control_planes.templates_dir == ""
+
+
 def test_other_settings_start_the_gateway_anew(paths: Paths) -> None:
     def digest(address: str) -> str:
         record = PlatformRecord(address=address, ports=dict(PORTS))
