@@ -60,6 +60,26 @@ def test_who_waits_is_in_the_queue_and_can_be_explained(platform: Platform, wait
     waiter.kubectl("delete", "pod", "second", "--grace-period=1")
 
 
+def test_what_an_elastic_gang_would_grow_by_is_in_the_queue(platform: Platform, waiter: Cluster) -> None:
+    marks = {"vkgateway.io/gang": "grows", "vkgateway.io/gang-min": "1", "vkgateway.io/gang-elastic-max": "4"}
+    waiter.apply(*(gpus(f"grows-{number}", 4, marks) for number in range(3)))
+    for number in range(2):
+        waiter.wait_pod(f"grows-{number}")
+    expected = ("v100.local", 0, 1, 2, "nvidia.com/gpu 4", "WaitingForQuota")
+
+    def told(*options: str) -> bool:
+        found = [each for each in as_json(platform, "queue", *options) if each["name"] == "grows"]
+        facts = ("pool", "place", "pods", "running", "asks", "code")
+        return [tuple(each[fact] for fact in facts) for each in found] == [expected]
+
+    eventually(told, what="one of three waits beside two that run")
+    eventually(lambda: told("--kubeconfig", str(waiter.kubeconfig)), what="told to the tenant, too")
+    waiter.kubectl("delete", "pod", "grows-0", "--grace-period=1")
+    waiter.wait_pod("grows-2")
+    assert waiting(platform, "grows") is None
+    waiter.kubectl("delete", "pods", "grows-1", "grows-2", "--grace-period=1")
+
+
 def test_a_pod_past_the_limit_is_held_and_says_why(platform: Platform, waiter: Cluster) -> None:
     waiter.apply(gpus("big", 2, nodeName="a100.local"))
     eventually(lambda: any(why == "WaitingForQuota" for why, _ in waiter.events("big")), what="the reason")

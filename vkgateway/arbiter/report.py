@@ -104,6 +104,8 @@ class _Standing:
     deadline: float | None
     placed: int
     borrowed: bool
+    waiting: int
+    """Of the unit, in thousandths: what its pods ask for that wait."""
 
 
 def _count(gang: Gang, after: _After, sums: Mapping[PoolKey, Sums]) -> _Standing:
@@ -128,7 +130,8 @@ def _count(gang: Gang, after: _After, sums: Mapping[PoolKey, Sums]) -> _Standing
         part.gangs_waiting += state == WAITING
         part.gangs_running += state != WAITING
         unit = next(iter(waits_in.pool.governed), "")
-    return _Standing(line, unit, state, since, deadline, placed, borrowed)
+    waiting = sum(pod.shape.amount(unit) for pod, place in places if place is None)
+    return _Standing(line, unit, state, since, deadline, placed, borrowed, waiting)
 
 
 def _gang(gang: Gang, stands: _Standing, after: _After, names: Names) -> GangState:
@@ -149,6 +152,7 @@ def _gang(gang: Gang, stands: _Standing, after: _After, names: Names) -> GangSta
         placed=stands.placed,
         minimum=gang.minimum,
         units=units(sum(pod.shape.amount(stands.unit) for pod in gang.pods)),
+        waiting_units=units(stands.waiting),
         borrowed=stands.borrowed,
         since=stands.since,
         deadline=stands.deadline,
@@ -206,6 +210,7 @@ def _unjudged(hold: Hold, names: Names) -> GangState:
         placed=0,
         minimum=0,
         units=0,
+        waiting_units=0,
         borrowed=False,
         since=None,
         code=hold.code.value,

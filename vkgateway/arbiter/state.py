@@ -94,6 +94,8 @@ class GangState(_Shown, frozen=True, gc=False):
     minimum: int
     units: float
     """Of the pool's first resource, all its pods together."""
+    waiting_units: float
+    """Of these, what those of its pods ask for that wait."""
     borrowed: bool
     """Something of it runs outside the guarantee."""
     since: float | None
@@ -108,6 +110,16 @@ class GangState(_Shown, frozen=True, gc=False):
     behind: str = ""
     """The gang for which room is kept ahead of it."""
 
+    @property
+    def waits(self) -> bool:
+        """Something of it waits: all of it, or pods beside those that run."""
+        return self.state == WAITING or self.placed < self.pods
+
+    def may_run_in(self, pool: str) -> bool:
+        """Whether it is in question for a pool, by its name or its virtual node's; where some of it runs, all will."""
+        nodes = (self.pool,) if self.placed else self.pools
+        return any(pool in (node, node.partition(".")[0]) for node in nodes)
+
 
 class State(_Shown, frozen=True, gc=False):
     """All of it."""
@@ -119,12 +131,23 @@ class State(_Shown, frozen=True, gc=False):
 
 
 def waiting_in(state: State, tenant: str = "", pool: str = "") -> Iterable[GangState]:
-    """The gangs that wait, of a tenant and in a pool (its name or its virtual node's), in their order in each pool."""
+    """The gangs of which something waits, of a tenant and in a pool (its name or its virtual node's).
+
+    In their order in each pool; at the end those that run and wait for no turn, but for more room.
+    """
     chosen = (
         gang
         for gang in state.gangs
-        if gang.state == WAITING
-        and tenant in ("", gang.tenant)
-        and (not pool or any(pool in (node, node.partition(".")[0]) for node in gang.pools))
+        if gang.waits and tenant in ("", gang.tenant) and (not pool or gang.may_run_in(pool))
     )
-    return sorted(chosen, key=lambda gang: (gang.pool, gang.place or len(state.gangs) + 1, gang.since or 0.0, gang.id))
+    last = len(state.gangs) + 1
+    return sorted(
+        chosen,
+        key=lambda gang: (
+            gang.placed > 0 and not gang.place,
+            gang.pool,
+            gang.place or last,
+            gang.since or 0.0,
+            gang.id,
+        ),
+    )

@@ -30,6 +30,7 @@ COLUMNS: tuple[Column[Waiting], ...] = (
     Column("name", lambda one: one.name),
     Column("band", lambda one: one.band),
     Column("pods", lambda one: one.pods or "", "right"),
+    Column("running", lambda one: one.running or "", "right"),
     Column("asks for", lambda one: one.asks),
     Column("waits", lambda one: age(one.since)),
     Column("expected start", lambda one: one.expected),
@@ -63,6 +64,9 @@ async def queue(
 ) -> None:
     """List the gangs that wait, and pods that are in none: place in line, expected start, reason.
 
+    Where RUNNING has a number, so many pods of the gang run already, and others of it wait. Gangs that run as they are
+    and would take more room come last.
+
     With a tenant's kubeconfig the tenant's API server is asked, and nothing else is needed.
     """
     from vkgateway.cli import gateway_state, tenant_pods, waiting
@@ -71,8 +75,10 @@ async def queue(
         if tenant is not None:
             raise click.UsageError("--tenant and --kubeconfig do not go together: a kubeconfig is of one tenant")
         async with tenant_pods.tenant_cluster(kubeconfig, None, data_dir) as client:
-            pods = await tenant_pods.pods(client, namespace, pending=True)
+            pods = await tenant_pods.pods(client, namespace, phase="Pending")
             beside = await tenant_pods.beside(client, (pod for pod in pods if waiting.held(pod) is not None))
+            for place in sorted(waiting.in_gangs(pods, beside)):
+                pods += await tenant_pods.pods(client, place, phase="Running")
         found = waiting.of_pods(pods, beside=beside, pool=pool or "")
     else:
         state = await gateway_state.state(data_dir, gateway)

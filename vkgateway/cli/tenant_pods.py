@@ -62,14 +62,14 @@ async def _client(kubeconfig: Path | None, tenant: str | None, data_dir: Path) -
     )
 
 
-async def pods(client: Client, namespace: str | None = None, *, pending: bool = False) -> list[Object]:
-    """All pods, of one namespace or all of them; `pending`: those alone that do not run yet."""
+async def pods(client: Client, namespace: str | None = None, *, phase: str = "") -> list[Object]:
+    """All pods, of one namespace or all of them; `phase`: those alone that are in it."""
     import msgspec
 
     from vkgateway.kube.resources import PODS
 
     found: list[Object] = []
-    selector = "status.phase=Pending" if pending else ""
+    selector = f"status.phase={phase}" if phase else ""
     async for page in client.pages(PODS, namespace=namespace, field_selector=selector):
         found += [msgspec.json.decode(item) for item in page.items]
     return found

@@ -13,7 +13,7 @@ from vkgateway.model.objects import Object
 from vkgateway.model.requests import Milli, render_milli
 from vkgateway.translate.conditions import ADMITTED_CONDITION
 from vkgateway.translate.gangs import Found, MarkError, read_marks
-from vkgateway.translate.governed import band_of, governed_amounts
+from vkgateway.translate.governed import band_of, governed_amounts, has_gate, is_governed
 from vkgateway.translate.holdtext import Told, expected, parse
 
 LONE = "pod"
@@ -24,7 +24,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A gang, or a pod that is in none, of which something waits."""
 
     pool: str
-    """Virtual node in whose line it stands; empty: in none."""
+    """Virtual node in whose line it stands, or where it runs; empty: in none."""
     place: int
     tenant: str
     """Empty where only the tenant itself was asked."""
@@ -34,8 +34,10 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     band: str
     pods: int
     """Those that wait."""
+    running: int = 0
+    """Others of the gang that run already, or start; 0: it has not started."""
     asks: str
-    """What all of them ask for, of what is handed out."""
+    """What those that wait ask for together, of what is handed out."""
     code: str
     message: str
     expected: str
@@ -59,7 +61,7 @@ def of_state(state: State, *, tenant: str = "", pool: str = "", namespace: str =
 def _of_gang(gang: GangState, units: Mapping[str, str], *, now: float) -> Waiting:
     resource = units.get(gang.pool, "")
     return Waiting(
-        pool=gang.pool if gang.place else "",
+        pool=gang.pool if gang.place or gang.placed else "",
         place=gang.place,
         tenant=gang.tenant,
         namespace=gang.namespace,
@@ -67,24 +69,48 @@ def _of_gang(gang: GangState, units: Mapping[str, str], *, now: float) -> Waitin
         way=gang.way,
         band=gang.band,
         pods=gang.pods - gang.placed,
-        asks=f"{resource} {gang.units:.10g}" if resource else "",
+        running=gang.placed,
+        asks=f"{resource} {gang.waiting_units:.10g}" if resource else "",
         code=gang.code,
         message=gang.message,
         expected=expected(gang.earliest, gang.likely, now=now) if gang.place else "",
-        since="" if gang.since is None else times.render(datetime.fromtimestamp(gang.since, UTC)),
+        since="" if gang.since is None or gang.placed else times.render(datetime.fromtimestamp(gang.since, UTC)),
         behind=gang.behind,
     )
 
 
 def of_pods(pods: Iterable[Object], *, beside: Found | None = None, pool: str = "") -> list[Waiting]:
-    """By the conditions that stand on a tenant's own pods, and by the objects beside them."""
+    """By the conditions that stand on a tenant's own pods, and by the objects beside them.
+
+    Pods that run are counted with those of their gang that wait.
+    """
     gangs: dict[str, list[Object]] = {}
+    started: dict[str, list[Object]] = {}
     for pod in pods:
         if held(pod) is not None:
             gangs.setdefault(group_of(pod, beside), []).append(pod)
-    found = [_of_pods(group, members) for group, members in gangs.items()]
+        elif _has_started(pod):
+            started.setdefault(group_of(pod, beside), []).append(pod)
+    found = [_of_pods(group, members, started.get(group, [])) for group, members in gangs.items()]
     chosen = [one for one in found if not pool or pool in (one.pool, one.pool.partition(".")[0])]
-    return sorted(chosen, key=lambda one: (not one.place, one.pool, one.place, one.since, one.namespace, one.name))
+    return sorted(chosen, key=_order)
+
+
+def _order(one: Waiting) -> tuple[object, ...]:
+    """In line, then what stands in none, and at the end what runs and waits for more room."""
+    return (one.running > 0 and not one.place, not one.place, one.pool, one.place, one.since, one.namespace, one.name)
+
+
+def in_gangs(pods: Iterable[Object], beside: Found | None = None) -> set[str]:
+    """The namespaces in which a gang waits that may have other pods."""
+    groups = (group_of(pod, beside).split("/", 2) for pod in pods if held(pod) is not None)
+    return {namespace for namespace, way, _ in groups if way != LONE}
+
+
+def _has_started(pod: Object) -> bool:
+    """Whether it has what it asked for."""
+    phase = (pod.get("status") or {}).get("phase") or "Pending"
+    return phase in ("Pending", "Running") and is_governed(pod) and not has_gate(pod)
 
 
 def held(pod: Object) -> Object | None:
@@ -118,12 +144,12 @@ def asked(pods: Iterable[Object]) -> str:
     return render_milli(total)
 
 
-def _of_pods(group: str, members: list[Object]) -> Waiting:
+def _of_pods(group: str, members: list[Object], started: list[Object]) -> Waiting:
     first = members[0]
     namespace, way, name = group.split("/", 2)
     said = told(first)
     return Waiting(
-        pool=said.pool,
+        pool=said.pool or next(filter(None, map(_node, started)), ""),
         place=said.place,
         tenant="",
         namespace=namespace,
@@ -131,9 +157,14 @@ def _of_pods(group: str, members: list[Object]) -> Waiting:
         way="" if way == LONE else way,
         band=band_of(first.get("spec") or {}),
         pods=len(members),
+        running=len(started),
         asks=asked(members),
         code=(held(first) or {}).get("reason") or "",
         message=said.sentence,
         expected=said.expected,
         since=min(pod["metadata"].get("creationTimestamp") or "" for pod in members),
     )
+
+
+def _node(pod: Object) -> str:
+    return (pod.get("spec") or {}).get("nodeName") or ""

@@ -123,6 +123,29 @@ def test_of_a_gang_that_shrinks_only_some_leave() -> None:
     assert (found.state, found.placed, found.minimum, found.deadline) == ("running", 4, 2, None)
 
 
+def test_what_waits_of_a_gang_that_runs_is_told_after_what_has_not_started() -> None:
+    there = Cluster([node("n0")], [quota("a"), quota("b")])
+    there.add(gang("a/ns/gang/grows", "a", [2, 2, 4, 4], minimum=2, elastic=True))
+    there.settle(3)
+    there.add(gang("b/ns/gang/wide", "b", [8], created=2000.0), gang("b/ns/gang/never", "b", [9], created=2000.0))
+    state = told(there)
+    grows = gang_of(state, "a/ns/gang/grows")
+    assert (grows.state, grows.pods, grows.placed, grows.waiting_units) == ("running", 4, 3, 4)
+    assert (grows.code, grows.message) == ("WaitingForRoom", "runs with 3 of 4 pods; there is no room for more now")
+    assert [found.name for found in waiting_in(state)] == ["wide", "never", "grows"]
+    assert gang_of(state, "b/ns/gang/wide").waiting_units == 8
+
+
+def test_a_gang_that_runs_is_looked_for_in_its_own_pool_alone() -> None:
+    there = Cluster([node("n0")], [quota("a")], [gang("a/ns/gang/x", "a", [2, 2])])
+    waits = gang_of(told(there), "a/ns/gang/x")
+    found = msgspec.structs.replace(
+        waits, pools=("small.local", "big.local"), pool="big.local", state="running", placed=1
+    )
+    state = State(gangs=(found, msgspec.structs.replace(found, placed=2)))
+    assert [len(list(waiting_in(state, pool=pool))) for pool in ("big", "big.local", "small")] == [1, 1, 0]
+
+
 def test_what_is_promoted_does_not_borrow_any_more() -> None:
     placed = Pod(uid="u", shape=gang("x", "a", [4]).pods[0].shape, state=PodState.PLACED, pool=KEY, node="n0")
     borrowing = Gang(id="a/ns/gang/x", tenant="a", pods=(replace(placed, borrowed=True, since=5.0),), pools=(KEY,))

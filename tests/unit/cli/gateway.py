@@ -87,6 +87,7 @@ def gang(id_: str, **fields: Any) -> GangState:
         "placed": 0,
         "minimum": 2,
         "units": 16,
+        "waitingUnits": 16,
         "borrowed": False,
         "since": NOON - 300,
         "code": "WaitingForRoom",

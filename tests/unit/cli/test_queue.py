@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.cli.gateway import GPU, NOON, Cli, gang, pool
 from vkgateway.arbiter.decisions import HoldCode
-from vkgateway.arbiter.state import State
+from vkgateway.arbiter.state import GangState, State
 from vkgateway.cli.explanation import HELP
 from vkgateway.kube.resources import PODS, SECRETS, TENANTS, Resource
 from vkgateway.model.names import tenant_secret_name
@@ -27,9 +28,20 @@ STATE = State(
         gang("beta/ns/gang/second", place=2, behind="alpha/ns/gang/first", code="BehindReservation"),
         gang("alpha/ns/gang/first", likely=NOON + 1800),
         gang("alpha/ns/gang/never", place=0, code="Infeasible", earliest=None, likely=None),
-        gang("alpha/ns/gang/runs", state="running", code="", message="", place=0),
+        gang("alpha/ns/gang/runs", state="running", placed=2, code="", message="", place=0),
         gang("alpha/other/gang/v", pool="v100.local", pools=["v100.local"]),
     ),
+)
+GROWS: GangState = gang(
+    "beta/ns/podgroup/grows",
+    state="running",
+    pods=5,
+    placed=3,
+    place=0,
+    units=40,
+    waitingUnits=16,
+    since=NOON - 9000,
+    message="runs with 3 of 5 pods; there is no room for more now",
 )
 
 
@@ -89,7 +101,22 @@ async def test_the_queue_is_listed_in_its_order(cli: Cli) -> None:
         assert await cli("queue", "--tenant", "beta", "-o", "json") == 0
         (told,) = json.loads(cli.out)
         assert (told["behind"], told["asks"], told["pods"]) == ("alpha/ns/gang/first", f"{GPU} 16", 2)
-        assert told["since"] == "2026-11-21T11:55:00Z"
+        assert (told["since"], told["running"]) == ("2026-11-21T11:55:00Z", 0)
+
+
+async def test_what_waits_of_a_gang_that_runs_cannot_be_taken_for_one_that_has_not_started(cli: Cli) -> None:
+    async with cli.gateway(msgspec.structs.replace(STATE, gangs=(GROWS, *STATE.gangs))):
+        assert await cli("queue", "-o", "name") == 0, cli.err
+        assert cli.out.split() == ["ns/first", "ns/second", "ns/never", "other/v", "ns/grows"]
+        assert await cli("queue", "--tenant", "beta") == 0
+        titles, second, grows = cli.out.splitlines()
+        where = titles.index("RUNNING") + len("RUNNING")
+        assert [line[:where].split()[-2:] for line in (second, grows)] == [["2", "-"], ["2", "3"]]
+        assert "runs with 3 of 5 pods" in grows
+        assert await cli("queue", "--tenant", "beta", "-o", "json") == 0
+        *_, told = json.loads(cli.out)
+        assert (told["pods"], told["running"], told["asks"]) == (2, 3, f"{GPU} 16")
+        assert (told["pool"], told["place"], told["since"]) == ("a100.local", 0, "")
 
 
 @pytest.mark.parametrize(
@@ -136,6 +163,35 @@ async def test_a_tenant_sees_its_own_queue(cli: Cli, server: FakeApiServer) -> N
     assert await cli("queue", "--kubeconfig", file, "--pool", "v100") == 0
     assert "Nothing waits" in cli.err
     assert all(request.startswith("GET ") for request in server.requests)
+
+
+async def test_a_tenant_sees_what_waits_of_a_gang_that_runs(cli: Cli, server: FakeApiServer) -> None:
+    let_go: dict[str, Any] = {"schedulingGates": [], "nodeName": "a100.local"}
+    said = "runs with 2 of 3 pods; there is no room for more now"
+    put(server, pod("grow-0", gang_name="grows", spec=let_go, status={"phase": "Running"}))
+    put(server, pod("grow-1", gang_name="grows", spec=let_go))
+    put(server, pod("grow-2", gang_name="grows", status=waits(message=said)))
+    put(server, pod("grow-3", gang_name="grows", spec=let_go, status={"phase": "Succeeded"}))
+    put(server, pod("helper", gpus=0, gang_name="new", spec={"schedulingGates": []}, status={"phase": "Running"}))
+    put(server, pod("new-0", gang_name="new", status=waits()))
+    file = str(cli.kubeconfig(server.url))
+
+    assert await cli("queue", "--kubeconfig", file, "-o", "json") == 0, cli.err
+
+    new, grows = json.loads(cli.out)
+    assert (new["name"], new["pods"], new["running"]) == ("new", 1, 0)
+    assert (grows["name"], grows["pods"], grows["running"], grows["pool"]) == ("grows", 1, 2, "a100.local")
+    assert (grows["place"], grows["message"], grows["asks"]) == (0, said, f"{GPU} 8")
+
+
+async def test_pods_that_run_are_read_only_where_a_gang_waits(cli: Cli, server: FakeApiServer) -> None:
+    put(server, pod("alone", gpus=1, status=waits()))
+    put(server, pod("runs", gpus=1, status={"phase": "Running"}))
+    assert await cli("queue", "--kubeconfig", str(cli.kubeconfig(server.url))) == 0, cli.err
+    assert not [request for request in server.requests if "Running" in request]
+    put(server, pod("train-0", gang_name="x", status=waits()))
+    assert await cli("queue", "--kubeconfig", str(cli.kubeconfig(server.url))) == 0, cli.err
+    assert [request for request in server.requests if "Running" in request]
 
 
 async def test_a_kubeconfig_says_whose_tenant_it_is(cli: Cli, server: FakeApiServer) -> None:
