@@ -21,7 +21,9 @@ from vkgateway.arbiter.losses import change_text
 from vkgateway.arbiter.outlook import Outlook
 from vkgateway.arbiter.placement import largest
 from vkgateway.arbiter.plans import among, place_now
+from vkgateway.arbiter.poolsums import node_name
 from vkgateway.arbiter.standing import Standing
+from vkgateway.arbiter.toolarge import too_large
 from vkgateway.model.requests import render_milli
 
 V = TypeVar("V")
@@ -142,7 +144,7 @@ def _why(ledger: Ledger, ask: Ask, fits: _Fits) -> tuple[Hold, Standing | None]:
         return _no_pool(ledger, ask), None
     could = [standing for standing in pools if feasible(standing, ask)]
     if not could:
-        return _infeasible(ask, pools), None
+        return _reduced(_infeasible(ask, pools), ask, pools), None
     free = [standing for standing in could if not standing.beyond_limit(ask.tenant, ask.core)]
     if not free:
         return _quota(ask, ask.core, could[0]), could[0]
@@ -192,12 +194,13 @@ def _together(ask: Ask) -> str:
     return f"{_pods(ask.core)}{near}"
 
 
-def _infeasible(ask: Ask, pools: Iterable[Standing]) -> Hold:
+def _infeasible(ask: Ask, pools: Sequence[Standing]) -> Hold:
     most = max(largest_ever(standing, ask) for standing in pools)
+    fit = f"only {most} of {len(ask.core)}" if most else "none"
     return Hold(
         gang=ask.gang.id,
         code=HoldCode.INFEASIBLE,
-        message=f"needs {_together(ask)}; even if all else were gone, only {most} of {len(ask.core)} would fit",
+        message=f"needs {_together(ask)}; even if all else were gone, {fit} would fit{too_large(ask, pools)}",
         numbers={"needed": float(len(ask.core)), "largest": float(most)},
     )
 
@@ -207,10 +210,14 @@ def _quota(ask: Ask, pods: Sequence[Pod], standing: Standing) -> Hold:
     used, limit, wanted = standing.used.get(ask.tenant, {}), standing.quotas[ask.tenant].limit, total_of(pods)
     parts = (render_milli({name: amounts.get(name, 0) for name in names}) for amounts in (wanted, used, limit))
     needs, in_use, at_most = parts
+    where = _names([standing.pool.key])
+    never = any(wanted[name] > limit[name] for name in names)
     return Hold(
         gang=ask.gang.id,
         code=HoldCode.QUOTA,
-        message=f"needs {needs}; in use in {_names([standing.pool.key])}: {in_use}; limit: {at_most}",
+        message=f"needs {needs}, more than the whole limit in {where}: {at_most}"
+        if never
+        else f"needs {needs}; in use in {where}: {in_use}; limit: {at_most}",
         numbers={
             f"{what} {name}": amounts.get(name, 0) / 1000
             for name in names
@@ -297,7 +304,8 @@ def _pods(pods: Sequence[Pod]) -> str:
 
 
 def _names(keys: Iterable[PoolKey]) -> str:
-    return ", ".join("/".join(key) for key in keys)
+    """Pools by their virtual nodes, which is how tenants know them."""
+    return ", ".join(node_name(key) for key in keys)
 
 
 def _count(number: int, what: str) -> str:

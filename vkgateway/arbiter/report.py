@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from vkgateway.arbiter.decisions import Decisions, Hold, Loss
 from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState, PoolKey, Quota, Snapshot
+from vkgateway.arbiter.naming import LONE, ahead_named
 from vkgateway.arbiter.poolsums import Sums, node_name, pool_states, tenant_states, units
 from vkgateway.arbiter.state import LEAVING, RUNNING, STARTING, WAITING, GangState, State
 
@@ -157,7 +158,7 @@ def _gang(gang: Gang, stands: _Standing, after: _After, names: Names) -> GangSta
         since=stands.since,
         deadline=stands.deadline,
         code=hold.code.value if hold is not None else "",
-        message=hold.message if hold is not None else "",
+        message=ahead_named(hold.message, hold.behind, names) if hold is not None else "",
         place=hold.place if hold is not None else 0,
         earliest=hold.earliest if hold is not None else None,
         likely=hold.likely if hold is not None else None,
@@ -224,10 +225,6 @@ def _names(gang: str, names: Names) -> tuple[str, str, str]:
     if len(parts) != 3:
         return "", "", gang
     namespace, way, name = parts
-    if way != _LONE:
+    if way != LONE:
         return namespace, way, name
     return namespace, "", names.get(name, ("", name))[1]
-
-
-_LONE = "pod"
-"""Stands for the way in the ids of pods that are in no gang; the name is the uid."""

@@ -18,19 +18,20 @@ from vkgateway.translate.gangs import Found, MarkError, read_marks
 from vkgateway.translate.governed import band_of, has_gate, is_governed, other_gates
 
 HELP: Final[Mapping[str, str]] = {
-    HoldCode.QUOTA: "The tenant's limit is reached. It starts when other pods of the tenant end; whoever made the "
-    "tenant may raise the limit.",
+    HoldCode.QUOTA: "The tenant's limit is reached. It starts when other pods of the tenant end; what asks for more "
+    "than the whole limit never does. Whoever made the tenant may raise the limit.",
     HoldCode.ROOM: "Nodes must come free. Pods that ask for less find room sooner; a declared run limit (annotation "
     "vkgateway.io/gang-run-limit) lets it run in gaps.",
-    HoldCode.MEMBERS: "Pods of the gang are missing. Look at what creates them: a Job, an operator, a quota.",
+    HoldCode.MEMBERS: "The gang is not complete: pods are missing, or the object that says how many there are, or a "
+    "scheduler that binds them. Look at what makes them (a Job, an operator, a quota), and at their events.",
     HoldCode.EVICTION: "Room is being made: those who borrowed it were told to go. Nothing is to be done.",
     HoldCode.RESERVATION: "A larger gang that is ahead keeps room. What declares by the annotation "
     "vkgateway.io/gang-run-limit that it ends before may run in it.",
     HoldCode.MAXIMUM: "As many of the gang's pods run as it may grow to. Raise the annotation "
     "vkgateway.io/gang-elastic-max on its pods, or make fewer.",
     HoldCode.INFEASIBLE: "It can never start as it is. Ask for less in each pod, for fewer pods, or for another pool.",
-    HoldCode.INVALID: "The marks of the gang contradict each other. Put them right, where they come from a template "
-    "there, and create the pods anew.",
+    HoldCode.INVALID: "The marks of the gang cannot be used as they are. Put them right on its pods (kubectl annotate "
+    "--overwrite), and in the template that the pods are made from.",
 }
 """What a tenant can do, by the reason for which a pod waits."""
 
@@ -133,7 +134,7 @@ def _ended(pod: Object, phase: str) -> _Said | None:
         return None
     disrupted = _condition(pod, DISRUPTION_CONDITION)
     if disrupted is not None and disrupted.get("reason") == PREEMPTED:
-        return "ended", "It was evicted: its room was called in by those it is guaranteed to.", _message(disrupted)
+        return "ended", "It was evicted: others who come first needed its room.", _message(disrupted)
     return "ended", f"It has ended: {phase}.", pod["status"].get("message") or ""
 
 
@@ -143,7 +144,7 @@ def _leaving(pod: Object) -> _Said | None:
     disrupted = _condition(pod, DISRUPTION_CONDITION)
     if disrupted is None or disrupted["status"] != "True":
         return None
-    return "leaving", "It was told to go: its room is called in by those it is guaranteed to.", _message(disrupted)
+    return "leaving", "It was told to go: others who come first need its room.", _message(disrupted)
 
 
 def _waiting(pod: Object) -> _Said | None:
@@ -188,7 +189,7 @@ def _gang(pod: Object, siblings: Iterable[Object], beside: Found) -> GangFacts |
     phases = [
         ((one.get("status") or {}).get("phase") or "", held(one) is not None)
         for one in siblings
-        if group_of(one, beside) == group
+        if group_of(one, beside) == group and (one.get("status") or {}).get("phase") != "Failed"
     ]
     return GangFacts(
         name=name,

@@ -10,7 +10,8 @@ import pytest
 from tests.unit.arbiter.sim import GPU, KEY, LOW, Cluster, gang, held, node, quota
 from tests.unit.arbiter.told import INVARIANTS
 from vkgateway.arbiter.decisions import Decisions, HoldCode
-from vkgateway.arbiter.facts import Band, Gang, Node, PodState, Quota
+from vkgateway.arbiter.facts import Band, Gang, Node, PodState, Quota, Requirement
+from vkgateway.model.objects import Taint
 
 
 def nodes(count: int, size: int = 8) -> list[Node]:
@@ -201,8 +202,18 @@ def test_limits_hold() -> None:
 
     assert there.running() == {"one"}
     assert hold.code is HoldCode.QUOTA
-    assert hold.message == (f"needs {GPU} 4; in use in compute/pool: {GPU} 8; limit: {GPU} 8")
+    assert hold.message == (f"needs {GPU} 4; in use in pool.compute: {GPU} 8; limit: {GPU} 8")
     assert hold.numbers[f"limit {GPU}"] == 8
+
+
+def test_who_asks_for_more_than_the_whole_limit_is_told_so() -> None:
+    there = cluster(2, quota("a", limit=8))
+    there.add(gang("runs", "a", [4]), gang("wide", "a", [8, 4]))
+
+    hold = held(there.cycle())["wide"]
+
+    assert hold.code is HoldCode.QUOTA
+    assert hold.message == f"needs {GPU} 12, more than the whole limit in pool.compute: {GPU} 8"
 
 
 def test_who_has_no_quota_in_a_pool_waits() -> None:
@@ -250,6 +261,36 @@ def test_what_can_never_fit_is_told_at_once_with_what_would() -> None:
     assert holds["wide"].code is HoldCode.INFEASIBLE
     assert holds["wide"].numbers == {"needed": 3, "largest": 2}
     assert there.running() == {"fits"}
+
+
+def test_a_pod_that_is_too_large_is_told_the_most_that_it_can_have() -> None:
+    there = Cluster([node("small", 4), node("large", 8)], [quota("a")])
+    there.add(gang("huge", "a", [9]), gang("mixed", "a", [9, 1]), gang("wide", "a", [8, 8]))
+
+    holds = held(there.cycle())
+
+    assert holds["huge"].message == (
+        f"needs 1 pod of {GPU} 9; even if all else were gone, none would fit; a pod can have {GPU} 8 at most"
+    )
+    assert holds["mixed"].message.endswith(f"only 1 of 2 would fit; a pod can have {GPU} 8 at most")
+    assert holds["wide"].message.endswith("only 1 of 2 would fit")
+
+
+def test_a_pod_that_no_node_takes_is_told_what_keeps_it_out() -> None:
+    taint = Taint(key="team", value="b", effect="NoSchedule")
+    there = Cluster([replace(node("n"), taints=(taint,))], [quota("a")])
+    selects = ((Requirement(key="cpu", operator="In", values=("arm",)),),)
+    picky = gang("picky", "a", [1])
+    picky = replace(picky, pods=tuple(replace(pod, shape=replace(pod.shape, terms=selects)) for pod in picky.pods))
+    there.add(picky, gang("kept", "a", [1]), replace(gang("near", "a", [1, 1]), required_level="hall"))
+
+    holds = held(there.cycle())
+
+    assert holds["picky"].message.endswith("none would fit; no node has the labels that its node affinity asks for")
+    assert holds["kept"].message.endswith("none would fit; it does not tolerate the taints of the nodes")
+    assert holds["near"].message.endswith(
+        "within one hall; even if all else were gone, none would fit; no node has the label hall"
+    )
 
 
 def test_what_only_passing_trouble_keeps_out_waits_for_room() -> None:

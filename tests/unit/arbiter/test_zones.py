@@ -130,8 +130,9 @@ def test_a_pod_goes_to_the_node_that_has_it_in_one_zone_or_waits() -> None:
     there.add(gang("a/five", "a", [5]), gang("a/whole", "a", [8]))
     decisions = there.cycle()
     assert there.placed("a/six") == {"a/six-0": "n0"}
-    codes = {name: hold.code for name, hold in held(decisions).items()}
-    assert codes == {"a/five": "WaitingForRoom", "a/whole": "Infeasible"}
+    holds = held(decisions)
+    assert {name: hold.code for name, hold in holds.items()} == {"a/five": "WaitingForRoom", "a/whole": "Infeasible"}
+    assert holds["a/whole"].message.endswith("; a pod can have nvidia.com/gpu 6 at most")
 
 
 def test_a_gang_fills_nodes_as_their_zones_allow() -> None:

@@ -216,6 +216,7 @@ async def test_who_may_not_read_pods_is_told_so(cli: Cli, server: FakeApiServer)
 async def test_a_pod_that_waits_is_explained(cli: Cli, server: FakeApiServer) -> None:
     put(server, pod("train-0", gang_name="x", status=waits()))
     put(server, pod("train-1", gang_name="x", status={"phase": "Running"}))
+    put(server, pod("train-9", gang_name="x", status={"phase": "Failed"}))
     file = str(cli.kubeconfig(server.url))
 
     assert await cli("explain", "train-0", "-n", "ns", "--kubeconfig", file) == 0, cli.err

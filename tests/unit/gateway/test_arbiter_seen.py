@@ -136,7 +136,7 @@ async def test_a_node_that_is_cordoned_cuts_the_guarantee_until_it_is_open_again
         await until(lambda: status() == "False")
         gated(here, "high", gpus=8)
         message = await told(here, "WaitingForRoom", "high")
-        assert "missing nodes cut its guarantee in local/a100: 8 -> none" in message
+        assert "missing nodes cut its guarantee in a100.local: 8 -> none" in message
         assert [(part.guarantee, part.kept) for part in state(watch).tenants] == [(8, 0)]
         cordon(here, closed=False)
         await start(here, "high")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from vkgateway.arbiter.facts import Node, Pool, PoolKey, Toleration
 from vkgateway.arbiter.matching import tolerates
@@ -14,7 +15,20 @@ from vkgateway.sync.admission.images import NodeImages
 from vkgateway.sync.admission.numa import NodeZones
 from vkgateway.sync.admission.occupancy import Occupancy
 from vkgateway.sync.admission.shapes import toleration
+from vkgateway.translate.governed import CORDONED
 from vkgateway.translate.poolnodes import PoolNodes
+
+_PASSING: Final = frozenset(
+    (
+        CORDONED.key,
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+        "node.kubernetes.io/disk-pressure",
+        "node.kubernetes.io/pid-pressure",
+        "node.kubernetes.io/network-unavailable",
+    )
+)
+"""Taints by which Kubernetes says that a node takes no pods now. Pressure of memory lets some in."""
 
 
 @dataclass(slots=True)
@@ -93,11 +107,16 @@ class PoolFacts:
 
 
 def _bare(view: NodeView, taken: Sequence[Toleration]) -> Node:
-    """A node without the taints that every pod of the pool tolerates."""
+    """A node without the taints that every pod of the pool tolerates.
+
+    Those of nodes that are cordoned, down or pressed pass, so they only close it for now: what would fit there but
+    for them is not told that it never will.
+    """
+    passing = any(taint.key in _PASSING and taint.effect != "PreferNoSchedule" for taint in view.spec.taints)
     return Node(
         name=view.metadata.name,
         allocatable=milli(view.status.allocatable),
         labels=view.metadata.labels,
-        taints=tuple(taint for taint in view.spec.taints if not tolerates(taken, taint)),
-        usable=view.usable,
+        taints=tuple(taint for taint in view.spec.taints if taint.key not in _PASSING and not tolerates(taken, taint)),
+        usable=view.usable and not passing,
     )

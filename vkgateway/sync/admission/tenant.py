@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, Protocol
 
+from msgspec import structs
+
 from vkgateway.arbiter.decisions import Admit, Evict, Hold, Promote, Reprieve
 from vkgateway.arbiter.facts import Gang, PodState, PoolKey, Quota
 from vkgateway.arbiter.limits import Admission
+from vkgateway.arbiter.naming import ahead_named, gang_text
 from vkgateway.arbiter.poolsums import node_name
 from vkgateway.kube.reflector import Reflector
 from vkgateway.sync.admission.accounts import Accounts, Audience
@@ -240,7 +243,7 @@ class TenantAdmission:
         """Why gangs wait, in the place of all that was said before; those of which that changed are looked at."""
         now = self._clock()
         old = self.book.holds
-        self.book.holds = {hold.gang: _waits(hold, pools.get(hold.gang), now) for hold in holds}
+        self.book.holds = {hold.gang: _waits(self._named(hold), pools.get(hold.gang), now) for hold in holds}
         for gang, waits in self.book.holds.items():
             if old.get(gang) != waits:
                 for member in self.gangs.of_gang(gang):
@@ -325,7 +328,8 @@ class TenantAdmission:
 
     def _evicting(self, verdict: Verdict) -> Admission:
         mine = verdict.evicted_for.startswith(f"{self.name}/")
-        reason = verdict.evicted_for.removeprefix(f"{self.name}/") if mine else "another tenant's guaranteed work"
+        own = verdict.evicted_for.removeprefix(f"{self.name}/")
+        reason = gang_text(own, self._name_of) if mine else "another tenant's work, which comes first"
         return Admission(
             "evicting",
             code=PREEMPTED,
@@ -334,6 +338,18 @@ class TenantAdmission:
             evicted_for=verdict.evicted_for,
             grace=self._service.bounds(verdict.pool).grace_max,
         )
+
+    def _named(self, hold: Hold) -> Hold:
+        """With the names of the tenant's own pods for their uids."""
+        if not hold.behind.startswith(f"{self.name}/"):
+            return hold
+        ahead = hold.behind.rpartition("/")[2]
+        message = ahead_named(hold.message, hold.behind, {ahead: ("", self._name_of(ahead))})
+        return structs.replace(hold, message=message)
+
+    def _name_of(self, uid: str) -> str:
+        member = self.gangs.member(uid)
+        return member.key[1] if member is not None else ""
 
     def _change(self, uid: str, **fields: object) -> None:
         member = self.gangs.member(uid)

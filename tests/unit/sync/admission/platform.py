@@ -174,8 +174,10 @@ def add_node(here: World, name: str = SECOND_NODE, *, gpus: int = 8) -> None:
 
 
 def cordon(here: World, name: str = COMPUTE_NODE, *, closed: bool = True) -> None:
+    """Close a node, or open it again, with the taint that Kubernetes then puts on it."""
     node = copy.deepcopy(here.below.store.get(NODES, name))
     node["spec"]["unschedulable"] = closed
+    node["spec"]["taints"] = [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}] if closed else []
     here.below.store.update(NODES, node, name=name)
 
 

@@ -141,3 +141,14 @@ def test_avoided_nodes_are_not_usable_until_they_are_avoided_no_longer() -> None
     assert made.facts(avoided={"host-1", "host-3", "a node of another pool"}) is avoiding
 
     assert [found.usable for found in made.facts().nodes] == [True, True, False]
+
+
+def test_taints_of_nodes_that_are_cordoned_or_down_close_them_only_for_now() -> None:
+    for name in ("unschedulable", "not-ready", "unreachable", "disk-pressure"):
+        passing = Taint(key=f"node.kubernetes.io/{name}", effect="NoSchedule")
+        found = Made(node("host-1", taints=(passing,))).facts().nodes[0]
+        assert (found.taints, found.usable) == ((), False)
+
+    lasting = Taint(key="node.kubernetes.io/memory-pressure", effect="NoSchedule")
+    found = Made(node("host-1", taints=(lasting,))).facts().nodes[0]
+    assert (found.taints, found.usable) == ((lasting,), True)

@@ -174,20 +174,33 @@ def test_a_tenant_reads_nothing_of_others_where_one_of_its_pods_must_go() -> Non
     made = Made()
     made.admit()
     made.evict(makes_room_for="beta/secret/gang/x")
-    assert made.part.ask_running("u1").message == "makes room for another tenant's guaranteed work"
+    assert made.part.ask_running("u1").message == "makes room for another tenant's work, which comes first"
 
 
 def test_a_tenant_reads_which_of_its_own_gangs_takes_the_place() -> None:
     made = Made()
     made.admit()
     made.evict(makes_room_for=f"{TENANT}/default/gang/train")
-    assert made.part.ask_running("u1").message == "makes room for default/gang/train"
+    assert made.part.ask_running("u1").message == "makes room for gang default/train"
+    made.add(member("u2"))
+    made.evict(makes_room_for=f"{TENANT}/default/pod/u2")
+    assert made.part.ask_running("u1").message == "makes room for pod default/pod-u2"
+    made.evict(makes_room_for=f"{TENANT}/default/pod/gone")
+    assert made.part.ask_running("u1").message == "makes room for a pod of namespace default"
 
     made.evict(makes_room_for=f"{TENANT}-two/default/gang/train")
-    assert "gang/train" not in made.part.ask_running("u1").message, "a tenant whose name begins alike is another"
+    assert "train" not in made.part.ask_running("u1").message, "a tenant whose name begins alike is another"
 
 
 # -- what was decided --------------------------------------------------------------------------------------------------
+
+
+def test_who_waits_behind_a_pod_of_its_own_tenant_reads_its_name() -> None:
+    made = Made()
+    made.add(member("u2"))
+    ahead = f"{TENANT}/default/pod/u2"
+    made.part.hold([hold(message="kept for default/pod/u2, which is ahead", behind=ahead)], pools={})
+    assert made.part.ask("u1", NODE).message == "kept for pod default/pod-u2, which is ahead"
 
 
 def test_an_admission_is_noted_and_looked_at() -> None:
