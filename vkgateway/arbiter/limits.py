@@ -34,6 +34,8 @@ class Admission:
     """The compute node that it is to run on; empty: any of its pool's."""
     borrowed: bool | None = None
     """Outside its tenant's guarantee; None: the arbiter does not place it."""
+    behind: str = ""
+    """The gang in whose kept place it starts."""
 
     @property
     def why(self) -> str:

@@ -14,6 +14,9 @@ EVICTED: Final = "vkgateway.io/evicted"
 EVICTED_FOR: Final = "vkgateway.io/evicted-for"
 """On a pod that is told to go: the gang that it makes room for."""
 
+BEHIND: Final = "vkgateway.io/behind"
+"""On a pod that was started in the place kept for a gang: that gang, for which it goes as soon as that can start."""
+
 RETAKEN: Final = "vkgateway.io/retaken"
 """On a pod that no node took in time: it is removed, stands for nobody any more, and its end is told to nobody."""
 

@@ -20,7 +20,7 @@ from vkgateway.sync.admission.member import Member, gang_id
 from vkgateway.sync.admission.verdicts import Book, Said, Verdict
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key
-from vkgateway.sync.marks import EVICTED_FOR, RETAKEN
+from vkgateway.sync.marks import BEHIND, EVICTED_FOR, RETAKEN
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 
 _GONE: Final = Seen()
@@ -147,6 +147,7 @@ def recovered(pod: ComputePodView, cluster: str) -> Verdict:
         since=_moment(pod.metadata.creation_timestamp),
         deadline=deadline,
         evicted_for=annotations.get(EVICTED_FOR, ""),
+        behind=annotations.get(BEHIND, ""),
     )
 
 

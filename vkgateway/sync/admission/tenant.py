@@ -313,7 +313,7 @@ class TenantAdmission:
             return _PENDING
         if verdict.said is Said.EVICTING:
             return self._evicting(verdict)
-        return Admission("admitted", node=verdict.node, borrowed=verdict.borrowed)
+        return Admission("admitted", node=verdict.node, borrowed=verdict.borrowed, behind=verdict.behind)
 
     def ask_running(self, uid: str) -> Admission:
         """What is said of a pod that runs below."""

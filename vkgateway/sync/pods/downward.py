@@ -14,7 +14,7 @@ from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import owned_by
 from vkgateway.sync.copies import Copies
-from vkgateway.sync.marks import EVICTED, FORWARDED, REQUESTS, RETAKEN
+from vkgateway.sync.marks import BEHIND, EVICTED, FORWARDED, REQUESTS, RETAKEN
 from vkgateway.sync.metrics import PodMeter
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.sync.pods.case import Case, above_of, below_of, decode, plan_of
@@ -121,6 +121,8 @@ class Downward:
             claims=case.claims.names,
         )
         below["metadata"]["annotations"] |= {FORWARDED: above.fingerprint, REQUESTS: encode(plan.requests).decode()}
+        if said is not None and said.behind:
+            below["metadata"]["annotations"][BEHIND] = said.behind
         try:
             await case.link.client.create(
                 resources.PODS, below, namespace=below["metadata"]["namespace"], metadata_only=True

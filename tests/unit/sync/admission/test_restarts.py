@@ -323,6 +323,24 @@ async def test_who_was_promoted_stays_inside_also_before_those_who_are_ahead(her
     assert not annotation(here.compute_pod("second"), DEADLINE)
 
 
+async def test_who_was_started_in_a_kept_place_still_goes_for_whom_it_is_kept(here: World) -> None:
+    add_node(here)
+    here.limit = here.limit | {"nvidia.com/gpu": 64_000}
+    async with here.gateway():
+        await low_runs(here, "first", marks={"vkgateway.io/gang-run-limit": "20m"})
+        for name in ("one", "two"):
+            gated(here, name, gpus=8, gang=("wide", 2), **LOW)
+        await told(here, "WaitingForRoom", "one")
+        await low_runs(here, "small")
+    async with here.gateway():
+        here.end("first")
+        await noticed(here, "small")
+        await until(lambda: deleted(here.compute_pod("small")), seconds=8)
+        here.end("small", code=143)
+        await start(here, "one")
+        await start(here, "two")
+
+
 # -- between taking back and placing anew ------------------------------------------------------------------------------
 
 
