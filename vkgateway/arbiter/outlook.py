@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.ends import End
+from vkgateway.arbiter.facts import Pod
 from vkgateway.arbiter.forecast import earliest
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.plans import among
@@ -29,7 +30,7 @@ class Outlook:
 
     def next(self, ask: Ask) -> tuple[float | None, float | None]:
         """Earliest (as if it were alone in line) and likely (behind all those that were asked for before)."""
-        alone = self._alone.get(ask.kind)
+        alone = self._alone.get(ask.kind) if ask.gang.id not in self._standing.behind else None
         if alone is None:
             alone = self._alone[ask.kind] = self._earliest(self._standing.room, ask, (), None)
         if alone[0] is None:
@@ -52,6 +53,9 @@ class Outlook:
     def _earliest(
         self, room: Room, ask: Ask, also: Sequence[End], after: float | None
     ) -> tuple[float | None, Mapping[str, str]]:
+        mark = room.mark()
+        for pod in self._lent(ask):
+            room.give(pod.node, pod.shape)
         found = earliest(
             room,
             self._standing.ends,
@@ -62,4 +66,13 @@ class Outlook:
             also=also,
             after=after,
         )
+        room.undo(mark)
         return found if found is not None else (None, {})
+
+    def _lent(self, ask: Ask) -> list[Pod]:
+        """Those that were started in its kept place and go for it, unless they will have gone by themselves."""
+        standing = self._standing
+        if ask.gang.id not in standing.behind:
+            return []
+        called = standing.callable_for(ask.gang.id).pods()
+        return [pod for pod in called if pod.node in standing.room and standing.ends.of(pod.uid) is None]

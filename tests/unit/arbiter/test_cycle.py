@@ -419,6 +419,9 @@ def test_low_work_runs_in_a_reserved_place_until_its_time_comes() -> None:
     [admit] = there.cycle().admits
 
     assert (admit.gang, admit.behind) == ("low", "wide")
+    # When it starts is known as before: whoever runs in its place goes for it.
+    hold = held(there.cycle())["wide"]
+    assert (hold.earliest, hold.likely) == (came + 100, came + 100)
     there.settle(90)
     assert there.running() == {"runs", "low"}
     there.settle(30)
