@@ -177,6 +177,31 @@ def test_a_jobset_starts_as_a_whole(platform: Platform, team: Cluster, blockers:
 
 
 @pytest.mark.usefixtures("jobset")
+def test_a_jobset_that_is_restarted_waits_until_all_of_it_fits(
+    platform: Platform, team: Cluster, blockers: list[str]
+) -> None:
+    """Its driver has ended well and its node is taken, so that there is room for two of three pods only."""
+    goes(team, blockers[0])
+    goes(team, blockers[1])
+    driver, worker = in_pool(jobs("driver", 1, 1)), in_pool(jobs("worker", 2, 1))
+    driver["template"]["spec"]["template"]["metadata"] = {"annotations": {"kwok.vkgateway.io/run-seconds": "2"}}
+    worker["template"]["spec"]["template"]["spec"]["restartPolicy"] = "Never"
+    team.apply(set_of(driver, worker, failurePolicy={"maxRestarts": 1}))
+    eventually(lambda: states(team) == {"Running": 2, "Succeeded": 1}, what="its driver has ended")
+    team.apply(pod("full-late", container=GPUS, **A100))
+    team.wait_pod("full-late")
+    first = members(team)
+    goes(team, next(name for name in first if name.startswith("set-worker-0-")))
+    waits = ("jobset", 3, "WaitingForRoom")
+    eventually(lambda: queued(platform).get("set/restart-1") == waits, what="the next attempt waits, whole")
+    assert states(team) == {"gated": 3}
+    assert not first.keys() & members(team).keys()
+    assert gang(platform, next(iter(members(team))))["minimum"] == 3
+    goes(team, "full-late")
+    eventually(lambda: states(team) == {"Running": 3}, what="all Jobs run again")
+
+
+@pytest.mark.usefixtures("jobset")
 def test_jobs_of_a_jobset_that_start_in_order_are_a_gang_each(
     platform: Platform, team: Cluster, blockers: list[str]
 ) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from vkgateway.model.objects import Object
 from vkgateway.translate.gangs import values
 from vkgateway.translate.gangs.fields import Fields
 from vkgateway.translate.gangs.marks import MarkError
 from vkgateway.translate.gangs.own import MIN, NAME, OWNER, SIZE
 from vkgateway.translate.gangs.said import Asked, Said
+from vkgateway.translate.gangs.sets import JOBSET
+from vkgateway.translate.gangs.view import PodView, controller
 
 _KUBERNETES: Final = "scheduling.k8s.io"
 _VOLCANO: Final = "scheduling.volcano.sh"
@@ -39,7 +42,10 @@ def annotated(asked: Asked) -> Said | None:
 
 
 def scheduling_group(asked: Asked) -> Said | None:
-    """Kubernetes from 1.36 on: `spec.schedulingGroup` names a PodGroup, which holds the policy (KEP-4671)."""
+    """Kubernetes from 1.36 on: `spec.schedulingGroup` names a PodGroup, which holds the policy (KEP-4671).
+
+    One that the Job controller made says no more than the Job itself: whoever says more of that Job is asked instead.
+    """
     pod = asked.pod
     name = (pod.spec.get("schedulingGroup") or {}).get("podGroupName")
     if not name:
@@ -49,6 +55,8 @@ def scheduling_group(asked: Asked) -> Said | None:
     found = asked.look(reference)
     if found is None:
         return Said(name=name, firm=True, rank=pod.index(), missing=reference)
+    if (asked.own.of_owner or pod.labels.get(JOBSET)) and _made_for_its_job(found, pod):
+        return None
     spec = Fields.spec(found, reference)
     said = _by_policy(name, spec.at("schedulingPolicy"), rank=pod.index())
     levels = [entry.text("key") for entry in spec.at("schedulingConstraints").entries("topology")]
@@ -124,6 +132,10 @@ def kueue(asked: Asked) -> Said | None:
     rank = pod.index(pod.annotations.get(_KUEUE_INDEX_LABEL, _KUEUE_INDEX), _KUEUE_INDEX)
     role = pod.labels.get(_KUEUE_ROLE, "")
     return Said(name=name, firm=True, mark=mark, minimum=number, size=number, role=role, rank=rank)
+
+
+def _made_for_its_job(group: Object, pod: PodView) -> bool:
+    return pod.controller[:2] == ("batch", "Job") and controller(group) == pod.controller
 
 
 def _by_policy(name: str, policy: Fields, *, rank: int) -> Said:

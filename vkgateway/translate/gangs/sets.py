@@ -14,9 +14,11 @@ from vkgateway.translate.gangs.own import OWNER
 from vkgateway.translate.gangs.said import ROLE_STRIDE, Asked, Said
 from vkgateway.translate.gangs.view import PodView
 
-_JOBSET: Final = "jobset.sigs.k8s.io/jobset-name"
+JOBSET: Final = "jobset.sigs.k8s.io/jobset-name"
 _REPLICATED_JOB: Final = "jobset.sigs.k8s.io/replicatedjob-name"
 _JOB_INDEX: Final = "jobset.sigs.k8s.io/job-index"
+_ATTEMPT: Final = "jobset.sigs.k8s.io/restart-attempt"
+"""How many times all Jobs of the set were made anew before this one."""
 _JOB_DOMAIN: Final = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _NODES_LABELLED: Final = "alpha.jobset.sigs.k8s.io/node-selector"
 """Somebody gave each Job its nodes before: then all pods of an exclusive Job are made at once."""
@@ -47,13 +49,17 @@ class _Jobs:
 def jobset(asked: Asked) -> Said | None:
     """A JobSet: the pods of all its Jobs; where some Jobs are made only after others, those that are made together.
 
-    With exclusive topology each Job's first pod starts for itself, and its others as a gang.
+    With exclusive topology each Job's first pod starts for itself, and its others as a gang. Pods of a restarted set
+    are a gang of their own: those of before may still be there, running, ending or done, and none is a member of it.
     """
     pod = asked.pod
-    name, role = pod.labels.get(_JOBSET), pod.labels.get(_REPLICATED_JOB)
+    name, role = pod.labels.get(JOBSET), pod.labels.get(_REPLICATED_JOB)
     if not name or not role or asked.own.name == OWNER:
         return None
-    reference = pod.beside("jobset.x-k8s.io", "JobSet", "jobsets", name, mark=f"label {_JOBSET}")
+    reference = pod.beside("jobset.x-k8s.io", "JobSet", "jobsets", name, mark=f"label {JOBSET}")
+    attempt = _number(pod.labels.get(_ATTEMPT, ""))
+    if attempt:
+        name = f"{name}/restart-{attempt}"
     said = Said(name=name, mark=str(reference), role=role, rank=pod.index(), missing=reference)
     found = asked.look(reference)
     if found is None:
@@ -80,7 +86,7 @@ def jobset(asked: Asked) -> Said | None:
 
 
 def _number(index: str) -> int:
-    """It only orders the pods, so what is no number is passed over."""
+    """An index or a number of restarts; what is no number is passed over."""
     return int(index) if index.isascii() and index.isdigit() and len(index) < 7 else 0
 
 

@@ -43,11 +43,7 @@ class PodView:
     @property
     def controller(self) -> tuple[str, str, str]:
         """API group, kind and name of the object that made the pod; three empty texts where there is none."""
-        for owner in self._metadata.get("ownerReferences") or ():
-            if owner.get("controller"):
-                group = str(owner.get("apiVersion") or "").rpartition("/")[0]
-                return group, str(owner.get("kind") or ""), str(owner.get("name") or "")
-        return "", "", ""
+        return _controller(self._metadata)
 
     def index(self, *marks: str) -> int:
         """The pod's place among its like: by the first of these labels or annotations that holds a number.
@@ -69,3 +65,16 @@ class PodView:
             MarkError: what stands there can be no object's name.
         """
         return Reference(group, kind, plural, self.namespace, values.object_name(mark, name))
+
+
+def controller(found: Object) -> tuple[str, str, str]:
+    """The same of any object."""
+    return _controller(found.get("metadata") or {})
+
+
+def _controller(metadata: Mapping[str, Any]) -> tuple[str, str, str]:
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller"):
+            group = str(owner.get("apiVersion") or "").rpartition("/")[0]
+            return group, str(owner.get("kind") or ""), str(owner.get("name") or "")
+    return "", "", ""

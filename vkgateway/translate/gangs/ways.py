@@ -58,8 +58,7 @@ _WRITTEN: Final = (
 )
 """Ways in which a person writes down a group and its minimum."""
 
-WAYS: Final = (
-    *_WRITTEN,
+_CONCLUDED: Final = (
     Way(
         "training",
         "Kubeflow training job",
@@ -77,6 +76,9 @@ WAYS: Final = (
     ),
     Way("job", "Job", job, "https://kubernetes.io/docs/concepts/workloads/controllers/job/"),
 )
+"""Ways in which it follows from what a controller makes."""
+
+WAYS: Final = (*_WRITTEN, *_CONCLUDED)
 """First what a person wrote down, ours before all; then what operators put on their pods; a plain Job is last."""
 
 
@@ -118,7 +120,11 @@ def references(pod: Object) -> tuple[Reference, ...]:
 
     view = PodView(pod)
     try:
-        _first(Asked(view, read_own(view), note))
+        asked = Asked(view, read_own(view), note)
+        _first(asked)
+        if view.spec.get("schedulingGroup"):
+            # Only the group itself tells whether it is what counts, or what is said of its Job.
+            next((way for way in _CONCLUDED if way.read(asked) is not None), None)
     except MarkError:
         # What is wrong is told by read_marks; until then it needs no more objects than these.
         return tuple(wanted)

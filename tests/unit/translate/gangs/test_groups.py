@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.translate.gangs.pods import beside, kubernetes_group, ours, pod, read, volcano_group
+from tests.unit.translate.gangs.pods import beside, job, kubernetes_group, ours, pod, read, volcano_group
 from vkgateway.translate.gangs import MarkError, Reference, references
 
 GANG = {"gang": {"minCount": 4}}
@@ -54,6 +54,49 @@ def test_kubernetes_group_within_a_rack() -> None:
 def test_kubernetes_group_that_is_disrupted_as_a_whole(mode: Any, elastic: bool) -> None:
     group = kubernetes_group("train", schedulingPolicy=GANG, disruptionMode=mode)
     assert read(in_group(), group).elastic is elastic
+
+
+def of_job(name: str = "j", *, labels: Any = None, annotations: Any = None) -> Any:
+    """A pod of an Indexed Job for which the Job controller makes a PodGroup."""
+    owner = ("batch/v1", "Job", name)
+    return in_group(f"{name}-2-x7k2p", owner=owner, labels=labels, annotations=annotations)
+
+
+def group_of_job(name: str = "j") -> Any:
+    group = kubernetes_group("train", schedulingPolicy=GANG)
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": "o-1", "controller": True}
+    group["metadata"]["ownerReferences"] = [owner]
+    return group
+
+
+def test_a_group_that_the_job_controller_made_is_as_good_as_any() -> None:
+    assert (read(of_job(), group_of_job()).group, read(of_job(), group_of_job()).minimum) == (
+        "research/podgroup/train",
+        4,
+    )
+
+
+def test_what_is_said_of_a_job_counts_before_the_group_that_its_controller_made() -> None:
+    """Nobody could take that group's minimum off."""
+    marked, made = of_job(annotations=ours(gang="job", min="2")), job("j", parallelism=4, completions=4)
+    assert {reference.kind for reference in references(marked)} == {"PodGroup", "Job"}
+    marks = read(marked, group_of_job(), made)
+    assert (marks.group, marks.minimum, marks.size, marks.elastic) == ("research/job/j", 2, 4, True)
+
+
+def test_a_jobset_is_one_gang_also_where_its_jobs_have_groups() -> None:
+    labels = {"jobset.sigs.k8s.io/jobset-name": "s", "jobset.sigs.k8s.io/replicatedjob-name": "worker"}
+    entries = [
+        {"name": name, "template": {"spec": {"parallelism": pods}}} for name, pods in (("driver", 1), ("worker", 4))
+    ]
+    found = beside("jobset.x-k8s.io/v1alpha2", "JobSet", "s", {"replicatedJobs": entries})
+    marked = of_job("s-worker-0", labels=labels)
+    assert {reference.kind for reference in references(marked)} == {"PodGroup", "JobSet"}
+    assert read(marked, found).waits_for == Reference("scheduling.k8s.io", "PodGroup", "podgroups", "research", "train")
+    assert (read(marked, group_of_job("s-worker-0"), found).group) == "research/jobset/s"
+    assert read(marked, group_of_job("s-worker-0"), found).minimum == 5
+    by_hand = kubernetes_group("train", schedulingPolicy=GANG)
+    assert read(marked, by_hand, found).group == "research/podgroup/train", "somebody wrote that one down"
 
 
 def test_a_basic_group_is_no_gang() -> None:

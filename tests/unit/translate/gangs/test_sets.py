@@ -65,6 +65,37 @@ def test_pods_stand_in_the_order_of_their_jobs() -> None:
     assert ranks == sorted(set(ranks))
 
 
+def of_attempt(number: int, role: str = "worker", index: int = 0, pod_index: int = 0) -> Any:
+    marked = member(role, index, pod_index)
+    marked["metadata"]["labels"]["jobset.sigs.k8s.io/restart-attempt"] = str(number)
+    return marked
+
+
+def test_a_jobset_that_was_restarted_is_another_gang_of_as_many_pods() -> None:
+    found = jobset(DRIVER, WORKERS)
+    told_of = [told(read(of_attempt(number), found)) for number in range(3)]
+    assert told_of[0] == told(read(member(), found)) == ("jobset/train", 9, 9, False)
+    assert told_of[1:] == [(f"jobset/train/restart-{number}", 9, 9, False) for number in (1, 2)]
+    assert read(of_attempt(1)).group == "research/jobset/train/restart-1", "and before the JobSet is known"
+    assert references(of_attempt(1)) == (SET,)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "spec", "groups"),
+    [
+        ({}, {"startupPolicy": {"startupPolicyOrder": "InOrder"}}, ["train/worker", "train/restart-3/worker"]),
+        ({"alpha.jobset.sigs.k8s.io/exclusive-topology": "r"}, {}, ["worker/0/others", "restart-3/worker/0/others"]),
+    ],
+)
+def test_no_part_of_a_restarted_jobset_is_taken_for_one_of_before(
+    annotations: Any, spec: Any, groups: list[str]
+) -> None:
+    found = jobset(DRIVER, WORKERS, **spec)
+    found["metadata"]["annotations"] = annotations
+    seen = [read(of_attempt(number, "worker", 0, 2), found).group for number in (0, 3)]
+    assert seen == [f"research/jobset/train/{group.removeprefix('train/')}" for group in groups]
+
+
 def test_without_the_jobset_it_is_not_known_how_many() -> None:
     assert references(member()) == (SET,)
     assert read(member()).waits_for == SET
