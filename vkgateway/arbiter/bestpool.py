@@ -46,7 +46,7 @@ def fit(room: Room, pods: Sequence[Pod], nodes: Mapping[str, str]) -> tuple[int,
 
 def fits_inside(standing: Standing, ask: Ask, nodes: Mapping[str, str]) -> bool:
     """Whether its tenant's cells would hold the gang's core there."""
-    if ask.gang.band is not GUARANTEED or not standing.allows_inside(ask.tenant, ask.core):
+    if ask.gang.band is not GUARANTEED or not standing.allows_inside(ask.gang, ask.core):
         return False
     mark = standing.cells.mark()
     placed = [(pod, nodes[pod.uid]) for pod in ask.core]

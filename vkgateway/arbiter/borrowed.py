@@ -234,7 +234,7 @@ def _take(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) -> 
 def _start_at(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod], place: Place) -> None:
     """Start these pods where a place was taken."""
     nodes, guaranteed = place.nodes, ask.gang.band is GUARANTEED
-    inside = guaranteed and standing.move_in(ask.tenant, [(pod, nodes[pod.uid]) for pod in pods], gang=ask.gang.id)
+    inside = guaranteed and standing.move_in(ask.gang, [(pod, nodes[pod.uid]) for pod in pods])
     ledger.start(ask, standing, pods, nodes, inside=inside, behind=place.behind)
 
 

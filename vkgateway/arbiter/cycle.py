@@ -85,7 +85,7 @@ def _rewind(carry: Carry) -> None:
 
 def _unsettled(ledger: Ledger, found: Decisions, turn: IntArray) -> bool:
     """Whether another round may decide more."""
-    if found.evicts or found.reprieves or found.promotes or ledger.planned() or ledger.moved:
+    if found.evicts or found.reprieves or found.promotes or ledger.planned() or ledger.freed:
         return True  # of those planned for before, some are so no more: what was kept for them is not free yet
     # Where nodes are missing, whose cells are reduced depends on what runs in them.
     inside = any(not admit.borrowed for admit in found.admits)

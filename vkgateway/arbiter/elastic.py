@@ -73,7 +73,7 @@ def _placed(ask: Ask, standing: Standing, nodes: dict[str, str]) -> tuple[Pod, .
 def _inside(standing: Standing, ask: Ask, pod: Pod) -> dict[str, str] | None:
     """A place inside the tenant's cells, which are held then. Not while the gang's core borrows: that may have to go,
     and takes along whatever runs beyond it, which then would be work inside its guarantee."""
-    if ask.gang.band is not GUARANTEED or not standing.allows_inside(ask.tenant, [pod]):
+    if ask.gang.band is not GUARANTEED or not standing.allows_inside(ask.gang, [pod]):
         return None
     if not all(standing.is_inside(one.uid) for one in core_of(ask.gang, ask.running)):
         return None

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.bestpool import best, cost, places_inside, start_at_best
+from vkgateway.arbiter.cellsline import keep_cells
 from vkgateway.arbiter.facts import Gang
 from vkgateway.arbiter.feasible import impossible
 from vkgateway.arbiter.ledger import Ledger
@@ -46,16 +47,14 @@ def _line(ledger: Ledger) -> list[_Turn]:
 
 
 def _try(ledger: Ledger, ask: Ask, hopeless: set[tuple[str, int]]) -> None:
-    pools = [
-        standing
-        for standing in ledger.pools(ask)
-        if standing.allows_inside(ask.tenant, ask.core) and not impossible(standing, ask)
-    ]
+    possible = [standing for standing in ledger.pools(ask) if not impossible(standing, ask)]
+    pools = [standing for standing in possible if standing.allows_inside(ask.gang, ask.core)]
     if _start(ledger, pools, ask):
         return
     if _make_room(ledger, pools, ask):
         hopeless.clear()
     else:
+        keep_cells(ledger, possible, ask)
         hopeless.add((ask.tenant, ask.kind))
 
 

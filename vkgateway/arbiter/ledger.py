@@ -41,8 +41,8 @@ class Ledger:
         self.plans: dict[str, Plan] = {}
         self.started: dict[str, Start] = {}
         self.evicts: list[Evict] = []
-        self.moved = False
-        """Somebody who has a plan and borrows starts in another pool: what was kept for it is free."""
+        self.freed = False
+        """What was kept for somebody is free: the room of who borrows and starts in another pool, or cells."""
         self.booked = 0
         """Grows whenever somebody gets something."""
         self._admits: list[Admit] = []
@@ -185,10 +185,14 @@ class Ledger:
             standing.count(ask.tenant, pod, -1)
             if not plan.borrowed:
                 standing.within.move_out(ask.tenant, pod)
-        self.moved = self.moved or plan.borrowed
+        self.freed = self.freed or plan.borrowed
 
     def _book(self, ask: Ask, standing: Standing, pods: Sequence[Pod], *, inside: bool) -> None:
         self.booked += 1
+        for each in self.standings.values():
+            if each.cells_kept.get(ask.tenant) is ask.gang:
+                del each.cells_kept[ask.tenant]
+                self.freed = True
         for pod in pods:
             standing.count(ask.tenant, pod)
         if inside:

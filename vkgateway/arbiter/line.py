@@ -16,6 +16,13 @@ def by_priority(gang: Gang) -> tuple[int, float, str]:
     return -gang.priority, gang.created, gang.id
 
 
+def comes_after(other: Gang, gang: Gang) -> bool:
+    """Whether it was created after the gang, and is no better."""
+    if other.created <= gang.created:
+        return False
+    return (other.band is Band.LOW, -other.priority) >= (gang.band is Band.LOW, -gang.priority)
+
+
 def in_turn(asks: Iterable[Ask], share: Callable[[Ask], float], policy: Policy, now: float) -> Iterator[Ask]:
     """All of them, in the order of who is next (dominant resource fairness).
 

@@ -29,5 +29,5 @@ def start_in_another_pool(ledger: Ledger) -> bool:
 def _others(ledger: Ledger, ask: Ask) -> Iterator[Standing]:
     """The other pools in which its tenant's guarantee may hold it."""
     for standing in ledger.pools(ask):
-        if standing.pool.key != ledger.plans[ask.gang.id].pool and standing.allows_inside(ask.tenant, ask.core):
+        if standing.pool.key != ledger.plans[ask.gang.id].pool and standing.allows_inside(ask.gang, ask.core):
             yield standing

@@ -184,7 +184,7 @@ class _Keeper:
         if ask.gang.id in standing.within.planned:
             return True
         placed = [(pod, plan.nodes[pod.uid]) for pod in pods]
-        return standing.allows_inside(ask.tenant, pods) and hold_where_placed(
+        return standing.allows_inside(ask.gang, pods) and hold_where_placed(
             standing.cells, ask.tenant, standing.pool.unit, placed
         )
 

@@ -25,11 +25,11 @@ def promote(standing: Standing, gang: Gang) -> None:
     core = core_of(gang, placed)
     chosen = {pod.uid for pod in core}
     missing = [pod for pod in core if not standing.is_inside(pod.uid)]
-    if missing and not standing.move_in(gang.tenant, [(pod, pod.node) for pod in missing], gang=gang.id):
+    if missing and not standing.move_in(gang, [(pod, pod.node) for pod in missing]):
         return
     for pod in sorted(placed, key=lambda pod: (pod.rank, pod.uid)):
         if pod.uid not in chosen and not standing.is_inside(pod.uid):
-            standing.move_in(gang.tenant, [(pod, pod.node)], gang=gang.id)
+            standing.move_in(gang, [(pod, pod.node)])
 
 
 def promoted(standing: Standing) -> Iterator[Gang]:

@@ -10,6 +10,7 @@ from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.facts import LOW, Gang, Pod
 from vkgateway.arbiter.fitting import FloatArray, IntArray
 from vkgateway.arbiter.ledger import Ledger
+from vkgateway.arbiter.line import comes_after
 from vkgateway.arbiter.standing import Standing
 
 
@@ -42,7 +43,7 @@ class Shares:
         created, low, priority = np.array([gang.created]), np.array([gang.band is LOW]), np.array([gang.priority])
         without = standing.held_after(gang.tenant, created, low, priority)
         for other, pod in self._started.get(gang.tenant, ()):
-            if _comes_after(other, gang):
+            if comes_after(other, gang):
                 for name, amount in pod.shape.requests:
                     if name in without:
                         without[name] += amount
@@ -67,10 +68,3 @@ def _liked(ledger: Ledger, ask: Ask) -> Standing | None:
         if standing is not None and standing.usable_by(ask):
             return standing
     return None
-
-
-def _comes_after(other: Gang, gang: Gang) -> bool:
-    """Whether it was created after the gang, and is no better."""
-    if other.created <= gang.created:
-        return False
-    return (other.band is LOW, -other.priority) >= (gang.band is LOW, -gang.priority)

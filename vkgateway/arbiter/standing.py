@@ -24,6 +24,7 @@ from vkgateway.arbiter.forecast import Reservation
 from vkgateway.arbiter.inside import hold_where_placed
 from vkgateway.arbiter.latecomers import Latecomers
 from vkgateway.arbiter.leaving import Leaving
+from vkgateway.arbiter.line import comes_after
 from vkgateway.arbiter.room import Mark as RoomMark
 from vkgateway.arbiter.room import Room
 from vkgateway.arbiter.within import Mark as WithinMark
@@ -61,6 +62,8 @@ class Standing(Accounts):
         self.reservation: Reservation | None = None
         self.limit_kept: dict[str, str] = {}
         """By tenant its gang that has waited for long, and that what is left of its limit is kept for."""
+        self.cells_kept: dict[str, Gang] = {}
+        """By tenant its gang that has waited for long, and that what is left of its cells is kept for."""
         self.ever: dict[tuple[str, int], int] = {}
         """What holds for gangs of a kind, of which nothing runs, if the pool were empty; see `feasible`."""
         self.within = Within(pool)
@@ -182,6 +185,7 @@ class Standing(Accounts):
             self.calling.changed(name)
         self.reservation = None
         self.limit_kept.clear()
+        self.cells_kept.clear()
         self._unbound = self._late = None
         self._changed_gangs = {}
         self._shares.clear()
@@ -226,14 +230,14 @@ class Standing(Accounts):
         gangs = (self.gangs[name] for name in sorted(self._waking | self.within.demoted()))
         return [gang for gang in gangs if gang.band is GUARANTEED]
 
-    def move_in(self, tenant: str, placed: Sequence[tuple[Pod, str]], *, gang: str) -> bool:
-        """Count placed pods as inside, if cells hold all of them where they are."""
+    def move_in(self, gang: Gang, placed: Sequence[tuple[Pod, str]]) -> bool:
+        """Count placed pods of a gang as inside, if cells hold all of them where they are."""
         pods = [pod for pod, _ in placed]
-        if not self.allows_inside(tenant, pods):
+        if not self.allows_inside(gang, pods):
             return False
-        if not hold_where_placed(self.cells, tenant, self.pool.unit, placed):
+        if not hold_where_placed(self.cells, gang.tenant, self.pool.unit, placed):
             return False
-        self.mark_inside(tenant, pods, gang=gang)
+        self.mark_inside(gang.tenant, pods, gang=gang.id)
         return True
 
     def mark_inside(self, tenant: str, pods: Iterable[Pod], *, gang: str) -> None:
@@ -243,9 +247,12 @@ class Standing(Accounts):
         if gang in self.gangs:
             self.calling.changed(gang)
 
-    def allows_inside(self, tenant: str, pods: Sequence[Pod]) -> bool:
-        """Whether the guarantee, by its sums alone, has so much left; a necessary condition."""
-        quota = self.quotas.get(tenant)
+    def allows_inside(self, gang: Gang, pods: Sequence[Pod]) -> bool:
+        """Whether the guarantee, by its sums alone, has so much left for it; a necessary condition."""
+        kept = self.cells_kept.get(gang.tenant)
+        if kept is not None and comes_after(gang, kept):
+            return False
+        quota = self.quotas.get(gang.tenant)
         return quota is not None and self.within.allows(quota, pods)
 
     # Who may be evicted

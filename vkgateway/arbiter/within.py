@@ -186,8 +186,11 @@ class Within:
         self._journal.remove((tenant, pod))
         self._leave(tenant, pod)
 
-    def allows(self, quota: Quota, pods: Sequence[Pod]) -> bool:
-        """Whether the guarantee, by its sums alone, has so much left; a necessary condition."""
+    def allows(self, quota: Quota, pods: Sequence[Pod], *, gone: Mapping[str, int] | None = None) -> bool:
+        """Whether the guarantee, by its sums alone, has so much left; a necessary condition.
+
+        `gone`: what of it is as good as free. Of the unit, cells tell.
+        """
         if not pods:
             return False
         named = [name for name in self.pool.governed if name in quota.guarantee and name != self.pool.unit]
@@ -195,7 +198,8 @@ class Within:
             return False
         used = self._used.get(quota.tenant, {})
         for name in named:
-            if used.get(name, 0) + sum(pod.shape.amount(name) for pod in pods) > quota.guarantee[name]:
+            held = used.get(name, 0) - (gone or {}).get(name, 0)
+            if held + sum(pod.shape.amount(name) for pod in pods) > quota.guarantee[name]:
                 return False
         return sum(self._amount(pod) for pod in pods) <= self.left(quota.tenant)
 

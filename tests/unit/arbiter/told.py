@@ -8,14 +8,15 @@ from functools import partial
 from random import Random
 
 from tests.unit.arbiter.sim import GPU, KEY, OTHER, Cluster, gang, held, node, quota
-from tests.unit.arbiter.stories import GRACE, NOTICE, TENANTS, Mix, Step, Story, gang_of, story
+from tests.unit.arbiter.stories import GRACE, NOTICE, TENANTS, Mix, Step, Story, gang_of, story, units
 from vkgateway.arbiter.asks import Ask, read
 from vkgateway.arbiter.cells import Cells
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, Hold, HoldCode
-from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, Policy, Pool, PoolKey, Snapshot
+from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, Policy, Pool, PoolKey, Quota, Snapshot
 from vkgateway.arbiter.inside import Inside
 from vkgateway.arbiter.placement import place
+from vkgateway.arbiter.refusals import refusals
 from vkgateway.arbiter.room import Room
 
 
@@ -250,11 +251,13 @@ def in_time(random: Random, *, more: int = 0) -> Telling:
     return story(random, Mix(more_nodes=more, equal=True, limits=False, leaves=False)), tell
 
 
-def nobody_starves(random: Random, *, more: int = 0, shipped: bool = False, limited: bool = False) -> Telling:
+def nobody_starves(
+    random: Random, *, more: int = 0, shipped: bool = False, limited: bool = False, inside: bool = False
+) -> Telling:
     """A gang that fits an empty pool starts, whatever keeps coming: of others, or what its own tenant has no better.
 
     `shipped`: by the policy that the platform ships; all times are as many times longer as its age cap is. `limited`:
-    its tenant's limit lets it run beside little else.
+    its tenant's limit lets it run beside little else. `inside`: so does its guarantee.
     """
     policy = Policy() if shipped else Policy(age_cap=20.0, age_weight=0.3)
     times = policy.age_cap / 20.0
@@ -268,17 +271,22 @@ def nobody_starves(random: Random, *, more: int = 0, shipped: bool = False, limi
     if limited:
         most = sum(pod.shape.amount(GPU) for pod in big.pods) + random.choice((0, 1000, 3000))
         quotas = tuple(replace(each, limit={GPU: most}) if each.tenant == big.tenant else each for each in quotas)
+    if inside:
+        big = replace(big, band=Band.GUARANTEED)
+        quotas = tuple(_guaranteed(random, each, begins, big) for each in quotas)
     comes = (Step(((big, 20.0),), seconds=4.0),)
     small = Mix(more_nodes=more, sizes=(1, 2, 4), runs=runs)
     always = tuple(
         Step(
             (
                 (
-                    _after(big, gang_of(random, small, f"s{number}"), own=limited and random.random() < 0.7),
+                    _after(
+                        big, gang_of(random, small, f"s{number}"), own=(limited or inside) and random.random() < 0.7
+                    ),
                     random.choice(runs),
                 ),
             ),
-            seconds=random.choice((2.0,) if limited else (2.0, 6.0)),
+            seconds=random.choice((2.0,) if limited or inside else (2.0, 6.0)),
         )
         for number in range(20)
     )
@@ -300,6 +308,19 @@ def nobody_starves(random: Random, *, more: int = 0, shipped: bool = False, limi
         assert "big" not in names or "big" in there.started, "it starves"
 
     return replace(begins, quotas=quotas, steps=(*begins.steps, *comes, *always)), tell
+
+
+def _guaranteed(random: Random, one: Quota, begins: Story, big: Gang) -> Quota:
+    """The tenant's guarantee holds its gang, and little else."""
+    if one.tenant != big.tenant or one.pool != KEY:
+        return one
+    least, most = sum(pod.shape.amount(GPU) for pod in big.pods) // 1000, sum(map(units, begins.nodes))
+    pool = Pool(key=KEY, nodes=begins.nodes, governed=(GPU,), levels=("rack",))
+    for size in (random.randint(least, most), least, most):
+        found = replace(one, guarantee={GPU: size * 1000})
+        if not refusals(pool, [found]) and Inside(Cells(pool, [found]), one.tenant, big.pods)(Room(pool)) is not None:
+            return found
+    return one
 
 
 def _after(big: Gang, one: Gang, *, own: bool) -> Gang:
@@ -405,4 +426,5 @@ INVARIANTS: dict[str, Callable[[Random], Telling]] = {
     **{f"{each.__name__}_in_two_pools": partial(each, more=3) for each in _INVARIANTS},
     "nobody_starves_by_the_shipped_policy": partial(nobody_starves, shipped=True),
     "nobody_starves_below_a_limit": partial(nobody_starves, limited=True),
+    "nobody_starves_inside_its_guarantee": partial(nobody_starves, inside=True),
 }
