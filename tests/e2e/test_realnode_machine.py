@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,14 +105,19 @@ def test_wherever_it_is_interrupted_it_can_be_taken_away(node: RealNode, monkeyp
 
 
 def test_who_had_its_number_before_takes_nothing_away_from_it(node: RealNode, tmp_path: Path) -> None:
-    before = namespaces.Namespaces(node.options.network, tmp_path / "one before" / "ns")
-    before.create(mounts=(), mtu=1500)
-    before.destroy()
+    options = replace(node.options, directory=tmp_path / "one before")
+    before = RealNode(options, authority=Authority.create("test"))
+    before.prepare()
+    before.teardown()
     node.prepare()
+    inside(node, "sleep 600 </dev/null >/dev/null 2>&1 &")
     has = traces(node)
-    before.destroy()
+    before.teardown()
     assert traces(node) == has
     assert [each for each in has if node.options.network.host_link in each]
+    assert "sleep" in inside(node, "cat /proc/[0-9]*/comm")
+    # Mount points that are removed would be gone inside, too.
+    assert node.options.owner in json.loads(Path("/run/vkgateway/claims.json").read_text())["users"]
 
 
 def test_machine_keeps_its_own_settings_and_the_node_sees_what_the_kubelet_wants(node: RealNode) -> None:

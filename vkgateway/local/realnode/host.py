@@ -53,7 +53,9 @@ def succeeds(*command: str) -> bool:
 class _Record(msgspec.Struct):
     """What was changed on the machine, and by which platforms it is needed."""
 
-    users: set[int] = msgspec.field(default_factory=set)
+    users: set[str | int] = msgspec.field(default_factory=set)
+    """Their folders: numbers are given out again, so one that is taken down late would answer for its follower.
+    (Numbers stand there only from before it was so.)"""
     settings: dict[str, str] = msgspec.field(default_factory=dict)
     """Path below /proc/sys -> the value it had."""
     directories: list[str] = msgspec.field(default_factory=list)
@@ -70,19 +72,19 @@ class Claims:
     def __init__(self, directory: Path = _CLAIMS) -> None:
         self._directory = directory
 
-    def claim(self, number: int, *, settings: Mapping[str, str], directories: Sequence[str]) -> None:
+    def claim(self, user: str, *, settings: Mapping[str, str], directories: Sequence[str]) -> None:
         """Set each file of `settings` to its value and make each of `directories`, remembering what was there."""
         with self._record() as record:
-            record.users.add(number)
+            record.users.add(user)
             for path, value in settings.items():
                 self._set(record, path, value)
             for path in directories:
                 self._make(record, Path(path))
 
-    def release(self, number: int) -> None:
-        """Say that platform `number` is done; the last one puts everything back. Repeatable."""
+    def release(self, user: str) -> None:
+        """Say that this platform is done; the last one puts everything back. Repeatable."""
         with self._record() as record:
-            record.users.discard(number)
+            record.users.discard(user)
             if not record.users:
                 self._restore(record)
 

@@ -161,7 +161,7 @@ class RealNode:
         kill_all(self._namespaces, self._cgroups)
         self._namespaces.destroy()
         self._cgroups.remove()
-        self._claims.release(self.options.number)
+        self._claims.release(self.options.owner)
 
     def _spec(self, name: str, *arguments: str, stop_rank: int, reads: Path | None = None) -> ProcessSpec:
         """Describe a process; one that `reads` its file but once starts anew when that says something else."""
@@ -243,7 +243,7 @@ class RealNode:
 
     def _create_namespaces(self) -> None:
         options = self.options
-        self._claims.claim(options.number, settings={}, directories=_PLACES)
+        self._claims.claim(options.owner, settings={}, directories=_PLACES)
         if not self._namespaces.ready:
             # One of the two may be gone while programs live on in the other: nobody would find them again.
             kill_all(self._namespaces, self._cgroups)
@@ -256,7 +256,7 @@ class RealNode:
         # Tenants without a range of their own show these: nothing on the machine's networks may be taken for them.
         run(*self._namespaces.enter("ip", "route", "replace", "unreachable", SERVICE_CIDR))
         let_out(options.network)
-        self._claims.claim(options.number, settings=forwarding(options.network), directories=())
+        self._claims.claim(options.owner, settings=forwarding(options.network), directories=())
 
     def _mounts(self) -> Iterator[tuple[str, str]]:
         """What lies elsewhere in the node's mount namespace than on the machine."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 from vkgateway.model.errors import InputError
@@ -181,5 +182,13 @@ class RealNodeOptions:
 
     @property
     def cgroup(self) -> str:
-        """Name of the cgroup that holds every pod of this node, directly below the root."""
-        return f"vkg{self.number}"
+        """Name of the cgroup that holds every pod of this node, directly below the root.
+
+        Numbers are given out again, so the folder is in it: none takes what a follower has.
+        """
+        return f"vkg{self.number}-{sha256(self.owner.encode()).hexdigest()[:8]}"
+
+    @property
+    def owner(self) -> str:
+        """Who this node is among those of the machine."""
+        return str(self.directory)

@@ -47,7 +47,9 @@ def test_containerd_uses_our_sandbox_image_and_the_snapshotter_that_works() -> N
 
 def test_kubelet_lives_in_the_nodes_own_group_and_trusts_only_the_platform() -> None:
     config = yaml.safe_load(configs.kubelet_config(OPTIONS))
-    assert config["cgroupRoot"] == "/vkg7"
+    assert config["cgroupRoot"] == f"/{OPTIONS.cgroup}"
+    assert OPTIONS.cgroup.startswith("vkg7-")
+    assert replace(OPTIONS, directory=Path("/elsewhere")).cgroup != OPTIONS.cgroup
     assert config["address"] == "10.213.7.2"
     assert config["authentication"]["anonymous"] == {"enabled": False}
     assert config["authorization"] == {"mode": "Webhook"}

@@ -20,8 +20,8 @@ class Machine:
         self.claims = Claims(root / "run")
         self.place = root / "var/lib/kubelet"
 
-    def claim(self, number: int) -> None:
-        self.claims.claim(number, settings={str(self.setting): "1"}, directories=[str(self.place)])
+    def claim(self, user: str) -> None:
+        self.claims.claim(user, settings={str(self.setting): "1"}, directories=[str(self.place)])
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self.root.iterdir())
@@ -33,10 +33,10 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_one_platform_leaves_the_machine_as_it_was(machine: Machine) -> None:
-    machine.claim(1)
+    machine.claim("a")
     assert machine.setting.read_text() == "1"
     assert machine.place.is_dir()
-    machine.claims.release(1)
+    machine.claims.release("a")
     assert machine.setting.read_text() == "0"
     assert machine.names() == ["forwarding"]
 
@@ -44,34 +44,34 @@ def test_one_platform_leaves_the_machine_as_it_was(machine: Machine) -> None:
 def test_what_was_there_before_stays(machine: Machine) -> None:
     machine.place.parent.mkdir(parents=True)
     machine.setting.write_text("1")
-    machine.claim(1)
-    machine.claims.release(1)
+    machine.claim("a")
+    machine.claims.release("a")
     assert machine.setting.read_text() == "1"
     assert machine.place.parent.is_dir()
     assert not machine.place.exists()
 
 
 def test_folder_that_somebody_else_uses_by_now_stays(machine: Machine) -> None:
-    machine.claim(1)
+    machine.claim("a")
     (machine.place / "theirs").touch()
-    machine.claims.release(1)
+    machine.claims.release("a")
     assert (machine.place / "theirs").exists()
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 2)), max_size=12))
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("abc")), max_size=12))
 def test_changed_exactly_while_anybody_needs_it(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bool, int]]
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bool, str]]
 ) -> None:
     machine = Machine(tmp_path_factory.mktemp("claims") / "machine")
-    users: set[int] = set()
-    for comes, number in steps:
+    users: set[str] = set()
+    for comes, user in steps:
         if comes:
-            users.add(number)
-            machine.claim(number)
+            users.add(user)
+            machine.claim(user)
         else:
-            users.discard(number)
-            machine.claims.release(number)
+            users.discard(user)
+            machine.claims.release(user)
         assert machine.setting.read_text().strip() == ("1" if users else "0")
         assert machine.place.exists() is bool(users)
     if not users:
@@ -79,9 +79,9 @@ def test_changed_exactly_while_anybody_needs_it(
 
 
 def test_interface_that_is_gone_needs_no_undoing(machine: Machine) -> None:
-    machine.claim(1)
+    machine.claim("a")
     machine.setting.unlink()
-    machine.claims.release(1)
+    machine.claims.release("a")
     assert machine.names() == []
 
 
