@@ -53,6 +53,8 @@ class Evict:
     deadline: float
     lost: float
     """GPU-seconds of work that are lost by it."""
+    saved: float = 0.0
+    """GPU-seconds of those who were chosen first for the same gang, in all, and could stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -239,14 +239,15 @@ def _choice(
     for number, lot in lots.items():
         by_gang.setdefault(lot.gang.id, []).append(lot)
         lost[lot.gang.id] = lost.get(lot.gang.id, 0.0) + (float(prices.lost[number]) if prices is not None else 0.0)
-    evicts = tuple(evict_of(by_gang[gang], asking.gang, lost=lost[gang], now=now) for gang in sorted(lost))
     total = sum(lost.values())
+    saved = max(0.0, first - total)
+    evicts = (evict_of(by_gang[gang], asking.gang, lost=lost[gang], now=now) for gang in sorted(lost))
     return Choice(
         nodes=nodes,
-        evicts=evicts,
+        evicts=tuple(replace(evict, saved=saved) for evict in evicts),
         awaits=_awaited(asking.room, asking.pods, nodes, ending),
         lost=total,
-        saved=max(0.0, first - total),
+        saved=saved,
     )
 
 

@@ -67,6 +67,15 @@ def test_no_one_goes_without_need() -> None:
 
 
 def test_what_was_saved_by_sparing_is_told() -> None:
+    # With `a` gone n0 is free, too; but `b` goes as a whole, and then two nodes are.
+    choice = ask(world(nodes(3), [running("a", ["n0"], 1, age=9), running("b", ["n2", "n1"], 4, age=50)]), waiting(2))
+    assert going(choice) == {"b": ("b-0", "b-1")}
+    assert choice is not None
+    assert (choice.lost, choice.saved) == (400, 9)
+    assert [(evict.lost, evict.saved) for evict in choice.evicts] == [(400, 9)]
+
+
+def test_nothing_was_saved_where_nobody_was_chosen_in_vain() -> None:
     there = world(
         nodes(1), [running("a", ["n0"], 2, age=1), running("b", ["n0"], 6, age=3), running("c", ["n0"], 0, age=9)]
     )

@@ -26,7 +26,14 @@ def carry_out(decisions: Decisions, snapshot: Snapshot, tenants: Mapping[str, Te
     for evict in decisions.evicts:
         if (tenant := of(evict.gang)) is not None:
             tenant.evict(evict)
-            log.info("evicting", gang=evict.gang, pods=len(evict.pods), makes_room_for=evict.makes_room_for)
+            log.info(
+                "evicting",
+                gang=evict.gang,
+                pods=len(evict.pods),
+                makes_room_for=evict.makes_room_for,
+                gpu_seconds_lost=round(evict.lost),
+                gpu_seconds_saved=round(evict.saved),
+            )
     for reprieve in decisions.reprieves:
         if (tenant := of(reprieve.gang)) is not None:
             tenant.reprieve(reprieve)
