@@ -165,7 +165,9 @@ def _starting(pod: Object) -> _Said:
     if not is_governed(pod):
         return "ungoverned", "It asks for nothing that the arbiter hands out: it starts as in any cluster.", ""
     bound = (pod.get("spec") or {}).get("nodeName")
-    return "starting", "It was admitted, and is being started." if bound else "It was admitted.", ""
+    if bound:
+        return "starting", "It was admitted, and is being started.", ""
+    return "starting", "It was admitted; a scheduler of this cluster binds it now. If none does, see its events.", ""
 
 
 def _condition(pod: Object, kind: str) -> dict[str, Any] | None:

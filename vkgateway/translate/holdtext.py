@@ -12,7 +12,7 @@ _SOON: Final = 600.0
 """Seconds ahead within which times are told as minutes from now."""
 _STEPS: Final = ((3600.0, 60), (6 * 3600.0, 300), (math.inf, 900))
 """Up to so many seconds ahead, times of day are told to so many seconds."""
-_MINUTES: Final = (1, 2, 5, 10)
+_MINUTES: Final = (2, 5, 10)
 UNKNOWN: Final = "not known"
 
 _FORM: Final = re.compile(
@@ -69,12 +69,14 @@ def parse(message: str) -> Told:
 
 
 def expected(earliest: float | None, likely: float | None, *, now: float) -> str:
-    """When it may start: `in about 5 min`, `between 14:05 and 14:40 UTC`; times of another day with their date."""
+    """When it may start, like `within a minute` or `between 14:05 and 14:40 UTC`; of another day with the date."""
     if earliest is None:
         return UNKNOWN
     if likely is None:
         return f"not before {_zoned(earliest, now, up=False)}" if earliest - now > _SOON else UNKNOWN
     likely = max(likely, earliest)
+    if likely - now <= 60:
+        return "within a minute"
     if likely - now <= _SOON:
         return f"in about {_minutes(likely - now)} min"
     last = _zoned(likely, now, up=True)

@@ -233,6 +233,14 @@ async def test_a_pod_that_waits_is_explained(cli: Cli, server: FakeApiServer) ->
     assert "Pool" not in told
 
 
+async def test_a_pod_that_was_let_go_and_is_not_bound_is_the_schedulers(cli: Cli, server: FakeApiServer) -> None:
+    let_go = pod("free", status={"phase": "Pending"})
+    let_go["spec"].pop("schedulingGates", None)
+    put(server, let_go)
+    assert await cli("explain", "free", "-n", "ns", "--kubeconfig", str(cli.kubeconfig(server.url))) == 0, cli.err
+    assert "a scheduler of this cluster binds it now" in cli.out
+
+
 JOBSETS = Resource("apis/jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet")
 
 

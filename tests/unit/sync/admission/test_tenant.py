@@ -134,7 +134,7 @@ def test_a_pod_whose_gang_waits_is_held_with_the_reason() -> None:
 def test_a_pod_that_was_admitted_is_told_its_node() -> None:
     made = Made()
     made.admit(borrowed=False)
-    assert made.part.ask("u1", NODE) == Admission("admitted", node="host-1", borrowed=False)
+    assert made.part.ask("u1", NODE) == Admission("admitted", node="host-1", borrowed=False, behind="alpha/y")
     assert made.part.ask("u1", NODE).verdict == "admitted", "asking takes nothing away"
 
 
