@@ -55,7 +55,7 @@ async def explain(
     async with tenant_pods.tenant_cluster(kubeconfig, tenant, data_dir) as client:
         found = await tenant_pods.pod(client, namespace, pod)
         siblings = await tenant_pods.pods(client, namespace)
-        beside = await tenant_pods.beside(client, [found])
+        beside = await tenant_pods.beside(client, [found], among=siblings)
     state = await _state(data_dir, gateway) if tenant is not None else None
     explained = explanation.explain(found, siblings, beside=beside, state=state, tenant=tenant or "")
     if output == "table":

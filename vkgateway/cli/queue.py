@@ -76,9 +76,10 @@ async def queue(
             raise click.UsageError("--tenant and --kubeconfig do not go together: a kubeconfig is of one tenant")
         async with tenant_pods.tenant_cluster(kubeconfig, None, data_dir) as client:
             pods = await tenant_pods.pods(client, namespace, phase="Pending")
-            beside = await tenant_pods.beside(client, (pod for pod in pods if waiting.held(pod) is not None))
-            for place in sorted(waiting.in_gangs(pods, beside)):
+            for place in sorted(waiting.in_gangs(pods)):
                 pods += await tenant_pods.pods(client, place, phase="Running")
+            held = (pod for pod in pods if waiting.held(pod) is not None)
+            beside = await tenant_pods.beside(client, held, among=pods)
         found = waiting.of_pods(pods, beside=beside, pool=pool or "")
     else:
         state = await gateway_state.state(data_dir, gateway)

@@ -91,8 +91,11 @@ async def pod(client: Client, namespace: str, name: str) -> Object:
     return found
 
 
-async def beside(client: Client, pods: Iterable[Object]) -> dict[Reference, Object]:
-    """The objects that say more about the gangs of these pods, as far as they are there and may be read."""
+async def beside(client: Client, pods: Iterable[Object], *, among: Iterable[Object] = ()) -> dict[Reference, Object]:
+    """The objects that say more about the gangs of these pods, as far as they are there and may be read.
+
+    Of the pods that these are `among`, those count that refer to the same objects: they may be of the same gangs.
+    """
     import msgspec
 
     from vkgateway.kube import errors
@@ -102,7 +105,10 @@ async def beside(client: Client, pods: Iterable[Object]) -> dict[Reference, Obje
 
     discovery = Discovery(client)
     found: dict[Reference, Object] = {}
-    for reference in dict.fromkeys(reference for pod in pods for reference in references(pod)):
+    own = dict.fromkeys(reference for pod in pods for reference in references(pod))
+    others = (references(pod) for pod in among if own)
+    theirs = (reference for refers in others if not own.keys().isdisjoint(refers) for reference in refers)
+    for reference in own | dict.fromkeys(theirs):
         with contextlib.suppress(errors.NotFound, errors.Forbidden, msgspec.DecodeError):
             kind = await kind_of(reference, client, discovery)
             if kind is not None:

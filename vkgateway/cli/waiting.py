@@ -101,9 +101,9 @@ def _order(one: Waiting) -> tuple[object, ...]:
     return (one.running > 0 and not one.place, not one.place, one.pool, one.place, one.since, one.namespace, one.name)
 
 
-def in_gangs(pods: Iterable[Object], beside: Found | None = None) -> set[str]:
-    """The namespaces in which a gang waits that may have other pods."""
-    groups = (group_of(pod, beside).split("/", 2) for pod in pods if held(pod) is not None)
+def in_gangs(pods: Iterable[Object]) -> set[str]:
+    """The namespaces in which pods wait that may be of gangs, as far as they tell by themselves."""
+    groups = (group_of(pod).split("/", 2) for pod in pods if held(pod) is not None)
     return {namespace for namespace, way, _ in groups if way != LONE}
 
 

@@ -278,6 +278,34 @@ async def test_the_object_beside_a_pod_says_which_gang_it_is_of_and_how_many_the
     assert json.loads(cli.out)["gang"]["minimum"] is None
 
 
+GROUPS = Resource("apis/scheduling.k8s.io/v1alpha2", "podgroups", "PodGroup")
+
+
+async def test_pods_of_a_gang_that_refer_to_more_than_one_object_are_counted_with_the_others(
+    cli: Cli, server: FakeApiServer
+) -> None:
+    """Kubernetes makes a PodGroup for one of a JobSet's two Jobs; all pods are one gang."""
+    entries = [{"name": name, "template": {"spec": {"parallelism": 1}}} for name in ("driver", "worker")]
+    server.register(JOBSETS)
+    server.register(GROUPS)
+    server.store.create(JOBSETS, {"metadata": {"name": "set", "namespace": "ns"}, "spec": {"replicatedJobs": entries}})
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "set-worker-0", "uid": "u", "controller": True}
+    group = {"metadata": {"name": "g", "namespace": "ns", "ownerReferences": [owner]}}
+    server.store.create(GROUPS, group | {"spec": {"schedulingPolicy": {"gang": {"minCount": 1}}}})
+    worker = of_a_job("worker")
+    worker["metadata"]["ownerReferences"] = [owner]
+    worker["spec"] |= {"schedulingGates": [], "schedulingGroup": {"podGroupName": "g"}}
+    put(server, worker | {"status": {"phase": "Running"}})
+    put(server, of_a_job("driver"))
+    line = ("-n", "ns", "--kubeconfig", str(cli.kubeconfig(server.url)), "-o", "json")
+
+    assert await cli("queue", *line) == 0, cli.err
+    assert [(each["name"], each["pods"], each["running"]) for each in json.loads(cli.out)] == [("set", 1, 1)]
+    assert await cli("explain", "set-driver-0-0", *line) == 0, cli.err
+    facts = json.loads(cli.out)["gang"]
+    assert (facts["name"], facts["minimum"], facts["pods"], facts["running"]) == ("set", 2, 2, 1)
+
+
 @pytest.mark.parametrize(
     ("made", "state", "words"),
     [
