@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from vkgateway.arbiter.accounts import total_of
 from vkgateway.arbiter.asks import Ask
@@ -24,6 +24,8 @@ def keep_cells(ledger: Ledger, pools: Iterable[Standing], ask: Ask) -> None:
     if not ledger.has_aged(ask.gang):
         return
     for standing in pools:
+        if ask.tenant in standing.cells_kept:
+            return
         if _only_later_work_is_in_its_way(ledger, standing, ask):
             standing.cells_kept.setdefault(ask.tenant, ask.gang)
             return
@@ -31,12 +33,15 @@ def keep_cells(ledger: Ledger, pools: Iterable[Standing], ask: Ask) -> None:
 
 def _only_later_work_is_in_its_way(ledger: Ledger, standing: Standing, ask: Ask) -> bool:
     later = list(_later(ledger, standing, ask.gang))
-    quota = standing.quotas.get(ask.tenant)
+    quota, unit = standing.quotas.get(ask.tenant), standing.pool.unit
     if not later or quota is None:
+        return False
+    there = standing.within.left(ask.tenant) + sum(pod.shape.amount(unit) for pod, _ in later)
+    if there < sum(pod.shape.amount(unit) for pod in ask.core):
         return False
     mark = standing.cells.mark()
     for pod, node in later:
-        standing.cells.release(ask.tenant, node, pod.shape.amount(standing.pool.unit))
+        standing.cells.release(ask.tenant, node, pod.shape.amount(unit))
     allowed = standing.within.allows(quota, ask.core, gone=total_of(pod for pod, _ in later))
     fits = allowed and inside_of(standing, ask, ask.core)(standing.empty) is not None
     standing.cells.undo(mark)
@@ -45,19 +50,18 @@ def _only_later_work_is_in_its_way(ledger: Ledger, standing: Standing, ask: Ask)
 
 def _later(ledger: Ledger, standing: Standing, ahead: Gang) -> Iterator[_Held]:
     """What its tenant's later gangs hold of cells, or will."""
-    for gang, held in _all(ledger, standing):
-        if gang.tenant == ahead.tenant and comes_after(gang, ahead):
-            yield from (each for each in held if standing.is_inside(each[0].uid))
+    names = {*standing.sheltered.get(ahead.tenant, ()), *ledger.inside.get(ahead.tenant, ())}
+    for name in sorted(names):
+        gang = ledger.gangs[name]
+        if comes_after(gang, ahead):
+            given = _given(ledger, standing, name)
+            held = ((pod, pod.node if standing.has(pod) else given.get(pod.uid, "")) for pod in gang.pods)
+            yield from (each for each in held if each[1] and standing.is_inside(each[0].uid))
 
 
-def _all(ledger: Ledger, standing: Standing) -> Iterator[tuple[Gang, Iterable[_Held]]]:
-    for gang in standing.gangs.values():
-        yield gang, ((pod, pod.node) for pod in gang.pods if standing.has(pod))
-    for name, start in ledger.started.items():
-        if start.standing is standing:
-            gang = ledger.gangs[name]
-            yield gang, [(pod, start.nodes[pod.uid]) for pod in gang.pods if pod.uid in start.nodes]
-    for name, plan in ledger.plans.items():
-        if plan.pool == standing.pool.key:
-            gang = ledger.gangs[name]
-            yield gang, [(pod, plan.nodes[pod.uid]) for pod in gang.pods if pod.uid in plan.nodes]
+def _given(ledger: Ledger, standing: Standing, name: str) -> Mapping[str, str]:
+    """The nodes that it was given in this pool, or is planned for."""
+    start, plan = ledger.started.get(name), ledger.plans.get(name)
+    if start is not None and start.standing is standing:
+        return start.nodes
+    return plan.nodes if plan is not None and plan.pool == standing.pool.key else {}

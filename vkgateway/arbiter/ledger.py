@@ -43,6 +43,8 @@ class Ledger:
         self.evicts: list[Evict] = []
         self.freed = False
         """What was kept for somebody is free: the room of who borrows and starts in another pool, or cells."""
+        self.inside: dict[str, dict[str, None]] = {}
+        """By tenant the gangs that were given something inside its cells."""
         self.booked = 0
         """Grows whenever somebody gets something."""
         self._admits: list[Admit] = []
@@ -196,6 +198,7 @@ class Ledger:
         for pod in pods:
             standing.count(ask.tenant, pod)
         if inside:
+            self.inside.setdefault(ask.tenant, {})[ask.gang.id] = None
             standing.mark_inside(ask.tenant, pods, gang=ask.gang.id)
 
     def admits(self) -> Iterator[Admit]:

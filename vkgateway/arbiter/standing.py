@@ -70,6 +70,8 @@ class Standing(Accounts):
         self.calling = Calling(pool)
         self._counted = _counted(pool)
         """By node the pods that are in what was published of its NUMA zones."""
+        self.sheltered: dict[str, set[str]] = {}
+        """By tenant its gangs of which something here was inside cells when the cycle began."""
         self._waking: set[str] = set()
         """Gangs of the guaranteed band with pods that borrow."""
         self._before: _Before | None = None
@@ -166,6 +168,7 @@ class Standing(Accounts):
             self.gangs.pop(old.id, None)
             self.told.pop(old.id, None)
             self._waking.discard(old.id)
+            self.sheltered.get(old.tenant, set()).discard(old.id)
         if new is not None:
             self.calling.changed(new.id)
             self.within.plan(new)
@@ -176,6 +179,8 @@ class Standing(Accounts):
             self.gangs[new.id] = new
             if any(pod.state is NOTIFIED for pod in after):
                 self.told[new.id] = new
+            if any(not pod.borrowed for pod in after):
+                self.sheltered.setdefault(new.tenant, set()).add(new.id)
             if new.band is GUARANTEED and any(pod.borrowed and pod.state is PLACED for pod in after):
                 self._waking.add(new.id)
 
