@@ -24,7 +24,7 @@ from vkgateway.arbiter.plans import among, place_now
 from vkgateway.arbiter.poolsums import node_name
 from vkgateway.arbiter.standing import Standing
 from vkgateway.arbiter.toolarge import too_large
-from vkgateway.model.requests import render_milli
+from vkgateway.model.requests import Milli, render_milli
 
 V = TypeVar("V")
 
@@ -147,7 +147,9 @@ def _why(ledger: Ledger, ask: Ask, fits: _Fits) -> tuple[Hold, Standing | None]:
         return _reduced(_infeasible(ask, pools), ask, pools), None
     free = [standing for standing in could if not standing.beyond_limit(ask.tenant, ask.core)]
     if not free:
-        return _quota(ask, ask.core, could[0]), could[0]
+        # Who asks for more than the whole limit stands in nobody's line.
+        some_day = [standing for standing in could if not _above_whole_limit(standing, ask.tenant, total_of(ask.core))]
+        return _quota(ask, ask.core, (some_day or could)[0]), next(iter(some_day), None)
     for standing in free:
         ahead = standing.limit_kept.get(ask.tenant, ask.gang.id)
         if ahead != ask.gang.id and fits.now(standing, ask):
@@ -211,7 +213,7 @@ def _quota(ask: Ask, pods: Sequence[Pod], standing: Standing) -> Hold:
     parts = (render_milli({name: amounts.get(name, 0) for name in names}) for amounts in (wanted, used, limit))
     needs, in_use, at_most = parts
     where = _names([standing.pool.key])
-    never = any(wanted[name] > limit[name] for name in names)
+    never = _above_whole_limit(standing, ask.tenant, wanted)
     return Hold(
         gang=ask.gang.id,
         code=HoldCode.QUOTA,
@@ -224,6 +226,11 @@ def _quota(ask: Ask, pods: Sequence[Pod], standing: Standing) -> Hold:
             for what, amounts in (("needed", wanted), ("used", used), ("limit", limit))
         },
     )
+
+
+def _above_whole_limit(standing: Standing, tenant: str, wanted: Milli) -> bool:
+    limit = standing.quotas[tenant].limit
+    return any(amount > limit.get(name, amount) for name, amount in wanted.items())
 
 
 def _behind_limit(ask: Ask, standing: Standing, ahead: str) -> Hold:

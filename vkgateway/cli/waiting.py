@@ -9,6 +9,7 @@ import msgspec
 
 from vkgateway.arbiter.state import GangState, State, waiting_in
 from vkgateway.model import times
+from vkgateway.model.errors import NotFoundError
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import Milli, render_milli
 from vkgateway.translate.conditions import ADMITTED_CONDITION
@@ -49,13 +50,23 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def of_state(state: State, *, tenant: str = "", pool: str = "", namespace: str = "") -> list[Waiting]:
-    """By the gateway's word."""
+    """By the gateway's word. Raises NotFoundError for a tenant or a pool that it does not know."""
+    tenants = {each.tenant for each in state.tenants} | {gang.tenant for gang in state.gangs}
+    nodes = {each.node for each in state.pools}.union(*(gang.pools for gang in state.gangs))
+    _check("tenant with a pool of devices", tenant, tenants)
+    _check("pool of devices", pool.partition(".")[0], {node.partition(".")[0] for node in nodes})
     units = {found.node: found.resource for found in reversed(state.pools)}
     return [
         _of_gang(gang, units, now=state.time)
         for gang in waiting_in(state, tenant, pool)
         if namespace in ("", gang.namespace)
     ]
+
+
+def _check(what: str, name: str, known: set[str]) -> None:
+    if name and name not in known:
+        there = ", ".join(sorted(known)) or "none"
+        raise NotFoundError(f"there is no {what} called {name!r}", hint=f"There are: {there}.")
 
 
 def _of_gang(gang: GangState, units: Mapping[str, str], *, now: float) -> Waiting:

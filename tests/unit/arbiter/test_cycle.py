@@ -214,6 +214,7 @@ def test_who_asks_for_more_than_the_whole_limit_is_told_so() -> None:
 
     assert hold.code is HoldCode.QUOTA
     assert hold.message == f"needs {GPU} 12, more than the whole limit in pool.compute: {GPU} 8"
+    assert hold.place == 0
 
 
 def test_who_has_no_quota_in_a_pool_waits() -> None:

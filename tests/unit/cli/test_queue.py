@@ -125,7 +125,7 @@ async def test_what_waits_of_a_gang_that_runs_cannot_be_taken_for_one_that_has_n
         (("--pool", "a100"), ["ns/first", "ns/second", "ns/never"]),
         (("--pool", "v100.local"), ["other/v"]),
         (("-n", "other"), ["other/v"]),
-        (("--tenant", "gamma"), []),
+        (("--tenant", "alpha", "--namespace", "third"), []),
     ],
 )
 async def test_the_queue_can_be_narrowed(cli: Cli, line: tuple[str, ...], names: list[str]) -> None:
@@ -371,3 +371,17 @@ async def test_ops_are_told_more(cli: Cli, server: FakeApiServer) -> None:
 
 def test_every_reason_has_help() -> None:
     assert HELP.keys() == set(HoldCode)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (("--tenant", "gamma"), "there is no tenant with a pool of devices called 'gamma'"),
+        (("--pool", "h100"), "there is no pool of devices called 'h100'"),
+    ],
+)
+async def test_what_is_not_known_is_not_taken_for_an_empty_line(cli: Cli, line: tuple[str, ...], says: str) -> None:
+    async with cli.gateway(STATE):
+        assert await cli("queue", *line) == 3
+    assert says in cli.err
+    assert "There are: " in cli.err
