@@ -17,6 +17,8 @@ POOL_SCHEDULED_CONDITION: Final = "vkgateway.io/PoolScheduled"
 DISRUPTION_CONDITION: Final = "DisruptionTarget"
 """Kubernetes' own: the pod is ended, or about to be, by a disruption."""
 
+_BY_KUBELET: Final = "TerminationByKubelet"
+"""Its reason where a kubelet ended a pod for want of resources: the only disruption that leaves a pod there, failed."""
 _SCHEDULED: Final = "PodScheduled"
 _READY: Final = "Ready"
 _FROM_BELOW: Final = frozenset(
@@ -33,6 +35,14 @@ _FROM_BELOW: Final = frozenset(
     }
 )
 """Types that go above when they are gone below."""
+
+
+def taken_away(status: Object) -> bool:
+    """Whether a pod was ended in a way in which Kubernetes' own components delete it: preempted, drained, tainted."""
+    return any(
+        entry["type"] == DISRUPTION_CONDITION and entry["status"] == "True" and entry.get("reason") != _BY_KUBELET
+        for entry in status.get("conditions") or ()
+    )
 
 
 def tenant_conditions(

@@ -143,6 +143,55 @@ async def test_deleted_below_becomes_failed_above_with_a_reason(here: World) -> 
     assert any(entry["type"] == "DisruptionTarget" and entry["status"] == "True" for entry in status["conditions"])
 
 
+MPI_WORKER = {"training.kubeflow.org/operator-name": "mpi-operator", "training.kubeflow.org/job-role": "worker"}
+
+
+async def taken_away(here: World, labels: dict[str, str]) -> None:
+    """A pod with these labels runs, and is deleted below."""
+    here.create(labels=labels)
+    await here.forwarded()
+    here.run()
+    await until(lambda: here.phase() == "Running")
+    here.below.store.delete(PODS, "web", BELOW)
+    await here.settled()
+    here.end(code=143)
+    await until(lambda: here.compute_pod() is None)
+    await here.settled()
+
+
+async def test_a_worker_that_was_taken_away_makes_room_for_the_next_as_mpi_operator_makes_only_what_is_gone(
+    here: World,
+) -> None:
+    async with here.gateway():
+        await taken_away(here, MPI_WORKER)
+        await until(lambda: here.tenant_pod() is None)
+
+    assert any(reason == "DeletionByComputeCluster" for reason, _ in here.events())
+
+
+@pytest.mark.parametrize(
+    "labels", [{}, MPI_WORKER | {"training.kubeflow.org/job-role": "launcher"}], ids=["plain", "launcher"]
+)
+async def test_others_that_were_taken_away_stay_failed_for_all_to_see(here: World, labels: dict[str, str]) -> None:
+    async with here.gateway():
+        await taken_away(here, labels)
+
+    assert here.phase() == "Failed"
+
+
+async def test_a_worker_that_failed_by_itself_stays(here: World) -> None:
+    async with here.gateway():
+        here.create(labels=MPI_WORKER)
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+        here.end(code=1)
+        await until(lambda: here.phase() == "Failed")
+        await here.settled()
+
+    assert here.phase() == "Failed"
+
+
 async def test_a_pod_whose_end_was_hidden_is_not_started_again(here: World) -> None:
     """Somebody takes the finalizer off by hand and deletes by force: it ran, so it is lost, not created anew."""
     here.create()

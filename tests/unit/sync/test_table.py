@@ -12,9 +12,9 @@ from vkgateway.sync.pods.record import Admission, ComputePod, Dependencies, Inst
 
 def every_record() -> list[Record]:
     return [
-        Record(tenant=t, compute=c, dependencies=d, admission=a, ran=ran, list_complete=complete)
-        for t, c, d, a, ran, complete in itertools.product(
-            TenantPod, ComputePod, Dependencies, Admission, (False, True), (False, True)
+        Record(tenant=t, compute=c, dependencies=d, admission=a, ran=ran, in_the_way=spent, list_complete=complete)
+        for t, c, d, a, ran, spent, complete in itertools.product(
+            TenantPod, ComputePod, Dependencies, Admission, (False, True), (False, True), (False, True)
         )
     ]
 
@@ -74,6 +74,13 @@ def test_a_tenant_pod_is_removed_only_when_nothing_of_it_runs_below() -> None:
     for record in CREATES:
         if Instruction.REMOVE_TENANT in table.decide(record):
             assert record.compute not in (ComputePod.LIVE, ComputePod.DELETING, ComputePod.UNKNOWN)
+
+
+def test_a_pod_that_nobody_deleted_is_removed_only_where_it_is_in_the_way_and_has_ended() -> None:
+    for record in CREATES:
+        if Instruction.REMOVE_TENANT in table.decide(record):
+            deleted = record.tenant in (TenantPod.DELETING, TenantPod.TERMINAL_DELETING)
+            assert deleted or (record.in_the_way and record.tenant is TenantPod.TERMINAL)
 
 
 def test_the_finalizer_goes_only_after_the_end_stands_above() -> None:

@@ -65,12 +65,16 @@ class World:
 
     # -- what a tenant and its API server do ---------------------------------------------------------------------
 
-    def create(self, name: str = "web", *, node: str = NODE, **spec: Any) -> Document:
+    def create(
+        self, name: str = "web", *, node: str = NODE, labels: dict[str, str] | None = None, **spec: Any
+    ) -> Document:
         """A bound pod of the tenant."""
         body = {"containers": [{"name": "main", "image": "busybox"}], "enableServiceLinks": False} | spec
         if node:
             body["nodeName"] = node
-        return self.above.store.create(PODS, {"metadata": {"name": name}, "spec": body}, "default")
+        return self.above.store.create(
+            PODS, {"metadata": {"name": name, "labels": labels or {}}, "spec": body}, "default"
+        )
 
     def delete(self, name: str = "web", *, grace: int | None = None) -> None:
         self.above.store.delete(PODS, name, "default", grace=grace)

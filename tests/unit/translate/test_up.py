@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.translate.samples import SCHEDULED, compute_pod, pod
 from vkgateway.model.objects import Object
+from vkgateway.translate.conditions import taken_away
 from vkgateway.translate.up import Taken, condition_status, failed_status, final_status, mirror_status
 
 NOW = datetime(2026, 3, 1, 13, 0, tzinfo=UTC)
@@ -327,6 +328,23 @@ def test_a_pod_whose_node_was_lost_ends_failed_and_not_ready() -> None:
     assert patch["phase"] == "Failed"
     ready = next(entry for entry in patch["conditions"] if entry["type"] == "Ready")
     assert (ready["status"], ready["lastTransitionTime"]) == ("False", AT)
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "taken"),
+    [
+        ("PreemptionByVkgateway", "True", True),
+        ("DeletionByComputeCluster", "True", True),
+        ("EvictionByEvictionAPI", "True", True),
+        ("PreemptionByVkgateway", "False", False),
+        ("TerminationByKubelet", "True", False),
+    ],
+)
+def test_who_was_taken_away_is_told_from_who_was_left_there_failed(reason: str, status: str, *, taken: bool) -> None:
+    conditions = [condition("Ready", "False"), condition("DisruptionTarget", status, reason=reason)]
+    assert taken_away({"phase": "Failed", "conditions": conditions}) is taken
+    assert not taken_away({"phase": "Failed", "conditions": conditions[:1]})
+    assert not taken_away({"phase": "Failed"})
 
 
 def test_an_end_that_stands_is_not_written_again() -> None:

@@ -16,7 +16,9 @@ from vkgateway.sync.marks import RETAKEN
 from vkgateway.sync.pods import record
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 from vkgateway.sync.storage.users import Claims
+from vkgateway.translate.conditions import taken_away
 from vkgateway.translate.context import PoolContext, TenantContext
+from vkgateway.translate.gangs.training import remade_once_gone
 from vkgateway.translate.governed import is_extended, is_governed
 from vkgateway.translate.policy import Refusal, refusals
 from vkgateway.translate.references import TokenSource, references
@@ -142,6 +144,11 @@ def dependency_state(case: Case) -> record.Dependencies:
 def admission_state(case: Case) -> record.Admission:
     """The table's word for what the arbiter says."""
     return record.Admission(case.admission.verdict) if case.admission is not None else record.Admission.FREE
+
+
+def in_the_way(view: TenantPodView) -> bool:
+    """Whether the tenant's pod was taken away here, and whoever made it makes it anew only once it is gone."""
+    return view.phase == "Failed" and remade_once_gone(view.metadata.labels) and taken_away(decode(view.status))
 
 
 def above_of(case: Case) -> TenantPodView:

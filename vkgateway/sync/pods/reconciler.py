@@ -28,6 +28,7 @@ from vkgateway.sync.pods.case import (
     compute_state,
     decode,
     dependency_state,
+    in_the_way,
     make_plan,
     tenant_state,
 )
@@ -178,6 +179,7 @@ class PodReconciler:
             dependencies=dependency_state(case),
             admission=admission_state(case),
             ran=case.tenant is not None and case.tenant.ran,
+            in_the_way=case.tenant is not None and in_the_way(case.tenant),
             list_complete=self.pods.complete,
         )
 

@@ -61,6 +61,7 @@ class Record:
 
     `ran` says that the tenant pod's status already tells of containers: such a pod whose compute pod is gone without
     a trace (somebody took its finalizer off by hand) has lived, and must not be started a second time.
+    `in_the_way` says that it was taken away here, and that whoever made it makes it anew only once it is gone.
     `list_complete` says that the tenant's list of pods is known to be whole, so that absence is a fact.
     """
 
@@ -69,6 +70,7 @@ class Record:
     dependencies: Dependencies = Dependencies.READY
     admission: Admission = Admission.FREE
     ran: bool = False
+    in_the_way: bool = False
     list_complete: bool = True
 
 

@@ -30,6 +30,7 @@ class Row:
     dependencies: frozenset[D] | None = None
     admission: frozenset[A] | None = None
     ran: bool | None = None
+    in_the_way: bool | None = None
     list_complete: bool | None = None
 
     def matches(self, record: Record) -> bool:
@@ -40,6 +41,7 @@ class Row:
             and (self.dependencies is None or record.dependencies in self.dependencies)
             and (self.admission is None or record.admission in self.admission)
             and (self.ran is None or record.ran is self.ran)
+            and (self.in_the_way is None or record.in_the_way is self.in_the_way)
             and (self.list_complete is None or record.list_complete is self.list_complete)
         )
 
@@ -97,6 +99,8 @@ ROWS: tuple[Row, ...] = (
     Row(_TERMINAL_ABOVE, _below(C.LIVE), (I.REPORT_UNDO, I.DELETE_COMPUTE)),
     Row(_TERMINAL_ABOVE, _below(C.DELETING), (I.WAIT,)),
     Row(_only(T.TERMINAL), _below(C.TERMINAL_DELETING), (I.RELEASE,)),
+    # Its end stands above, and nothing else will remove it.
+    Row(_only(T.TERMINAL), _below(C.ABSENT), (I.REMOVE_TENANT,), in_the_way=True),
     Row(_only(T.TERMINAL), _below(C.ABSENT, C.TERMINAL), (I.WAIT,)),
     # Deleted above: gone above only when it is gone below.
     Row(_DELETING_ABOVE, _below(C.ABSENT), (I.REMOVE_TENANT,)),

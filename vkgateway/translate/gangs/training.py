@@ -15,7 +15,8 @@ _GROUP: Final = "kubeflow.org"
 _NAME: Final = "training.kubeflow.org/job-name"
 _OPERATOR: Final = "training.kubeflow.org/operator-name"
 _INDEX: Final = "training.kubeflow.org/replica-index"
-_ROLES: Final = ("training.kubeflow.org/replica-type", "training.kubeflow.org/job-role")
+_JOB_ROLE: Final = "training.kubeflow.org/job-role"
+_ROLES: Final = ("training.kubeflow.org/replica-type", _JOB_ROLE)
 _MPI_OPERATOR: Final = "mpi-operator"
 
 _KINDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -60,6 +61,14 @@ def training(asked: Asked) -> Said | None:
     spec = Fields.spec(found, reference)
     said = _counted(said, spec, field)
     return _with_host(said, first=not pod.index(_INDEX)) if kind == "PyTorchJob" and _meets(spec, field) else said
+
+
+def remade_once_gone(labels: Mapping[str, str]) -> bool:
+    """Whether a pod is one of those whose operator makes them anew only once they are gone, not where they failed.
+
+    MPI operator 0.7 does so with workers; its launcher is a Job's pod, and Jobs replace what fails.
+    """
+    return labels.get(_OPERATOR) == _MPI_OPERATOR and labels.get(_JOB_ROLE) == _WORKER
 
 
 def _counted(said: Said, spec: Fields, field: str) -> Said:
