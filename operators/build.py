@@ -69,6 +69,9 @@ async def _layers(recipe: Recipe, programs: dict[str, Path], *, work: Path) -> l
     if recipe.root:
         stack.append(work / "root.tar")
         await layers.root(stack[-1], recipe.root)
+    if recipe.root and recipe.compiled:
+        stack.append(work / "compiled.tar")
+        await layers.compiled(stack[-1], recipe.root, recipe.compiled, folder=work)
     if recipe.libraries or recipe.sources:
         stack.append(work / "libraries.tar")
         await layers.libraries(stack[-1], recipe, folder=work / "libraries")

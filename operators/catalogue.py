@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from operators.programs import METRICS_SERVER, TRAINING_OPERATOR, VOLCANO, mpi_operator
-from operators.recipes import LIBRARIES, File, Kit, Recipe, Root
+from operators.recipes import LIBRARIES, Compiled, File, Kit, Recipe, Root
 from vkgateway.programs.binaries.published import Published
 
+HOROVOD_VERSION: Final = "0.28.1"
 KOPF_VERSION: Final = "1.45.2"
 SPARK_VERSION: Final = "4.0.5"
 _PY4J_VERSION: Final = "0.10.9.9"
@@ -34,11 +35,12 @@ Host *
   UserKnownHostsFile /dev/null
   LogLevel ERROR
 """
+_OVER_SSH: Final = {"etc/ssh/sshd_job_config": File(_SSHD), "etc/ssh/ssh_config.d/job.conf": File(_SSH)}
 
 OPENMPI: Final = Recipe(
     name="vkgateway.local/openmpi:1",
     root=Root(("openmpi-bin", "openssh-server", "openssh-client", "python3-mpi4py"), (_USER,)),
-    files={"etc/ssh/sshd_job_config": File(_SSHD), "etc/ssh/ssh_config.d/job.conf": File(_SSH)},
+    files=_OVER_SSH,
     user="1000",
 )
 # PyTorchJob's workers wait until this finds the master's name.
@@ -57,6 +59,39 @@ _FLAGS: Final = (
 TORCH: Final = Recipe(
     name="vkgateway.local/torch:1.13",
     root=Root(("python3-torch",), (_USER, _FLAGS, 'rm -r "$1/usr/lib/libtorch-test"')),
+    user="1000",
+)
+# Compiled against that PyTorch, with its gloo controller; the ranks are started by ssh, as with Open MPI.
+HOROVOD: Final = Recipe(
+    name=f"vkgateway.local/horovod:{HOROVOD_VERSION}",
+    root=Root(
+        (
+            *("python3-torch", "openssh-server", "openssh-client"),
+            *(f"python3-{name}" for name in ("cffi", "cloudpickle", "distutils", "packaging", "psutil", "yaml")),
+        ),
+        (_USER, 'rm -r "$1/usr/lib/libtorch-test"'),
+    ),
+    compiled=Compiled(
+        packages=(f"horovod=={HOROVOD_VERSION}",),
+        tools=(
+            *("cmake", "g++", "libtorch-dev", "make", "pybind11-dev", "python3-dev"),
+            *("python3-pip", "python3-setuptools", "python3-wheel"),
+        ),
+        environment={
+            "HOROVOD_WITH_PYTORCH": "1",
+            "HOROVOD_WITH_GLOO": "1",
+            "HOROVOD_WITHOUT_MPI": "1",
+            "HOROVOD_WITHOUT_MXNET": "1",
+            "HOROVOD_WITHOUT_TENSORFLOW": "1",
+            "MAKEFLAGS": "-j2",
+        },
+    ),
+    files=_OVER_SSH
+    | {
+        # What ssh starts has nothing of the image's environment.
+        "usr/lib/python3/dist-packages/libraries.pth": File(f"{LIBRARIES}\n"),
+        "usr/local/bin/horovodrun": File(f'#!/bin/sh\nexec python3 {LIBRARIES}/bin/horovodrun "$@"\n', 0o755),
+    },
     user="1000",
 )
 KOPF: Final = Recipe(
@@ -131,6 +166,7 @@ KITS: Final[Mapping[str, Kit]] = {
         images=(_operator(TRAINING_OPERATOR, "training-operator.v1", "manager"), TORCH),
         manifests={"manifests": (TRAINING_OPERATOR, "manifests")},
     ),
+    "horovod": _mpi("0.7.0", HOROVOD),
     "volcano": Kit(
         images=(
             _operator(VOLCANO, "vc-controller-manager", "vc-controller-manager", name="vc-controller-manager"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import shutil
 import sys
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from operators.recipes import LIBRARIES, PYTHON, SUITE, File, Recipe, Root
+from operators.recipes import LIBRARIES, PYTHON, SUITE, Compiled, File, Recipe, Root
 from vkgateway.local.realnode.images import architecture
 from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.binaries.run import run
@@ -32,14 +33,7 @@ async def root(target: Path, wanted: Root) -> None:
     Raises:
         UnavailableError: there is no mmdebstrap, or it fails.
     """
-    if shutil.which("mmdebstrap") is None:
-        raise UnavailableError("mmdebstrap is not installed: it makes images from Debian packages", hint=_DEBIAN)
-    argv = ["mmdebstrap", "--quiet", "--variant=essential", f"--include={','.join(wanted.packages)}"]
-    argv += [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
-    # Java's installation scripts fail where this folder is not.
-    argv.append('--essential-hook=mkdir -p "$1/usr/share/man/man1"')
-    argv += [f"--customize-hook={hook}" for hook in wanted.hooks]
-    await _must(*argv, SUITE, str(target), what="mmdebstrap")
+    await _debian(str(target), wanted.packages, hooks=wanted.hooks)
 
 
 async def libraries(target: Path, recipe: Recipe, *, folder: Path) -> None:
@@ -60,6 +54,31 @@ async def libraries(target: Path, recipe: Recipe, *, folder: Path) -> None:
         archive.add(folder, LIBRARIES.lstrip("/"), filter=_anonymous)
 
 
+async def compiled(target: Path, root: Root, wanted: Compiled, *, folder: Path) -> None:
+    """Make a layer of Python packages, compiled in a root like the image's with tools; `folder` is for its work.
+
+    The sources are fetched by this Python's pip, so that the build itself needs no network.
+
+    Raises:
+        UnavailableError: pip cannot get them, there is no mmdebstrap, or they do not compile.
+    """
+    sources = folder / "sources"
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"--dest={sources}"]
+    names = ",".join(package.partition("==")[0] for package in wanted.packages)
+    await _must(*pip, f"--no-binary={names}", *wanted.packages, what="pip")
+    told = " ".join(shlex.quote(f"{name}={value}") for name, value in wanted.environment.items())
+    install = f"python3 -m pip install --no-deps --no-index --no-build-isolation --no-compile --target={LIBRARIES}"
+    hooks = (
+        f"copy-in {shlex.quote(str(sources))} /opt",
+        f'chroot "$1" sh -c {shlex.quote(f"env {told} {install} /opt/sources/*")}',
+        f"chroot \"$1\" find {LIBRARIES} -name '*.so' -exec strip --strip-debug {{}} +",
+        f"copy-out {LIBRARIES} {shlex.quote(str(folder))}",
+    )
+    await _debian("-", root.packages + wanted.tools, hooks=hooks, options=("--format=null",))
+    with tarfile.open(target, "w") as archive:
+        archive.add(folder / Path(LIBRARIES).name, LIBRARIES.lstrip("/"), filter=_anonymous)
+
+
 def bare(target: Path, programs: Mapping[str, Path], files: Mapping[str, File], *, empty: bool) -> None:
     """Make a layer of programs and files; `empty`: there is no layer below, so folders and a list of users too."""
     with tarfile.open(target, "w") as archive:
@@ -70,6 +89,17 @@ def bare(target: Path, programs: Mapping[str, Path], files: Mapping[str, File], 
             _file(archive, path, file.text.encode(), mode=file.mode)
         for path, program in programs.items():
             archive.add(program, path, filter=_anonymous)
+
+
+async def _debian(target: str, packages: Sequence[str], *, hooks: Sequence[str], options: Sequence[str] = ()) -> None:
+    if shutil.which("mmdebstrap") is None:
+        raise UnavailableError("mmdebstrap is not installed: it makes images from Debian packages", hint=_DEBIAN)
+    argv = ["mmdebstrap", "--quiet", "--variant=essential", f"--include={','.join(packages)}", *options]
+    argv += [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
+    # Java's installation scripts fail where this folder is not.
+    argv.append('--essential-hook=mkdir -p "$1/usr/share/man/man1"')
+    argv += [f"--customize-hook={hook}" for hook in hooks]
+    await _must(*argv, SUITE, target, what="mmdebstrap")
 
 
 async def _must(*argv: str, what: str) -> None:

@@ -36,6 +36,18 @@ class File:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """Python packages that are published as source alone, and are compiled against what lies in the image's root."""
+
+    packages: tuple[str, ...]
+    """With versions."""
+    tools: tuple[str, ...]
+    """Debian packages beside those of the root that it takes to compile them; the image gets none of them."""
+    environment: Mapping[str, str]
+    """What their build is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """An image: what lies in it, layer by layer, and what it runs."""
 
@@ -47,6 +59,8 @@ class Recipe:
     """Python packages with versions, as wheels."""
     sources: tuple[str, ...] = ()
     """Python packages with versions that are published as source alone, without anything to compile."""
+    compiled: Compiled | None = None
+    """Only beside a root."""
     programs: Mapping[str, tuple[Published, str]] = field(default_factory=dict)
     """Path in the image to the program that lies there."""
     files: Mapping[str, File] = field(default_factory=dict)
@@ -64,7 +78,7 @@ class Recipe:
     @property
     def digest(self) -> str:
         """Short, and another as soon as anything about the image is."""
-        parts = [
+        parts: list[object] = [
             SUITE,
             self.root and (self.root.packages, self.root.hooks),
             self.libraries,
@@ -73,6 +87,8 @@ class Recipe:
             sorted((path, file.text, file.mode) for path, file in self.files.items()),
             (self.name, self.entrypoint, self.command, sorted(self.environment.items()), self.user),
         ]
+        if self.compiled:
+            parts.append((self.compiled.packages, self.compiled.tools, sorted(self.compiled.environment.items())))
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:12]
 
 

@@ -15,7 +15,7 @@ from tests.e2e.pages import follow
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["mpi", "kopf"]
-LONG_PAGES = ["versions", "training", "elastic", "spark", "volcano", "metrics-server"]
+LONG_PAGES = ["versions", "training", "elastic", "horovod", "spark", "volcano", "metrics-server"]
 """Whose programs take long to build: `make test-operators` follows them too."""
 TIMEOUT = 40 * 60
 """Seconds; the first time on a machine, programs are built and images are made."""

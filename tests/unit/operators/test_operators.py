@@ -13,7 +13,7 @@ import pytest
 from operators import archives, build, layers
 from operators.__main__ import main
 from operators.catalogue import KITS, OPENMPI
-from operators.recipes import File, Kit, Recipe
+from operators.recipes import Compiled, File, Kit, Recipe
 from vkgateway.local.realnode import images
 from vkgateway.programs.binaries import published
 from vkgateway.programs.binaries.cache import Cache
@@ -21,6 +21,12 @@ from vkgateway.programs.binaries.published import Published
 
 ROOT = Path(__file__).parents[3]
 RECIPES = {recipe.name: recipe for kit in KITS.values() for recipe in kit.images}
+
+
+COMPILED = [
+    Compiled(packages=(package,), tools=(tool,), environment={"FAST": fast})
+    for package, tool, fast in [("kopf==1", "g++", "1"), ("kopf==2", "g++", "1"), ("kopf==1", "gcc", "1")]
+]
 
 
 def content(archive: Path, name: str) -> bytes:
@@ -48,6 +54,7 @@ def test_whatever_changes_in_a_recipe_makes_another_image() -> None:
         dataclasses.replace(OPENMPI, libraries=("kopf==1",)),
         dataclasses.replace(OPENMPI, files={**OPENMPI.files, "etc/motd": File("hello")}),
         dataclasses.replace(OPENMPI, root=None),
+        *(dataclasses.replace(OPENMPI, compiled=compiled) for compiled in COMPILED),
     ]
     assert len({recipe.digest for recipe in [OPENMPI, *changed]}) == len(changed) + 1
 
