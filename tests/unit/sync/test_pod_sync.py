@@ -146,24 +146,25 @@ async def test_deleted_below_becomes_failed_above_with_a_reason(here: World) -> 
 MPI_WORKER = {"training.kubeflow.org/operator-name": "mpi-operator", "training.kubeflow.org/job-role": "worker"}
 
 
-async def taken_away(here: World, labels: dict[str, str]) -> None:
-    """A pod with these labels runs, and is deleted below."""
+async def taken_away(here: World, labels: dict[str, str], *, code: int = 143) -> None:
+    """A pod with these labels runs, and is deleted below; its program ends so."""
     here.create(labels=labels)
     await here.forwarded()
     here.run()
     await until(lambda: here.phase() == "Running")
     here.below.store.delete(PODS, "web", BELOW)
     await here.settled()
-    here.end(code=143)
+    here.end(code=code)
     await until(lambda: here.compute_pod() is None)
     await here.settled()
 
 
+@pytest.mark.parametrize("code", [0, 143], ids=["as sshd ends", "as others do"])
 async def test_a_worker_that_was_taken_away_makes_room_for_the_next_as_mpi_operator_makes_only_what_is_gone(
-    here: World,
+    here: World, code: int
 ) -> None:
     async with here.gateway():
-        await taken_away(here, MPI_WORKER)
+        await taken_away(here, MPI_WORKER, code=code)
         await until(lambda: here.tenant_pod() is None)
 
     assert any(reason == "DeletionByComputeCluster" for reason, _ in here.events())
@@ -179,17 +180,18 @@ async def test_others_that_were_taken_away_stay_failed_for_all_to_see(here: Worl
     assert here.phase() == "Failed"
 
 
-async def test_a_worker_that_failed_by_itself_stays(here: World) -> None:
+@pytest.mark.parametrize(("code", "phase"), [(0, "Succeeded"), (1, "Failed")])
+async def test_a_worker_that_ended_by_itself_stays(here: World, code: int, phase: str) -> None:
     async with here.gateway():
         here.create(labels=MPI_WORKER)
         await here.forwarded()
         here.run()
         await until(lambda: here.phase() == "Running")
-        here.end(code=1)
-        await until(lambda: here.phase() == "Failed")
+        here.end(code=code)
+        await until(lambda: here.phase() == phase)
         await here.settled()
 
-    assert here.phase() == "Failed"
+    assert here.phase() == phase
 
 
 async def test_a_pod_whose_end_was_hidden_is_not_started_again(here: World) -> None:

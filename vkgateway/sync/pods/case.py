@@ -148,7 +148,7 @@ def admission_state(case: Case) -> record.Admission:
 
 def in_the_way(view: TenantPodView) -> bool:
     """Whether the tenant's pod was taken away here, and whoever made it makes it anew only once it is gone."""
-    return view.phase == "Failed" and remade_once_gone(view.metadata.labels) and taken_away(decode(view.status))
+    return view.terminal and remade_once_gone(view.metadata.labels) and taken_away(decode(view.status))
 
 
 def above_of(case: Case) -> TenantPodView:

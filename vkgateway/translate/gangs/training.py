@@ -64,7 +64,7 @@ def training(asked: Asked) -> Said | None:
 
 
 def remade_once_gone(labels: Mapping[str, str]) -> bool:
-    """Whether a pod is one of those whose operator makes them anew only once they are gone, not where they failed.
+    """Whether a pod is one of those whose operator makes them anew only once they are gone, not where they ended.
 
     MPI operator 0.7 does so with workers; its launcher is a Job's pod, and Jobs replace what fails.
     """
