@@ -74,7 +74,10 @@ def _ill_written(pool: Pool, quota: Quota, levels: Sequence[int]) -> Iterator[st
             f"the largest of the pool is {levels[0]}, its sizes are {_listed(levels)}"
         )
     elif quota.cells and cells * WHOLE != asked:
-        yield f"{_asks(pool, quota, pool.unit)} in cells of {cells} in all; the two must be equal"
+        yield (
+            f"{_asks(pool, quota, pool.unit)}, and for cells of {_listed(quota.cells)}, which hold {cells}; the two "
+            f"must be equal: ask for {cells} guaranteed, or leave the cells out"
+        )
 
 
 def _beyond_sum(pool: Pool, quota: Quota, left: Mapping[str, int]) -> Iterator[str]:

@@ -62,7 +62,8 @@ def test_cells_must_have_a_size_of_the_pool_and_be_the_guarantee() -> None:
         "the largest of the pool is 8, its sizes are 8, 4, 2, 1"
     ]
     assert refusals(pool(2), [quota("a", 8000, cells=(4, 2))]) == [
-        "tenant a asks for 8 nvidia.com/gpu guaranteed in pool east/a100 in cells of 6 in all; the two must be equal"
+        "tenant a asks for 8 nvidia.com/gpu guaranteed in pool east/a100, and for cells of 4, 2, which hold 6; "
+        "the two must be equal: ask for 6 guaranteed, or leave the cells out"
     ]
     assert refusals(pool(2), [quota("a", 8000, cells=(4, 2, 1, 1))]) == []
 
