@@ -4,6 +4,8 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 # Given on the command line it chooses the interpreter: make setup PYTHON=/usr/bin/python3.13
 export PYTHON
+# Whether `make test` runs the end-to-end tests beside the others, which take what these leave.
+BESIDE ?= 1
 
 .PHONY: help
 help: ## List the commands
@@ -24,8 +26,8 @@ demo: setup ## Platform up, two tenants on board, kubectl at work in each; says 
 	@$(BIN)/python scripts/demo.py
 
 .PHONY: test
-test: ## All checks and tests, against real etcd, API servers and kubelet too; BESIDE=1: the end-to-end ones beside the others
-	@scripts/test.sh $(if $(BESIDE),all,lint unit property e2e)
+test: ## All checks and tests, against real etcd, API servers and kubelet too; BESIDE=0: the end-to-end ones after the others
+	@scripts/test.sh $(if $(filter-out 0,$(BESIDE)),all,lint unit property e2e)
 
 .PHONY: test-unit
 test-unit: ## Unit and property tests: no programs needed, two minutes on two cores
