@@ -27,7 +27,7 @@ def keep_cells(ledger: Ledger, pools: Iterable[Standing], ask: Ask) -> None:
         if ask.tenant in standing.cells_kept:
             return
         if _only_later_work_is_in_its_way(ledger, standing, ask):
-            standing.cells_kept.setdefault(ask.tenant, ask.gang)
+            standing.cells_kept[ask.tenant] = ask.gang
             return
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from vkgateway.arbiter.asks import Ask
-from vkgateway.arbiter.facts import LOW, Pod
+from vkgateway.arbiter.facts import Pod
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.standing import Standing
 
@@ -42,8 +40,5 @@ def crowds_out(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]
 
 
 def _only_later_work_is_in_its_way(standing: Standing, ask: Ask) -> bool:
-    gang = ask.gang
-    created, low, priority = np.array([gang.created]), np.array([gang.band is LOW]), np.array([gang.priority])
-    later = standing.held_after(ask.tenant, created, low, priority)
-    gone = {name: held.item(0) for name, held in later.items()}
+    gone = {name: held.item(0) for name, held in standing.held_after_one(ask.gang).items()}
     return not standing.missing_of_limit(ask.tenant, ask.core, [gone])

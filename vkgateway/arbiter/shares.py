@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from vkgateway.arbiter.asks import Ask
-from vkgateway.arbiter.facts import LOW, Gang, Pod
+from vkgateway.arbiter.facts import Gang, Pod
 from vkgateway.arbiter.fitting import FloatArray, IntArray
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import comes_after
@@ -40,8 +40,7 @@ class Shares:
         gang, standing = ask.gang, _liked(self._ledger, ask)
         if standing is None or not self._ledger.has_aged(gang):
             return share(self._ledger, ask)
-        created, low, priority = np.array([gang.created]), np.array([gang.band is LOW]), np.array([gang.priority])
-        without = standing.held_after(gang.tenant, created, low, priority)
+        without = standing.held_after_one(gang)
         for other, pod in self._started.get(gang.tenant, ()):
             if comes_after(other, gang):
                 for name, amount in pod.shape.requests:

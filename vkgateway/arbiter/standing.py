@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+
 from vkgateway.arbiter.accounts import Accounts
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.calling import Calling
@@ -18,7 +20,20 @@ from vkgateway.arbiter.cells import Cells
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.ends import Ends
 from vkgateway.arbiter.evictable import Evictable
-from vkgateway.arbiter.facts import ENDING, GUARANTEED, NOTIFIED, PLACED, WAITING, Gang, Pod, Policy, Pool, Quota, Shape
+from vkgateway.arbiter.facts import (
+    ENDING,
+    GUARANTEED,
+    LOW,
+    NOTIFIED,
+    PLACED,
+    WAITING,
+    Gang,
+    Pod,
+    Policy,
+    Pool,
+    Quota,
+    Shape,
+)
 from vkgateway.arbiter.fitting import BoolArray, FloatArray, IntArray
 from vkgateway.arbiter.forecast import Reservation
 from vkgateway.arbiter.inside import hold_where_placed
@@ -299,6 +314,11 @@ class Standing(Accounts):
         leaving = [pod for pod in pods if pod.uid in going]
         self.leaving.add(gang.tenant, leaving)
         return leaving
+
+    def held_after_one(self, gang: Gang) -> dict[str, IntArray]:
+        """What `held_after` tells, for one gang."""
+        created, low, priority = np.array([gang.created]), np.array([gang.band is LOW]), np.array([gang.priority])
+        return self.held_after(gang.tenant, created, low, priority)
 
     def held_after(self, tenant: str, created: FloatArray, low: BoolArray, priority: FloatArray) -> dict[str, IntArray]:
         """By governed resource what does not count against a tenant's gangs that have waited for long.

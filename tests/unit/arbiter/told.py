@@ -276,20 +276,7 @@ def nobody_starves(
         quotas = tuple(_guaranteed(random, each, begins, big) for each in quotas)
     comes = (Step(((big, 20.0),), seconds=4.0),)
     small = Mix(more_nodes=more, sizes=(1, 2, 4), runs=runs)
-    always = tuple(
-        Step(
-            (
-                (
-                    _after(
-                        big, gang_of(random, small, f"s{number}"), own=(limited or inside) and random.random() < 0.7
-                    ),
-                    random.choice(runs),
-                ),
-            ),
-            seconds=random.choice((2.0,) if limited or inside else (2.0, 6.0)),
-        )
-        for number in range(20)
-    )
+    always = tuple(_one_more(random, big, small, f"s{number}", own=limited or inside) for number in range(20))
 
     def tell(each: Story) -> None:
         there = Cluster(each.nodes, each.quotas, policy=policy, recreate=each.recreate, more=each.more)
@@ -308,6 +295,14 @@ def nobody_starves(
         assert "big" not in names or "big" in there.started, "it starves"
 
     return replace(begins, quotas=quotas, steps=(*begins.steps, *comes, *always)), tell
+
+
+def _one_more(random: Random, big: Gang, small: Mix, name: str, *, own: bool) -> Step:
+    """A small gang comes; `own`: mostly of the large gang's tenant, and soon the next."""
+    one = gang_of(random, small, name)
+    one = _after(big, one, own=own and random.random() < 0.7)
+    run = random.choice(small.runs)
+    return Step(((one, run),), seconds=random.choice((2.0,) if own else (2.0, 6.0)))
 
 
 def _guaranteed(random: Random, one: Quota, begins: Story, big: Gang) -> Quota:
