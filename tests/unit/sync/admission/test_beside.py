@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.unit.background import in_background
 from tests.unit.sync.admission.samples import reference
 from tests.unit.sync.world import until
 from vkgateway.kube.resources import Resource
@@ -28,13 +29,8 @@ async def running(server: FakeApiServer) -> AsyncIterator[tuple[Beside, list[Ref
     changed: list[Reference] = []
     async with server.client() as client:
         beside = Beside("alpha", client, changed=changed.append)
-        task = asyncio.create_task(beside.run())
-        try:
+        async with in_background(beside.run()):
             yield beside, changed
-            assert not task.done(), task
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.fixture

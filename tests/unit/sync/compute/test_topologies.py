@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.unit.background import in_background
 from tests.unit.sync.world import until
 from vkgateway.arbiter.facts import Zone
 from vkgateway.kube.resources import NODE_TOPOLOGIES
@@ -103,13 +104,8 @@ async def watched(server: FakeApiServer) -> AsyncIterator[tuple[ComputeTopologie
     heard = Heard()
     async with server.client() as client:
         made = ComputeTopologies("local", client, on_change=heard.changed, on_known=heard.all_known)
-        task = asyncio.create_task(made.run())
-        try:
+        async with in_background(made.run()):
             yield made, heard
-            assert not task.done(), task
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.fixture
