@@ -21,6 +21,7 @@ async def run(session: Session) -> Outcome:
     rows: list[list[Cell]] = []
     targets: list[Target] = []
     notes: list[str] = []
+    await session.warm_up(min(session.settings.sizes(2500)))
     for pods in session.settings.sizes(2500):
         for token in (False, True):
             flow = await session.flow("gateway", pods=pods, token=token)

@@ -32,6 +32,7 @@ class Session:
         self.settings = settings
         self.report = report
         self._flows: dict[tuple[System, int, bool], Flow] = {}
+        self._warm = False
 
     async def flow(self, system: System, *, pods: int, token: bool) -> Flow:
         """A burst through one of the systems; the same one is run only once a session."""
@@ -43,6 +44,13 @@ class Session:
             self._flows[key] = flow
             self.report.done(f"{words}: {flow.throughput:.0f} pods/s, p99 {flow.ready_p99:.2f} s")
         return self._flows[key]
+
+    async def warm_up(self, pods: int) -> None:
+        """A burst through the gateway that nobody tells of, once a session."""
+        if not self._warm:
+            self._warm = True
+            self.report(f"{pods} pods to warm up")
+            await flows.through_gateway(self.platform, pods=pods, tenants=self.settings.tenants, token=False)
 
     def taken(self, system: System, *, pods: int, token: bool) -> Flow | None:
         """That burst, if this session has run it."""

@@ -78,8 +78,8 @@ UNCACHED_RESOURCES = (
 _SMALL_HEAP = {"GOGC": "50"}
 _TIMER_SLACK: Mapping[ComponentName, float] = {"apiserver": 0.0, "controller-manager": 0.02, "scheduler": 0.0}
 """Seconds. The controller-manager runs a hundred timers a second with nothing to do; so late, most of them fire
-together, which halves what it costs while idle. Those whose answers are waited for must not be late: Go's collector,
-too, goes by such timers."""
+together, which halves what it costs while idle. Those whose answers are waited for must not be late where they use more
+than one core: Go's collector, which stops the cores one by one, goes by such timers, too."""
 
 # Minor releases that have MutatingAdmissionPolicy in v1beta1, switched off.
 _POLICIES_IN_BETA = range(POLICIES_SINCE, 36)
@@ -104,7 +104,7 @@ def component(name: ComponentName, *, plane: Plane, files: PlaneFiles, programs:
         env={**_SMALL_HEAP, **tuning.env, "VKGATEWAY_TRUST": files.trust()},
         stop_rank=_STOP_RANKS[name],
         stop_timeout=_STOP_TIMEOUTS[name],
-        timer_slack=_TIMER_SLACK[name],
+        timer_slack=_TIMER_SLACK[name] if tuning.timer_slack is None else tuning.timer_slack,
     )
 
 

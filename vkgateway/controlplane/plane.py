@@ -30,10 +30,13 @@ Flags = Mapping[str, str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What a template changes of one component: flags without dashes (None takes one away), environment."""
+    """What a template changes of one component: flags without dashes (None takes one away), environment, and the
+    seconds by which its timers may be late (None: what is usual for that component).
+    """
 
     flags: Flags = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    timer_slack: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import yaml
@@ -25,13 +25,19 @@ _OBJECTS = "objects"
 _SUFFIX = ".yaml.j2"
 
 
-class _Component(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Component(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     flags: dict[str, str | int | bool | None] = {}
     env: dict[str, str | int] = {}
+    timer_slack_milliseconds: Annotated[int, msgspec.Meta(ge=0, le=1000)] | None = None
 
     def tuning(self) -> Tuning:
         flags = {name: value if value is None else _text(value) for name, value in self.flags.items()}
-        return Tuning(flags=flags, env={name: str(value) for name, value in self.env.items()})
+        slack = self.timer_slack_milliseconds
+        return Tuning(
+            flags=flags,
+            env={name: str(value) for name, value in self.env.items()},
+            timer_slack=slack if slack is None else slack / 1000,
+        )
 
 
 class _Description(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

@@ -158,6 +158,16 @@ def test_components_stop_soon_and_api_servers_do_not_wait_for_watches(tmp_path: 
     assert "--shutdown-watch-termination-grace-period=1s" in specs["apiserver"].argv
 
 
+def test_timers_are_late_as_is_usual_unless_a_template_says_otherwise(tmp_path: Path) -> None:
+    usual = {name: component(name, plane=plane(), files=write(tmp_path, plane()), programs=BIN) for name in COMPONENTS}
+    shape = dataclasses.replace(
+        plane(), tuning={"apiserver": Tuning(timer_slack=0.005), "controller-manager": Tuning(timer_slack=0)}
+    )
+    said = {name: component(name, plane=shape, files=write(tmp_path, shape), programs=BIN) for name in COMPONENTS}
+    assert [usual[name].timer_slack for name in COMPONENTS] == [0, 0.02, 0]
+    assert [said[name].timer_slack for name in COMPONENTS] == [0.005, 0, 0]
+
+
 def test_kubeconfigs_lead_to_files_that_exist(tmp_path: Path) -> None:
     files = write(tmp_path, plane())
     document = yaml.safe_load(files.kubeconfig("scheduler").read_text())

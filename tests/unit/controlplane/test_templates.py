@@ -114,6 +114,15 @@ def test_flags_and_environment_become_text(tmp_path: Path) -> None:
     tuning = templates.load("mine").tuning["apiserver"]
     assert tuning.flags == {"v": "4", "a": "true", "x": None}
     assert tuning.env == {"GOGC": "80"}
+    assert tuning.timer_slack is None
+
+
+def test_timers_may_be_late_by_milliseconds_up_to_a_second(tmp_path: Path) -> None:
+    text = "description: x\ncomponents: {apiserver: {timerSlackMilliseconds: %s}}\n"
+    assert write(tmp_path, template=text % 5).load("mine").tuning["apiserver"].timer_slack == 0.005
+    (tmp_path / "mine" / "template.yaml").write_text(text % 1001)
+    with pytest.raises(InputError, match=r"<= 1000 .*timerSlackMilliseconds"):
+        Templates(tmp_path).load("mine")
 
 
 def test_an_unknown_template_names_those_there_are(tmp_path: Path) -> None:
