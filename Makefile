@@ -30,11 +30,11 @@ test: ## All checks and tests, against real etcd, API servers and kubelet too; B
 	@scripts/test.sh $(if $(filter-out 0,$(BESIDE)),all,lint unit property e2e)
 
 .PHONY: test-unit
-test-unit: ## Unit and property tests: no programs needed, two minutes on two cores
+test-unit: ## Unit tests: no programs needed, a minute on two cores
 	@scripts/test.sh unit
 
 .PHONY: test-property
-test-property: ## The arbiter's invariants over 1,000 random stories (VKGATEWAY_STORIES: 20,000 in CI)
+test-property: ## Property tests, and the arbiter's invariants over 1,000 random stories (VKGATEWAY_STORIES: 20,000 in CI)
 	@scripts/test.sh property
 
 .PHONY: test-deep

@@ -28,9 +28,12 @@ lint() {
 }
 
 # Twice as many workers as cores: half of the time tests wait.
-unit() { step unit "$BIN/python" -m pytest -q -n "$((2 * $(nproc)))" --dist worksteal tests/unit tests/property; }
+unit() { step unit "$BIN/python" -m pytest -q -n "$((2 * $(nproc)))" --dist worksteal tests/unit; }
 
-property() { step property "$BIN/python" -m tests.property.deep "${VKGATEWAY_STORIES:-1000}"; }
+property() {
+    step property "$BIN/python" -m pytest -q -n "$(nproc)" --dist worksteal tests/property
+    step property "$BIN/python" -m tests.property.deep "${VKGATEWAY_STORIES:-1000}"
+}
 
 programs() { step programs "$BIN/python" scripts/programs.py; }
 

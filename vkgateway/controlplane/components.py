@@ -78,8 +78,8 @@ UNCACHED_RESOURCES = (
 _SMALL_HEAP = {"GOGC": "50"}
 _TIMER_SLACK: Mapping[ComponentName, float] = {"apiserver": 0.0, "controller-manager": 0.02, "scheduler": 0.0}
 """Seconds. The controller-manager runs a hundred timers a second with nothing to do; so late, most of them fire
-together, which halves what it costs while idle. Those whose answers are waited for must not be late where they use more
-than one core: Go's collector, which stops the cores one by one, goes by such timers, too."""
+together, which halves what it costs while idle. Those whose answers are waited for must not be late by that
+much: Go's collector, which stops cores one by one, goes by such timers, too."""
 
 # Minor releases that have MutatingAdmissionPolicy in v1beta1, switched off.
 _POLICIES_IN_BETA = range(POLICIES_SINCE, 36)
