@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from vkgateway.local.real import why_no_real_node
+from vkgateway.local.realnode.options import PROGRAMS as REAL_NODE
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+from vkgateway.programs.binaries.catalogue import CORE_PROGRAMS
 
 ROOT = Path(__file__).parent.parent
 REPORTS = ROOT / "build" / "matrix"
@@ -59,9 +62,19 @@ class Seen:
         return f"| {' | '.join(map(str, cells))} |"
 
 
+def fetch(version: str, *programs: str) -> bool:
+    """Have a release's programs, in plain sight: tests do not wait for builds. Whether all are there."""
+    argv = [sys.executable, "-m", "vkgateway", "binaries", "fetch", "--kubernetes-version", version, *programs]
+    return subprocess.run(argv, cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
 def run(compute: str, tenants: str) -> Seen:
     """Run the tests with a pair of releases, in plain sight."""
     print(f"── compute cluster {compute}, tenants {tenants}", file=sys.stderr, flush=True)
+    if not (fetch(compute, *CORE_PROGRAMS) and fetch(tenants, *CORE_PROGRAMS)):
+        raise SystemExit(f"matrix.py: the programs of {compute} and {tenants} cannot be had; see above")
+    if not why_no_real_node("auto") and not fetch(compute, *REAL_NODE):
+        print(f"matrix.py: without a real node, whose programs of {compute} cannot be had; see above", file=sys.stderr)
     REPORTS.mkdir(parents=True, exist_ok=True)
     report = REPORTS / f"{compute}-{tenants}.xml"
     env = os.environ | {"VKGATEWAY_TEST_COMPUTE_VERSION": compute, "VKGATEWAY_TEST_TENANT_VERSION": tenants}
