@@ -174,7 +174,9 @@ def test_a_short_log_comes_whole_over_websockets(alpha: Cluster) -> None:
             aiohttp.ClientSession() as session,
             session.ws_connect(url, ssl=connection.ssl_context() or True, protocols=("binary.k8s.io",)) as socket,
         ):
-            return b"".join([bytes(message.data) async for message in socket])
+            log = b"".join([bytes(message.data) async for message in socket])
+        await asyncio.sleep(0.25)  # aiohttp returns before connections with TLS are closed
+        return log
 
     assert [asyncio.run(read()) for _ in range(5)] == [b"all that there is\n"] * 5
     alpha.kubectl("delete", "pod", "brief", "--wait=false")
