@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 from aiohttp import web
 
+from tests.unit.background import in_background
 from tests.unit.sync.admission.platform import (
     DEADLINE,
     LOW,
@@ -87,13 +88,8 @@ async def everybody_else(here: World) -> AsyncIterator[None]:
                     here.end(name, code=143)
             await asyncio.sleep(0.002)
 
-    task = asyncio.create_task(work())
-    try:
+    async with in_background(work()):
         yield
-        assert not task.done(), task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def most_in_use(here: World) -> int:
