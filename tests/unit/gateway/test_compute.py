@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.unit.background import in_background
 from tests.unit.gateway.conftest import add_compute_cluster, condition, gpu_node, until
 from vkgateway.gateway import attached
 from vkgateway.gateway.compute import FINALIZER, ComputeController
@@ -27,12 +27,8 @@ async def controller(server: FakeApiServer, client: Client) -> AsyncIterator[Com
         return Client(connection.server if connection else server.url, name=name)
 
     computes = ComputeController(client, recorder=Recorder(client), connect=connect, on_change=lambda: None)
-    task = asyncio.create_task(computes.run())
-    try:
+    async with in_background(computes.run()):
         yield computes
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def is_ready(server: FakeApiServer, name: str = "local") -> bool:

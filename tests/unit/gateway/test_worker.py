@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from tests.unit.background import in_background
 from vkgateway.gateway.worker import DONE, Fleet, Outcome
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import Backoff
@@ -17,12 +18,8 @@ async def ignore(_name: str, _error: Exception) -> None:
 
 @asynccontextmanager
 async def running(fleet: Fleet) -> AsyncIterator[None]:
-    task = asyncio.create_task(fleet.run())
-    try:
+    async with in_background(fleet.run()):
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_what_was_woken_before_the_start_is_looked_at() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.unit.background import in_background
 from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.resources import LEASES, NAMESPACES, NODES
 from vkgateway.kubelet.virtualnode import VirtualNode
@@ -67,12 +68,8 @@ async def running(world: World, **settings: Any) -> AsyncIterator[VirtualNode]:
     async with world.server.client() as client:
         defaults: dict[str, Any] = {"settle": 0.0, "renew_every": 0.02, "backoff": backoff}
         node = VirtualNode(client, name=NAME, build=world.build, **(defaults | settings))
-        task = asyncio.create_task(node.run())
-        try:
+        async with in_background(node.run()):
             yield node
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_registers_with_status_and_lease(world: World) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.unit.background import in_background
 from tests.unit.sync.world import until
 from vkgateway.kube.resources import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 from vkgateway.local.provisioner.folders import PROVISIONER
@@ -31,13 +32,8 @@ async def server() -> AsyncIterator[FakeApiServer]:
 
 @asynccontextmanager
 async def running(server: FakeApiServer, directory: Path) -> AsyncIterator[None]:
-    async with server.client() as client:
-        task = asyncio.create_task(Provisioner(client, directory).run())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+    async with server.client() as client, in_background(Provisioner(client, directory).run()):
+        yield
 
 
 def claim(server: FakeApiServer, name: str = "data", *, node: str = "real-0", by: str = PROVISIONER) -> Document:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.background import in_background
 from tests.unit.sync.admission.samples import GPU, POOL, TENANT, Pods, above, below, member
 from tests.unit.sync.world import until
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict, Hold, HoldCode, Promote, Reprieve
@@ -114,12 +115,8 @@ class Made:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.arbitration.run())
-        try:
+        async with in_background(self.arbitration.run()):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def cycle(self) -> Snapshot:
         """One more cycle; what was decided from."""

@@ -173,10 +173,7 @@ async def test_a_server_that_answers_nonsense_of_a_kind_is_asked_again(answer: b
 
     client = Nonsense()
     beside = Beside("alpha", client, changed=lambda _reference: None)  # type: ignore[arg-type]
-    task = asyncio.create_task(beside.run())
-    beside.want(reference())
-    await until(lambda: client.asked)
-    await asyncio.sleep(0.02)
-    assert not task.done(), task
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with in_background(beside.run()):
+        beside.want(reference())
+        await until(lambda: client.asked)
+        await asyncio.sleep(0.02)
