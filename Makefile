@@ -30,7 +30,7 @@ test: ## All checks and tests, against real etcd, API servers and kubelet too; B
 	@scripts/test.sh $(if $(filter-out 0,$(BESIDE)),all,lint unit property e2e)
 
 .PHONY: test-unit
-test-unit: ## Unit tests: no programs needed, a minute and a half on two cores
+test-unit: ## Unit tests: no programs needed, under a minute on two cores
 	@scripts/test.sh unit
 
 .PHONY: test-property

@@ -27,8 +27,8 @@ lint() {
     step lint "$BIN/lint-imports"
 }
 
-# Twice as many workers as cores: half of the time tests wait.
-unit() { step unit "$BIN/python" -m pytest -q -n "$((2 * $(nproc)))" --dist worksteal tests/unit; }
+# Three times as many workers as cores: most of the time tests wait.
+unit() { step unit "$BIN/python" -m pytest -q -n "$((3 * $(nproc)))" --dist worksteal tests/unit; }
 
 property() {
     step property "$BIN/python" -m pytest -q -n "$(nproc)" --dist worksteal tests/property

@@ -24,6 +24,8 @@ from vkgateway.gateway.usagelog import read, total
 from vkgateway.kube.resources import PODS
 from vkgateway.sync.admission.arbiter import Arbitration
 
+pytestmark = pytest.mark.usefixtures("told_soon")
+
 LOW: dict[str, Any] = {"priorityClassName": "vkgateway-low", "priority": -1000}
 
 

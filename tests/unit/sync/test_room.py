@@ -14,6 +14,8 @@ from tests.unit.sync.world import NODE, World, until, world
 from vkgateway.kube import errors
 from vkgateway.kube.resources import CONFIG_MAPS, PODS, SECRETS, SERVICE_ACCOUNTS
 
+pytestmark = pytest.mark.usefixtures("told_soon")
+
 GPUS: dict[str, Any] = {
     "containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "8"}}}],
     "terminationGracePeriodSeconds": 31_536_000,

@@ -31,6 +31,8 @@ from vkgateway.model.times import parse
 from vkgateway.sync.clock import EvenClock
 from vkgateway.sync.marks import EVICTED, EVICTED_FOR
 
+pytestmark = pytest.mark.usefixtures("told_soon")
+
 DISRUPTED = "DisruptionTarget"
 PREEMPTED = "PreemptionByVkgateway"
 

@@ -33,16 +33,14 @@ from tests.unit.sync.admission.platform import (
 from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, until, world
 from vkgateway.kube.resources import NAMESPACES, PODS, Resource
 from vkgateway.model.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION, UID_ANNOTATION
-from vkgateway.sync.admission import beside, telling
+from vkgateway.sync.admission import beside
 
 HOSTNAME = "kubernetes.io/hostname"
 GPUS = {"nvidia.com/gpu": 8000}
 
 
 @pytest.fixture
-async def here(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    """Whoever waits is told why at once, not after a second."""
-    monkeypatch.setattr(telling, "_PATIENCE", 0.05)
+async def here(told_soon: None) -> AsyncIterator[World]:
     async with world() as made:
         made.below.store.create(NAMESPACES, {"metadata": {"name": "default"}})
         yield made

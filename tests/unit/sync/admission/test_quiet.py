@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from tests.unit.sync.admission.platform import (
     ADMITTED,
     condition,
@@ -15,6 +17,8 @@ from tests.unit.sync.admission.platform import (
     told,
 )
 from tests.unit.sync.world import World, until, world
+
+pytestmark = pytest.mark.usefixtures("told_soon")
 
 
 def asked_below(here: World) -> list[str]:

@@ -36,6 +36,8 @@ from vkgateway.model.names import GANGS_DONE_ANNOTATION
 from vkgateway.sync.marks import EVICTED, RETAKEN
 from vkgateway.sync.tenant import TenantSync
 
+pytestmark = pytest.mark.usefixtures("told_soon")
+
 
 @pytest.fixture
 async def here() -> AsyncIterator[World]:

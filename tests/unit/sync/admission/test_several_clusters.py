@@ -38,6 +38,8 @@ from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.tenant import TenantSync
 from vkgateway.translate.context import TenantContext
 
+pytestmark = pytest.mark.usefixtures("told_soon")
+
 CLUSTERS = ("local", "east")
 EAST_NODE = "a100.east"
 SELECTOR = {"gpu": "a100"}

@@ -22,6 +22,8 @@ from tests.unit.sync.storage.players import (
 from tests.unit.sync.world import World, compute_node, until, world
 from vkgateway.kube.resources import NAMESPACES, NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 
+pytestmark = pytest.mark.usefixtures("told_soon")
+
 DATA: dict[str, Any] = {"name": "disk", "persistentVolumeClaim": {"claimName": "data", "readOnly": True}}
 
 
