@@ -58,7 +58,7 @@ lint: ## ruff, mypy --strict, import-linter
 	@scripts/test.sh lint
 
 .PHONY: conformance
-conformance: setup programs ## Kubernetes' conformance cases, in a tenant and straight: hours; FOCUS=..., AGAIN=failed, goes on where it was
+conformance: setup programs ## Kubernetes' conformance cases, in a tenant and straight: hours; FOCUS=..., AGAIN=failed, OFTEN=3, goes on where it was
 	@$(BIN)/python scripts/conformance.py
 
 .PHONY: bench

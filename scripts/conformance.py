@@ -1,6 +1,7 @@
 """Kubernetes' conformance cases on a platform of their own: straight on its real node, then in a tenant.
 
-What is known then goes to docs/conformance.md; `--page` writes it there without a run.
+What is known then goes to docs/conformance.md, and case by case to docs/conformance.json beside it; `--page` writes
+them without a run. `--known FILE` goes on from such a file of another machine.
 """
 
 from __future__ import annotations
@@ -14,14 +15,21 @@ from pathlib import Path
 
 import msgspec
 
+from vkgateway.cli.conformance_sides import STRAIGHT, folder_of
+from vkgateway.conformance import known
 from vkgateway.conformance.comparison import Comparison
 from vkgateway.conformance.page import tables
+from vkgateway.conformance.runs import record_file
+from vkgateway.model.errors import InputError
 
 TENANT = "conformance"
 MANIFEST = Path(__file__).with_name("conformance-tenant.yaml")
 VKGATEWAY = Path(sys.executable).with_name("vkgateway")
 PAGE = Path(__file__).parent.parent / "docs" / "conformance.md"
+CASES = PAGE.with_suffix(".json")
 BEGIN, END = "<!-- seen: begin -->", "<!-- seen: end -->"
+SIDES = {STRAIGHT: "", TENANT: TENANT}
+"""What the record of each side is called in docs/conformance.json, and its tenant."""
 NOT_ALL_PASSED = 1
 
 
@@ -31,10 +39,14 @@ def main() -> int:
     parser.add_argument("--focus", default=os.environ.get("FOCUS", ""), help="only cases whose name fits [env: FOCUS]")
     parser.add_argument("--workers", default=os.environ.get("WORKERS", "4"), help="cases at once [env: WORKERS]")
     parser.add_argument("--again", default=os.environ.get("AGAIN", "none"), help="none, failed or all [env: AGAIN]")
+    parser.add_argument("--often", default=os.environ.get("OFTEN", "1"), help="runs of each in the tenant [env: OFTEN]")
+    parser.add_argument("--known", type=Path, default=os.environ.get("KNOWN"), help="go on from FILE [env: KNOWN]")
     parser.add_argument("--page", action="store_true", help="run nothing: write down what is known")
     options = parser.parse_args()
     os.environ.setdefault("VKGATEWAY_DATA_DIR", str(data_dir()))
     os.environ.pop("VKGATEWAY_KUBECONFIG", None)
+    if options.known and (code := take_over(options.known)):
+        return code
     if options.page:
         return write_page()
     chosen = ("--focus", options.focus) if options.focus else ()
@@ -47,8 +59,8 @@ def main() -> int:
         return code
     how = (*chosen, "--workers", options.workers, "--again", options.again)
     codes = set()
-    for side in ("--straight", TENANT):
-        if (code := call("conformance", "run", side, *how)) not in {0, NOT_ALL_PASSED}:
+    for side in (("--straight",), (TENANT, "--often", options.often)):
+        if (code := call("conformance", "run", *side, *how)) not in {0, NOT_ALL_PASSED}:
             return code
         codes.add(code)
     codes.add(call("conformance", "report", TENANT, *chosen))
@@ -63,8 +75,19 @@ def data_dir() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "share") / "vkgateway-conformance"
 
 
+def take_over(file: Path) -> int:
+    """Begin with what a file tells, where nothing was run here; the exit code."""
+    base = Path(os.environ["VKGATEWAY_DATA_DIR"])
+    try:
+        known.take_over(file, {name: record_file(folder_of(base, tenant)) for name, tenant in SIDES.items()})
+    except InputError as error:
+        print(f"Error: {error}. {error.hint or ''}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
 def write_page() -> int:
-    """Put what is known of all cases into the page, between its marks; the code of what could not tell it."""
+    """Put what is known of all cases into the page, between its marks, and beside it; the code of what failed."""
     argv = ("conformance", "report", TENANT, "-o", "json")
     told = subprocess.run([VKGATEWAY, *argv], stdout=subprocess.PIPE, check=False)
     if told.returncode:
@@ -75,6 +98,7 @@ def write_page() -> int:
     day = datetime.now(UTC).date().isoformat()
     seen = f"Kubernetes {found.kubernetes_version}, {os.cpu_count()} cores, as of {day}:"
     PAGE.write_text(f"{head}{BEGIN}\n{seen}\n\n{tables(found)}\n{END}{tail}")
+    known.write(CASES, found, straight=STRAIGHT)
     return 0
 
 

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from vkgateway.cli.conformance_sides import provide_images, record_of, side_of, suite_of
 from vkgateway.cli.options import asynchronous, cluster_options
 from vkgateway.cli.output import Column, output_option, print_objects
 from vkgateway.model.errors import InputError, UnavailableError
 
 if TYPE_CHECKING:
-    from vkgateway.cli.progress import Progress
     from vkgateway.conformance.cases import Case
     from vkgateway.conformance.comparison import Compared, Comparison
     from vkgateway.conformance.outcomes import Record
-    from vkgateway.conformance.runs import Again, Side
-    from vkgateway.conformance.suite import Suite
-    from vkgateway.programs.binaries.resolver import Resolver
+    from vkgateway.conformance.runs import Again
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-STRAIGHT = "straight"
-"""Name of the yardstick: the compute cluster itself."""
 
 CASE_COLUMNS: tuple[Column[Case], ...] = (
     Column("case", lambda case: case.name),
@@ -45,6 +39,7 @@ Examples:
   vkgateway conformance run --straight
   vkgateway conformance run alpha
   vkgateway conformance run alpha --focus 'sig-node.*Probe' --again all
+  vkgateway conformance run alpha --often 3
   vkgateway conformance run alpha --suite ./e2e.test
 """
 
@@ -102,7 +97,7 @@ async def list_cases(
     from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 
     with Progress() as progress:
-        suite = await _suite(kubernetes_version or DEFAULT_KUBERNETES_VERSION, file=suite_file, progress=progress)
+        suite = await suite_of(kubernetes_version or DEFAULT_KUBERNETES_VERSION, file=suite_file, progress=progress)
     found = _chosen(await suite.cases(), focus=focus, skip=skip, only_subset=only_subset)
     print_objects(found, output=output, columns=CASE_COLUMNS, name=lambda case: case.name)
 
@@ -125,8 +120,8 @@ async def prepare(
 
     version = kubernetes_version or DEFAULT_KUBERNETES_VERSION
     with Progress() as progress:
-        suite = await _suite(version, file=suite_file, progress=progress)
-        await _provide_images(suite, data_dir=data_dir, version=version, progress=progress)
+        suite = await suite_of(version, file=suite_file, progress=progress)
+        await provide_images(suite, data_dir=data_dir, version=version, progress=progress)
 
 
 @conformance.command(epilog=RUN_EPILOG)
@@ -139,6 +134,9 @@ async def prepare(
     default="none",
     show_default=True,
     help="Which of the cases that were run before are run once more.",
+)
+@click.option(
+    "--often", type=click.IntRange(1, 100), default=1, show_default=True, help="Until each case was run so often."
 )
 @click.option("--workers", type=click.IntRange(min=1), default=4, show_default=True, help="Cases at once.")
 @suite_option
@@ -161,6 +159,7 @@ async def run(
     skip: tuple[str, ...],
     only_subset: bool,
     again: Again,
+    often: int,
     workers: int,
     suite_file: Path | None,
     arguments: tuple[str, ...],
@@ -179,15 +178,15 @@ async def run(
     if (tenant is None) is not straight:
         raise InputError("name a tenant, or say --straight", hint="vkgateway conformance run --help")
     with Progress() as progress:
-        side = await _side(tenant, data_dir=data_dir, kubeconfig=kubeconfig)
-        suite = await _suite(side.kubernetes_version, file=suite_file, progress=progress, arguments=arguments)
+        side = await side_of(tenant, data_dir=data_dir, kubeconfig=kubeconfig)
+        suite = await suite_of(side.kubernetes_version, file=suite_file, progress=progress, arguments=arguments)
         cases = _chosen(await suite.cases(), focus=focus, skip=skip, only_subset=only_subset)
         if make_images:
-            await _provide_images(suite, data_dir=data_dir, version=side.kubernetes_version, progress=progress)
-        todo = runs.left(cases, side.record(), again=again)
-        progress.done(f"{side.name}: {len(cases)} cases of Kubernetes {side.kubernetes_version}, {len(todo)} to run")
+            await provide_images(suite, data_dir=data_dir, version=side.kubernetes_version, progress=progress)
         await remove_leftovers(side.kubeconfig)
-        record = await runs.run(todo, side, suite=suite, workers=workers, report=progress.done)
+        record = await runs.run_often(
+            cases, side, again=again, often=often, suite=suite, workers=workers, report=progress.done
+        )
     ctx.exit(_summary(record, cases))
 
 
@@ -224,10 +223,10 @@ async def report(
     """Set what TENANT passed beside what the compute cluster passed, with the reason of each failure that is known."""
     from vkgateway.conformance import comparison
 
-    record, yardstick = _record(data_dir, tenant), _record(data_dir, "")
+    record, yardstick = record_of(data_dir, tenant), record_of(data_dir, "")
     if record is None:
         raise UnavailableError(f"no case was run in tenant {tenant!r} yet", hint=f"vkgateway conformance run {tenant}")
-    suite = await _suite(record.kubernetes_version, file=suite_file, progress=None)
+    suite = await suite_of(record.kubernetes_version, file=suite_file, progress=None)
     cases = _chosen(await suite.cases(), focus=focus, skip=skip, only_subset=only_subset)
     found = comparison.compare(cases, tenant=record, straight=yardstick, known=comparison.reasons())
     if output in {"json", "yaml"}:
@@ -261,89 +260,3 @@ def _chosen(
         return found
     names = subset()
     return tuple(case for case in found if case.name in names)
-
-
-def folder_of(data_dir: Path, tenant: str) -> Path:
-    """Where what was run is kept; an empty name stands for the yardstick."""
-    from vkgateway.local.paths import Paths
-
-    base = Paths(data_dir).conformance
-    return base / "tenants" / tenant if tenant else base / STRAIGHT
-
-
-def _record(data_dir: Path, tenant: str) -> Record | None:
-    from vkgateway.conformance import outcomes, runs
-
-    return outcomes.load(runs.record_file(folder_of(data_dir, tenant)))
-
-
-async def _side(tenant: str | None, *, data_dir: Path, kubeconfig: Path | None) -> Side:
-    """The cluster that is tested, with a kubeconfig of its admin."""
-    from vkgateway.cli import cluster
-    from vkgateway.cli.tenant_kubeconfig import fetch
-    from vkgateway.conformance.cluster import server_version
-    from vkgateway.conformance.runs import Side
-    from vkgateway.kube import kubeconfig as files
-
-    folder = folder_of(data_dir, tenant or "")
-    config = kubeconfig or data_dir / "compute.kubeconfig"
-    async with cluster.management_cluster(data_dir, kubeconfig) as client:
-        if tenant is not None:
-            config = folder / "admin.kubeconfig"
-            files.write(config, await fetch(client, tenant))
-    version = await server_version(config)
-    return Side(name=tenant or STRAIGHT, kubeconfig=config, kubernetes_version=version, folder=folder)
-
-
-async def _suite(
-    version: str, *, file: Path | None, progress: Progress | None, arguments: tuple[str, ...] = ()
-) -> Suite:
-    from vkgateway.conformance.suite import Suite
-
-    resolver = _resolver(version, progress=progress)
-    wanted = ("kubectl",) if file else ("kubectl", "e2e.test")
-    found = await resolver.resolve(*wanted)
-    return Suite(program=file or found["e2e.test"], kubectl=found["kubectl"], arguments=arguments)
-
-
-def _resolver(version: str, *, progress: Progress | None) -> Resolver:
-    from vkgateway.programs.binaries.resolver import Resolver
-
-    if progress is None:
-        return Resolver(kubernetes_version=version, report=_ignore)
-    live = progress if sys.stderr.isatty() else None
-    return Resolver(kubernetes_version=version, report=progress.done, progress=live)
-
-
-async def _provide_images(suite: Suite, *, data_dir: Path, version: str, progress: Progress) -> None:
-    """Give the platform's real node what it lacks; nothing where there is no such node."""
-    import asyncio
-
-    from vkgateway.conformance import images
-    from vkgateway.local import images as node_images
-    from vkgateway.local.paths import Paths
-    from vkgateway.local.record import load
-    from vkgateway.programs.binaries.cache import Cache
-
-    record = load(Paths(data_dir).record)
-    if record is None or record.real_node_why_not:
-        return
-    present = set(await node_images.present(data_dir, report=progress))
-    missing = [image for image in images.wanted(await suite.images()) if image not in present]
-    if not missing:
-        return
-    programs = await _resolver(version, progress=progress).resolve(*images.PROGRAMS)
-    progress(f"making {len(missing)} images")
-    archive = Paths(data_dir).conformance / "images.tar"
-    cache = Cache(Cache.default_root())
-    async with cache.lock("image-conformance", report=progress.done):
-        root = images.root(cache.root)
-        await asyncio.to_thread(images.make, archive, missing, programs=programs, root=root)
-    progress("handing them to the node")
-    await node_images.load(data_dir, archive, report=progress)
-    archive.unlink()
-    progress.done(f"{len(missing)} images made for the real node")
-
-
-def _ignore(_: str) -> None:
-    """A report says what was found, not how its programs came here."""

@@ -54,13 +54,37 @@ def record_file(folder: Path) -> Path:
     return folder / "outcomes.json"
 
 
-def left(cases: Iterable[Case], record: Record, *, again: Again) -> tuple[Case, ...]:
-    """The cases that are still to be run."""
-    if again == "all":
-        return tuple(cases)
-    kept = ("passed", "skipped") if again == "failed" else ("passed", "skipped", "failed")
-    done = {name for name, outcome in record.outcomes.items() if outcome.state in kept}
-    return tuple(case for case in cases if case.name not in done)
+def left(cases: Iterable[Case], record: Record, *, again: Again, often: int = 1) -> tuple[Case, ...]:
+    """The cases that are still to be run, so that each was run `often` times; first those that were run least."""
+    kept = {"none": ("passed", "skipped", "failed"), "failed": ("passed", "skipped"), "all": ()}[again]
+    known = record.outcomes
+    done = {name for name, outcome in known.items() if outcome.state in kept and outcome.runs >= often}
+    rest = (case for case in cases if case.name not in done)
+    return tuple(sorted(rest, key=lambda case: known[case.name].runs if case.name in known else 0))
+
+
+async def run_often(
+    cases: Sequence[Case],
+    side: Side,
+    *,
+    again: Again,
+    often: int,
+    suite: Runs,
+    workers: int,
+    report: Callable[[str], None],
+) -> Record:
+    """Run what is left of cases, and again until each was run `often` times; the record after the last.
+
+    Raises:
+        SuiteError: the suite came to no case at all; what was found before that is kept.
+    """
+    for number in range(often):
+        todo = left(cases, side.record(), again="none" if number else again, often=often)
+        report(f"{side.name}: {len(cases)} cases of Kubernetes {side.kubernetes_version}, {len(todo)} to run")
+        if not todo:
+            break
+        await run(todo, side, suite=suite, workers=workers, report=report)
+    return side.record()
 
 
 async def run(

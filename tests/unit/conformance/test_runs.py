@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from vkgateway.conformance.cases import Case
 from vkgateway.conformance.outcomes import Outcome, Record
-from vkgateway.conformance.runs import Side, left, run
+from vkgateway.conformance.runs import Side, left, run, run_often
 from vkgateway.conformance.suite import SuiteError
 
 TOGETHER = [Case(name=f"case {number}") for number in range(5)]
@@ -93,8 +94,33 @@ def test_what_is_left() -> None:
         return [case.name for case in left(TOGETHER, record, again=again)]  # type: ignore[arg-type]
 
     assert names("none") == ["case 3", "case 4"]
-    assert names("failed") == ["case 1", "case 3", "case 4"]
-    assert names("all") == [case.name for case in TOGETHER]
+    assert names("failed") == ["case 3", "case 4", "case 1"]
+    assert names("all") == ["case 3", "case 4", "case 0", "case 1", "case 2"], "first what was run least"
+
+
+async def test_each_case_is_run_so_often_and_a_run_cut_short_goes_on_with_those_that_were_run_least(side: Side) -> None:
+    broken = FakeSuite(broken="case 3")
+    with pytest.raises(SuiteError):
+        await run(TOGETHER, side, suite=broken, workers=1, report=lambda _: None, portion=1)
+    said: list[str] = []
+    suite = FakeSuite(failing=["case 1"])
+    record = await run_often(TOGETHER, side, again="none", often=2, suite=suite, workers=1, report=said.append)
+    assert suite.ran[:2] == ["case 3", "case 4"]
+    assert {name: outcome.runs for name, outcome in record.outcomes.items()} == {case.name: 2 for case in TOGETHER}
+    assert record.outcomes["case 1"].flaked
+    assert "alpha: 5 cases of Kubernetes 1.36.3, 2 to run" in said
+
+    again = FakeSuite()
+    await run_often(TOGETHER, side, again="none", often=2, suite=again, workers=1, report=said.append)
+    assert again.ran == []
+    await run_often(TOGETHER, side, again="failed", often=2, suite=again, workers=1, report=said.append)
+    assert again.ran == ["case 1"], "what failed is run once more, however often it was run"
+
+
+async def test_a_case_that_comes_to_nothing_is_not_tried_for_ever(side: Side) -> None:
+    suite = FakeSuite(cut=["case 2"])
+    await run_often(TOGETHER, side, again="none", often=3, suite=suite, workers=1, report=lambda _: None)
+    assert Counter(suite.ran)["case 2"] == 3
 
 
 async def test_another_release_begins_anew(side: Side, tmp_path: Path) -> None:

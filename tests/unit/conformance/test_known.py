@@ -1,0 +1,66 @@
+"""What is known goes into one file, and another machine goes on from there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vkgateway.conformance import known, outcomes
+from vkgateway.conformance.cases import Case
+from vkgateway.conformance.comparison import compare
+from vkgateway.conformance.outcomes import Outcome, Record
+from vkgateway.model.errors import InputError
+
+CASES = [Case(name="case b"), Case(name="case a"), Case(name="case c")]
+
+
+def record(name: str, **cases: Outcome) -> Record:
+    found = {f"case {letter}": outcome for letter, outcome in cases.items()}
+    return Record(cluster=name, kubernetes_version="1.36.3", outcomes=found)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    tenant = record("alpha", b=Outcome(state="passed", runs=3, failures=1, log="b.log"), a=Outcome(state="failed"))
+    straight = record("straight", a=Outcome(state="passed", seconds=2.5))
+    path = tmp_path / "known.json"
+    known.write(path, compare(CASES, tenant=tenant, straight=straight), straight="straight")
+    return path
+
+
+def files(folder: Path) -> dict[str, Path]:
+    return {name: folder / name / "outcomes.json" for name in ("straight", "alpha")}
+
+
+def test_another_machine_goes_on_from_there(written: Path, tmp_path: Path) -> None:
+    known.take_over(written, files(tmp_path))
+    alpha = outcomes.load(files(tmp_path)["alpha"])
+    assert alpha == record("alpha", a=Outcome(state="failed"), b=Outcome(state="passed", runs=3, failures=1))
+    straight = outcomes.load(files(tmp_path)["straight"])
+    assert straight == record("straight", a=Outcome(state="passed", seconds=2.5))
+
+
+def test_what_was_run_here_is_not_lost(written: Path, tmp_path: Path) -> None:
+    here = files(tmp_path)["alpha"]
+    outcomes.save(here, record("alpha"))
+    with pytest.raises(InputError, match="run here before") as told:
+        known.take_over(written, files(tmp_path))
+    assert told.value.hint is not None
+    assert str(here) in told.value.hint
+    assert outcomes.load(here) == record("alpha")
+    assert not files(tmp_path)["straight"].exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("[", "cannot be read"), ("[]", "nothing of alpha and straight"), ('{"alpha": {}}', "cannot be read")],
+)
+def test_a_file_that_is_something_else_is_refused(text: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "known.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=why):
+        known.take_over(path, files(tmp_path))
+    with pytest.raises(InputError, match="cannot be read"):
+        known.take_over(tmp_path / "none", files(tmp_path))
+    assert not any(file.exists() for file in files(tmp_path).values())
