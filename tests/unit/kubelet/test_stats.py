@@ -58,7 +58,7 @@ async def world(make: Callable[..., Awaitable[Endpoint]]) -> AsyncIterator[World
             raise NotFoundError(f"there is no virtual node {node!r}")
         return "a100.local", pods.get(tenant, [])
 
-    figures = Figures(placements, reader=NodeReader(fresh=0.0, node_timeout=0.5, all_timeout=0.4))
+    figures = Figures(placements, reader=NodeReader(fresh=0.0))
     endpoint = await make(figures=figures)
     nodes = Nodes()
     endpoint.compute.script = nodes
@@ -259,6 +259,7 @@ async def test_a_node_that_says_nothing_is_missing_and_told_of_once(world: World
 
 
 async def test_a_slow_node_does_not_keep_the_others(world: World) -> None:
+    world.endpoint.server.figures.reader = NodeReader(fresh=0.0, node_timeout=1.5, all_timeout=1.0)
     world.nodes.hanging.add("gpu-host-7")
     pods = json.loads((await world.get(f"{NODE}/stats/summary"))[2])["pods"]
     assert [pod["podRef"]["name"] for pod in pods] == ["db"]
