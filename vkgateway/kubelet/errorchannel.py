@@ -17,7 +17,7 @@ from vkgateway.kube.upgrade import Headers
 _ERROR_CHANNEL: Final = b"\x03"
 """First byte of its frames: `StreamErr` in k8s.io/apimachinery/pkg/util/remotecommand/constants.go."""
 _LONGEST: Final = 64 * 1024
-_CONNECTION: Final = re.compile(r"\w+://|\d{1,3}(?:\.\d{1,3}){3}:\d|\]:\d+|\bdial tcp\b|\bx509\b")
+_CONNECTION: Final = re.compile(r"\w://|\d{1,3}(?:\.\d{1,3}){3}:\d|\]:\d+|\bdial tcp\b|\bx509\b")
 
 
 def applies(headers: Headers) -> bool:

@@ -16,7 +16,7 @@ _TELLABLE: Final = frozenset({400, 404, 409, 413, 422})
 """Statuses by which the compute cluster speaks of the request or the container, not of itself."""
 _CONTAINER: Final = re.compile(r'container not found \("[a-z0-9.-]+"\)')
 _OF_MACHINES: Final = re.compile(
-    r"\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-f:]+\]:\d|\w+://|/var/|/run/|/sys/|\bnodes? \"|\bx509\b|\bdial\b"
+    r"\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-f:]+\]:\d|\w://|/var/|/run/|/sys/|\bnodes? \"|\bx509\b|\bdial\b"
 )
 """Addresses, URLs, paths of hosts, talk of nodes and connections."""
 

@@ -13,11 +13,15 @@ _HOST_PATH: Final = re.compile(
     r"/(?:var/lib|var/run|run|etc)/(?:kubelet|containerd|docker|crio|cni|kubernetes)\b[^\s\"',:;)]*"
 )
 _HIDDEN_PATH: Final = "(a path of the node)"
-_VOLUME: Final = re.compile(r"(/[^\s\"',:;)]*)?\bpvc-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b[^\s\"',:;)]*")
-"""A compute volume by the name that provisioners give it, or the path of its data on a node."""
+_VOLUME: Final = re.compile(r"\bpvc-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+"""A compute volume by the name that provisioners give it."""
+_WORD: Final = re.compile(r"[^\s\"',:;)]+")
+"""What may be a path of a volume's data on a node."""
 _HIDDEN_VOLUME: Final = "(a volume)"
-_ELSEWHERE: Final = re.compile(r"(?<![\w./-])[a-z][a-z0-9-]*--[a-z0-9-]*[a-z0-9]/[a-z0-9][a-z0-9.-]*")
-"""An object in a compute namespace; `--` separates tenant and namespace."""
+_OBJECT: Final = re.compile(r"(?<![\w./-])([a-z][a-z0-9-]*+)/[a-z0-9][a-z0-9.-]*+")
+"""An object in a namespace. Messages hold what tenants wrote (images, say), of any length: no pattern here may go over
+the same text twice.
+"""
 _HIDDEN_OBJECT: Final = "(an object elsewhere)"
 
 
@@ -59,11 +63,11 @@ class Cleaner:
         """The text without what is to be hidden; the very same text if nothing of it is in it."""
         text = self.clean_names(text)
         if "--" in text:
-            text = _ELSEWHERE.sub(_HIDDEN_OBJECT, text)
+            text = _OBJECT.sub(_object, text)
         if "/run/" in text or "/var/" in text or "/etc/" in text:
             text = _HOST_PATH.sub(_HIDDEN_PATH, text)
         if "pvc-" in text:
-            text = _VOLUME.sub(lambda match: _HIDDEN_PATH if match[1] else _HIDDEN_VOLUME, text)
+            text = _WORD.sub(_word, text)
         return text
 
     def clean_all(self, value: Any) -> Any:
@@ -73,6 +77,22 @@ class Cleaner:
         if isinstance(value, dict):
             return {key: self.clean_all(inner) for key, inner in value.items()}
         return [self.clean_all(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _object(match: re.Match[str]) -> str:
+    """Hides an object of a compute namespace, where `--` separates tenant and namespace."""
+    namespace = match[1]
+    return _HIDDEN_OBJECT if "--" in namespace and not namespace.endswith("-") else match[0]
+
+
+def _word(match: re.Match[str]) -> str:
+    """Hides a compute volume, or the path of its data on a node, to the word's end."""
+    word = match[0]
+    found = _VOLUME.search(word)
+    if found is None:
+        return word
+    path = word.find("/", 0, found.start())
+    return f"{word[: found.start()]}{_HIDDEN_VOLUME}" if path < 0 else f"{word[:path]}{_HIDDEN_PATH}"
 
 
 @lru_cache(maxsize=4096)

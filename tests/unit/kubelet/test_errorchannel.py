@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +39,14 @@ def test_it_is_for_the_protocol_that_needs_it() -> None:
 def test_addresses_below_are_replaced() -> None:
     passed = channel()(status(DIAL, details={"causes": [{"message": DIAL}]}))
     assert json.loads(passed[3 if passed[1] < 126 else 5 :]) == {"status": "Failure", "message": GENERIC}
+
+
+def test_a_long_message_is_read_in_a_moment() -> None:
+    """A command that is not found stands in it whole, and may be as long as a tenant likes."""
+    sent = status("a" * 60_000)
+    began = time.thread_time()
+    assert channel()(sent) == sent
+    assert time.thread_time() - began < 1.0
 
 
 def test_compute_namespaces_become_the_tenants() -> None:

@@ -13,8 +13,8 @@ _RUNS: Final = 20
 """Runs of a kind that are remembered."""
 _ENOUGH: Final = 3
 """Runs after which a kind is known."""
-_OWN: Final = re.compile(r"(-[0-9]+|-[a-z0-9]{5,10})+$")
-"""What tells a run from the last one of its kind: numbers, and what Jobs and generateName put at the end."""
+_OWN: Final = re.compile(r"[0-9]+|[a-z0-9]{5,10}")
+"""Parts of a name that tell a run from the last one of its kind: numbers, and what Jobs and generateName put at the end."""
 
 
 class RunTimes:
@@ -38,4 +38,11 @@ class RunTimes:
 
 
 def _kind(namespace: str, name: str) -> str:
-    return f"{namespace}/{_OWN.sub('', name)}"
+    """The name without its last parts. They are taken off one by one: names are for tenants to choose, and a pattern of
+    them all could be made to try every way to read one.
+    """
+    kept, dash, last = name.rpartition("-")
+    while dash and _OWN.fullmatch(last):
+        name = kept
+        kept, dash, last = name.rpartition("-")
+    return f"{namespace}/{name}"

@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 _KUBELET_SECONDS: Final = 60.0
 """How long a pod deleted by force below waits for its kubelet to tell how it ended; a lost node's never tells."""
-_OF_MACHINES: Final = re.compile(r"\w+://|\bdial\b|\d{1,3}(?:\.\d{1,3}){3}|\bx509\b")
+_OF_MACHINES: Final = re.compile(r"\w://|\bdial\b|\d{1,3}(?:\.\d{1,3}){3}|\bx509\b")
 """Words of a server about its own troubles: addresses of webhooks and of machines."""
 _TELL_AFTER: Final = 60.0
 """Seconds of trouble after which the tenant is told (design contract: transient failures are visible)."""

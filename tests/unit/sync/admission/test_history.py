@@ -1,5 +1,7 @@
 """How long work like this ran before."""
 
+import time
+
 from vkgateway.sync.admission.history import RunTimes
 
 
@@ -31,3 +33,10 @@ def test_no_more_kinds_are_remembered_than_there_is_room_for() -> None:
     for number in range(5000):
         runs.ran(f"lab{number}", "other", 1.0)
     assert runs.expect("lab", "first") is None
+
+
+def test_a_name_cannot_be_made_that_takes_long_to_read() -> None:
+    name = "a" + "-12345" * 24 + "-zz"
+    began = time.thread_time()
+    assert RunTimes().expect("lab", name) is None
+    assert time.thread_time() - began < 1.0
