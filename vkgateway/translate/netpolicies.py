@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 import msgspec
@@ -18,6 +19,7 @@ from vkgateway.model.names import (
     is_reserved,
 )
 from vkgateway.model.objects import Meta, Object
+from vkgateway.translate.budget import Budget, OversizeError
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.peers import NAMESPACE_NAME_LABEL
 from vkgateway.translate.selectors import all_hold
@@ -37,6 +39,8 @@ _PEERS: Final[Mapping[Direction, str]] = {"Ingress": "from", "Egress": "to"}
 _NEGATED: Final = {"In": "NotIn", "NotIn": "In", "Exists": "DoesNotExist", "DoesNotExist": "Exists"}
 _TERMS_MAX: Final = 64
 """Policies by which pods that no policy of the tenant selects stay open; see `_unselected`."""
+_TRIED_MAX: Final = 1024
+"""Alternatives among which those are looked for: each is compared with each."""
 
 
 class PolicyView(msgspec.Struct, kw_only=True):
@@ -104,6 +108,7 @@ class _Fence:
         self._around = around
         self._own = {"namespaceSelector": {"matchLabels": {TENANT_LABEL: tenant.name}}}
         self._selected: dict[Direction, list[Term]] = {"Ingress": [], "Egress": []}
+        self._budget = Budget()
         self.result = Fence()
 
     def add(self, policy: PolicyView) -> None:
@@ -172,6 +177,13 @@ class _Fence:
 
     def _peer(self, policy: PolicyView, direction: Direction, peer: Object) -> Object | None:
         """A peer confined to this tenant; None where nothing of it may stand."""
+        try:
+            return self._confined(policy, direction, peer)
+        except OversizeError:
+            self._leave_out(policy, "the policies of this namespace mean too many namespaces and addresses")
+            return None
+
+    def _confined(self, policy: PolicyView, direction: Direction, peer: Object) -> Object | None:
         if peer.get("ipBlock"):
             return self._block(policy, direction, peer["ipBlock"])
         made: Object = {}
@@ -189,11 +201,13 @@ class _Fence:
         made: Object = {"matchLabels": {TENANT_LABEL: self._tenant.name}}
         if selector.get("matchLabels") or selector.get("matchExpressions"):
             wanted = list(_requirements(selector))
+            self._budget.spend(looks=len(wanted) * len(self._around.namespaces))
             names = sorted(
                 compute_namespace(self._tenant.name, name)
                 for name, labels in self._around.namespaces.items()
                 if all_hold({NAMESPACE_NAME_LABEL: name, **labels}, wanted)
             )
+            self._budget.spend(sum(map(len, names)))
             meant = {"operator": "In", "values": names} if names else {"operator": "DoesNotExist"}
             made["matchExpressions"] = [{"key": NAMESPACE_NAME_LABEL, **meant}]
         return made
@@ -208,8 +222,9 @@ class _Fence:
         if direction == "Ingress" and not apart:
             self._leave_out(policy, f"ipBlock {cidr}: the addresses of other tenants' pods are not known")
             return None
+        self._budget.spend(looks=len(apart))
         excepted = list(block.get("except") or ())
-        for one in map(ipaddress.ip_network, apart):
+        for one in map(_network, apart):
             if one.version != cidr.version or not one.overlaps(cidr):
                 continue
             if one.prefixlen <= cidr.prefixlen:
@@ -236,6 +251,11 @@ class _Fence:
         self.result.documents.append(document)
 
 
+@lru_cache(maxsize=8192)
+def _network(cidr: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    return ipaddress.ip_network(cidr)
+
+
 def _unselected(selected: Sequence[Term]) -> list[Term]:
     """The pods that none of some selectors chooses, as selectors of their own; none where each pod is chosen.
 
@@ -246,6 +266,8 @@ def _unselected(selected: Sequence[Term]) -> list[Term]:
     if not selected:
         return []
     for one in selected:
+        if len(terms) * len(one) > _TRIED_MAX:
+            return []
         terms = {term | {(key, _NEGATED[operator], values)} for term in terms for key, operator, values in one}
         terms = {term for term in terms if not any(other < term for other in terms)}
         if len(terms) > _TERMS_MAX:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,30 @@ def peer(*, direction: str = "ingress", around: Surroundings = AROUND, **said: A
     spec: dict[str, Any] = {direction: [rule]}
     found = named(made(policy(**spec), around=around))["mine"][direction]
     return [one for rule in found for one in rule["from" if direction == "ingress" else "to"]]
+
+
+@pytest.mark.parametrize("sizes", [(12_000,), (60, 9_000)])
+def test_selectors_of_any_size_are_read_in_a_moment(sizes: tuple[int, ...]) -> None:
+    policies = [
+        policy(f"p{number}", of={"matchLabels": {f"k{number}-{key}": "v" for key in range(size)}}, ingress=[])
+        for number, size in enumerate(sizes)
+    ]
+    began = time.thread_time()
+    assert FENCE in named(made(*policies))
+    assert time.thread_time() - began < 2.0
+
+
+def test_peers_that_mean_too_many_namespaces_are_left_out() -> None:
+    around = Surroundings(namespaces={f"namespace-{number}": {} for number in range(2000)})
+    peers = [
+        {"namespaceSelector": {"matchExpressions": [{"key": f"no{number}", "operator": "DoesNotExist"}]}}
+        for number in range(3000)
+    ]
+    began = time.thread_time()
+    found = made(policy(ingress=[{"from": peers}]), around=around)
+    assert time.thread_time() - began < 5.0
+    assert 0 < len(named(found)["mine"]["ingress"][0]["from"]) < 100
+    assert "too many namespaces" in found.left_out[0][1]
 
 
 def test_without_policies_the_tenant_alone_gets_in() -> None:

@@ -14,7 +14,7 @@ _RUNS: Final = 20
 _ENOUGH: Final = 3
 """Runs after which a kind is known."""
 _OWN: Final = re.compile(r"[0-9]+|[a-z0-9]{5,10}")
-"""Parts of a name that tell a run from the last one of its kind: numbers, and what Jobs and generateName put at the end."""
+"""Parts that tell a run from the last one of its kind: numbers, and what Jobs and generateName put at the end."""
 
 
 class RunTimes:
