@@ -47,6 +47,7 @@ class TenantPods:
             copies=copies,
             tokens=self.tokens,
             seen_from=network.seen_from,
+            grace_max=lambda pool: arbiter.bounds(pool).grace_max,
             meter=meter,
         )
         self.desk = Desk(

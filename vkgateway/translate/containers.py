@@ -9,6 +9,7 @@ from typing import Any, Final
 from vkgateway.model.names import COMPUTE_ROOT_CA, TENANT_ROOT_CA, token_key
 from vkgateway.model.objects import Object
 from vkgateway.translate import downward
+from vkgateway.translate.budget import Budget
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.references import claim_of
 
@@ -32,12 +33,14 @@ class PodValues:
     """The pod's name."""
     claims: Mapping[str, str] = field(default_factory=dict)
     """The tenant's claims that are called otherwise below."""
+    budget: Budget = field(default_factory=Budget)
+    """For values that are written out: each variable of a container may ask for the same large annotation."""
     derived: dict[str, str] = field(default_factory=dict)
     """Annotations that rewritten downward API volumes read, with the fields they hold; filled while those go down."""
 
 
 def forward_container(container: Object, values: PodValues) -> Object:
-    """A container with the tenant's environment; everything else in it stays as it is.
+    """A container with the tenant's environment; everything else in it stays as it is. Raises OversizeError.
 
     The variables of the tenant's API server come first, as a kubelet would set them, unless the container sets them
     itself. Fields that only the compute kubelet knows (addresses, resources) are left to it.
@@ -64,17 +67,18 @@ def _variable(entry: Object, values: PodValues) -> Object:
     if reference:
         path = reference["fieldPath"]
         if path in values.fields:
-            return _inlined(entry, values.fields[path])
+            return _inlined(entry, values.fields[path], values.budget)
         if downward.stays_above(path, staying=values.staying):
             own = downward.own_value(path, labels=values.labels, annotations=values.annotations)
-            return _inlined(entry, own)
+            return _inlined(entry, own, values.budget)
     elif _is_root_ca(source.get("configMapKeyRef")):
         return {**entry, "valueFrom": _renamed(source, "configMapKeyRef")}
     return entry
 
 
-def _inlined(entry: Object, value: str) -> Object:
+def _inlined(entry: Object, value: str, budget: Budget) -> Object:
     """The variable with a fixed value; `$` is doubled, since plain values are expanded and field values are not."""
+    budget.spend(len(value))
     made = {key: kept for key, kept in entry.items() if key != "valueFrom"}
     made["value"] = value.replace("$", "$$")
     return made

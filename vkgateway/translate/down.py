@@ -72,6 +72,9 @@ def forward_pod(
     and what need not differ is shared with it: callers change neither. Fields that are not known here go down as
     they are.
 
+    Raises:
+        OversizeError: what it would become is larger than any API server takes.
+
     Never does a pod use the compute cluster's DNS, which would answer with other people's Services. The variables of
     Services are those of its compute namespace, where nothing but the tenant's own stand.
     """

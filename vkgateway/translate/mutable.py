@@ -12,11 +12,12 @@ from vkgateway.model.names import (
 )
 from vkgateway.model.objects import Object
 from vkgateway.translate import downward
+from vkgateway.translate.budget import OversizeError
 from vkgateway.translate.containers import pod_values
 from vkgateway.translate.context import PoolContext, TenantContext
 from vkgateway.translate.metadata import copied_keys, forward_annotations, forward_labels
 from vkgateway.translate.placement import forward_tolerations
-from vkgateway.translate.policy import RESERVED, Refusal
+from vkgateway.translate.policy import NOT_ALLOWED, RESERVED, Refusal
 from vkgateway.translate.subresources import (
     Subresource,
     ephemeral_patch,
@@ -61,7 +62,11 @@ def spec_changes(tenant_pod: Object, compute_pod: Object, *, tenant: TenantConte
         metadata = tenant_pod["metadata"]
         secret = token_secret_name(metadata["name"], metadata["uid"])
         values = pod_values(tenant_pod, tenant=tenant, node_name=pool.node_name, token_secret=secret)
-        subresources["ephemeralcontainers"] = ephemeral_patch(added, values)
+        try:
+            subresources["ephemeralcontainers"] = ephemeral_patch(added, values)
+        except OversizeError as error:
+            message = f"ephemeral containers do not start: {error}"
+            refused.append(Refusal(field="spec.ephemeralContainers", value="", rule=NOT_ALLOWED, message=message))
     resize = resize_patch(tenant_pod["spec"], compute_pod["spec"])
     if resize is not None:
         subresources["resize"] = resize

@@ -1,11 +1,12 @@
 """Terms about other pods: which a pod means to be near to, away from or spread among, as they stand below."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from vkgateway.model.names import TENANT_LABEL, compute_namespace
 from vkgateway.model.objects import Object
+from vkgateway.translate.budget import Budget
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.selectors import all_hold
 
@@ -22,9 +23,11 @@ class Peers:
     tenant: TenantContext
     labels: Mapping[str, str]
     namespaces: NamespaceLabels
+    budget: Budget = field(default_factory=Budget)
+    """For namespaces that are written out: each term may mean all of them."""
 
     def affinity_term(self, term: Mapping[str, Any]) -> Object:
-        """A pod affinity term, its namespaces named as they are below.
+        """A pod affinity term, its namespaces named as they are below. Raises OversizeError.
 
         Compute namespaces carry none of the tenant's labels. A selector of namespaces by such labels goes down as
         the names of those that it means now.
@@ -33,7 +36,8 @@ class Peers:
         selector = term.get("namespaceSelector")
         names = list(term.get("namespaces") or ())
         if selector is not None and not _by_name_only(selector):
-            names += [name for name in self._selected(selector) if name not in names]
+            known = set(names)
+            names += [name for name in self._selected(selector) if name not in known]
             del made["namespaceSelector"]
             if not names:
                 made["namespaceSelector"] = self._nothing()
@@ -41,6 +45,7 @@ class Peers:
             made["namespaceSelector"] = self._by_name(selector)
         if names:
             made["namespaces"] = [self._below(name) for name in names]
+            self.budget.spend(sum(map(len, made["namespaces"])))
         return made
 
     def confined(self, term: Mapping[str, Any]) -> Object:
@@ -70,10 +75,10 @@ class Peers:
         exact = (selector.get("matchLabels") or {}).items()
         wanted = [{"key": key, "operator": "In", "values": [value]} for key, value in exact]
         wanted += selector.get("matchExpressions") or ()
+        namespaces = self.namespaces()
+        self.budget.spend(looks=len(namespaces) * len(wanted))
         return sorted(
-            name
-            for name, labels in self.namespaces().items()
-            if all_hold({NAMESPACE_NAME_LABEL: name, **labels}, wanted)
+            name for name, labels in namespaces.items() if all_hold({NAMESPACE_NAME_LABEL: name, **labels}, wanted)
         )
 
     def _nothing(self) -> Object:

@@ -7,12 +7,14 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.sync.test_dependencies import TOKEN_VOLUME
 from tests.unit.sync.world import NODE, World, until, world
 from vkgateway.kube import errors
-from vkgateway.kube.resources import CONFIG_MAPS, PODS, SECRETS, SERVICE_ACCOUNTS
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import CONFIG_MAPS, PODS, SECRETS, SERVICE_ACCOUNTS, Resource
 
 pytestmark = pytest.mark.usefixtures("told_soon")
 
@@ -73,6 +75,66 @@ async def test_a_pod_removed_by_force_uses_its_room_until_it_has_ended(here: Wor
 
         here.end("first", code=137)
         await here.forwarded("second")
+
+
+async def test_a_pod_that_was_resized_while_it_waited_counts_with_what_it_asks_for(here: World) -> None:
+    here.limit = here.limit | {"cpu": 4000}
+    small: dict[str, Any] = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "1"}}}
+    here.create("first", containers=[small | {"envFrom": [{"configMapRef": {"name": "late"}}]}])
+    async with here.gateway():
+        await until(lambda: any(reason == "MissingDependency" for reason, _ in here.events()))
+        pod = copy.deepcopy(here.tenant_pod("first") or {})
+        pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "64"}}
+        here.above.store.update(PODS, pod, name="first", namespace="default")
+        here.above.store.create(CONFIG_MAPS, {"metadata": {"name": "late"}}, "default")
+        await until(lambda: held(here))
+        assert here.compute_pod("first") is None
+
+        pod = copy.deepcopy(here.tenant_pod("first") or {})
+        pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "3"}}
+        here.above.store.update(PODS, pod, name="first", namespace="default")
+        below = await here.forwarded("first")
+        assert below["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "3"}}
+        here.create("second", containers=[small | {"resources": {"requests": {"cpu": "2"}}}])
+        await until(lambda: any("cpu 2 on" in message for _, message in here.events()))
+        assert here.compute_pod("second") is None
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"spec": {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"cpu": "1"}}}]}},
+        {"spec": {"containers": [{"name": "main", "image": "x"}], "runtimeClassName": "other"}},
+        {"metadata": {"namespace": "other"}},
+        {"metadata": {"name": "other"}},
+    ],
+    ids=["amounts", "forbidden", "namespace", "name"],
+)
+async def test_what_was_not_judged_never_goes_down(
+    here: World, lie: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server in the place of the tenant's API server need not say the same twice."""
+    asked = 0
+
+    async def get(self: Client, resource: Resource, name: str, **more: Any) -> bytes:
+        nonlocal asked
+        answer = await honest(self, resource, name, **more)
+        if resource is not PODS or self.name != "tenant":
+            return answer
+        asked += 1
+        if asked == 1 or ("spec" in lie and asked % 2):
+            return answer
+        told = msgspec.json.decode(answer)
+        return msgspec.json.encode(told | {part: told[part] | said for part, said in lie.items()})
+
+    honest = Client.get
+    monkeypatch.setattr(Client, "get", get)
+    here.create("first", containers=[{"name": "main", "image": "x", "env": [{"name": "L", "value": "x" * 100_000}]}])
+    async with here.gateway():
+        await until(lambda: asked > 3)
+        await here.settled()
+        assert here.compute_pod("first") is None
+        assert not here.below.store.find(PODS, "other", "alpha--default")
 
 
 async def test_what_runs_counts_before_anything_is_admitted_by_a_gateway_that_starts(here: World) -> None:

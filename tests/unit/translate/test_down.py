@@ -1,5 +1,6 @@
 """Pods on their way down, row by row of the contract."""
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.unit.translate.samples import (
     pod,
 )
 from vkgateway.model.names import token_secret_name
+from vkgateway.translate.budget import OversizeError
 
 
 def env_of(made: dict[str, Any], kind: str = "containers", index: int = 0) -> dict[str, Any]:
@@ -492,3 +494,27 @@ def test_default_tolerations_are_kept_and_the_pools_added() -> None:
 
 def test_pool_is_chosen_by_its_selector() -> None:
     assert forward(pod())["spec"]["nodeSelector"] == {"platform.vkgateway.io/pool": "a100"}
+
+
+NOTE = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def test_a_large_annotation_cannot_be_asked_for_without_end() -> None:
+    asked = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{NOTE}']"}}}
+    few, many = ([{"name": f"E{number}", **asked} for number in range(count)] for count in (10, 40))
+    note = {"annotations": {NOTE: "$" * 100_000}}
+    made = forward(pod(metadata=note, containers=[container(env=few)]))["spec"]["containers"][0]["env"]
+    assert sum(len(entry["value"]) for entry in made) > 2_000_000
+    with pytest.raises(OversizeError, match="larger in the compute cluster"):
+        forward(pod(metadata=note, containers=[container(env=many)]))
+
+
+def test_affinity_cannot_name_namespaces_without_end() -> None:
+    labels: dict[str, dict[str, str]] = {f"namespace-{number}": {} for number in range(2000)}
+    selector = {"matchExpressions": [{"key": "no", "operator": "DoesNotExist"}]}
+    term = {"labelSelector": {}, "topologyKey": "zone", "namespaceSelector": selector}
+    wanted = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term] * 3000}}
+    began = time.thread_time()
+    with pytest.raises(OversizeError):
+        forward(pod(affinity=wanted), namespaces=labels)
+    assert time.thread_time() - began < 5.0

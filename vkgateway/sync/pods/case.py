@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import msgspec
 
@@ -40,6 +41,8 @@ class Plan:
     uid: str
     state: str
     """The state of the spec that it was worked out from: `TenantPodView.spec_state`."""
+    source: bytes
+    """A digest of the whole pod that it was worked out from."""
     references: tuple[Reference, ...]
     mandatory: tuple[Reference, ...]
     tokens: tuple[TokenSource, ...]
@@ -71,7 +74,14 @@ class Case:
     """The compute cluster did not take them, and never will."""
 
 
-def make_plan(pod: Object, *, tenant: TenantContext, pool: PoolContext | None, state: str = "") -> Plan:
+def digest(raw: bytes) -> bytes:
+    """By which two states of a pod are told apart, whoever made them."""
+    return blake2b(raw, digest_size=16).digest()
+
+
+def make_plan(
+    pod: Object, *, tenant: TenantContext, pool: PoolContext | None, state: str = "", source: bytes = b""
+) -> Plan:
     """Read a tenant pod's spec for what forwarding it needs and what forbids it."""
     refers = references(pod)
     namespace = pod["metadata"]["namespace"]
@@ -85,6 +95,7 @@ def make_plan(pod: Object, *, tenant: TenantContext, pool: PoolContext | None, s
     return Plan(
         uid=pod["metadata"]["uid"],
         state=state,
+        source=source,
         references=tuple(everything),
         mandatory=tuple(mandatory),
         tokens=refers.tokens,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import structlog
 
+from vkgateway.arbiter.facts import PoolKey
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import encode
 from vkgateway.model import times
-from vkgateway.model.names import MIRROR_FINALIZER, compute_namespace
+from vkgateway.model.names import BORROWED_ANNOTATION, MIRROR_FINALIZER, POOL_LABEL, compute_namespace
 from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import owned_by
@@ -17,12 +19,13 @@ from vkgateway.sync.copies import Copies
 from vkgateway.sync.marks import BEHIND, EVICTED, FORWARDED, REQUESTS, RETAKEN
 from vkgateway.sync.metrics import PodMeter
 from vkgateway.sync.namespaces import Namespaces
-from vkgateway.sync.pods.case import Case, above_of, below_of, decode, plan_of
+from vkgateway.sync.pods.case import Case, above_of, below_of, decode, digest, make_plan, plan_of
 from vkgateway.sync.pods.changes import ChangesDown
 from vkgateway.sync.pods.upward import Upward, cleaned
 from vkgateway.sync.pods.views import decode_compute_pod
 from vkgateway.sync.shared import Shared
 from vkgateway.sync.tokens import Tokens
+from vkgateway.translate.budget import OversizeError
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.down import forward_pod
 
@@ -49,6 +52,10 @@ access rules know nothing yet), or something that we lack there. None of them na
 instead."""
 
 
+class OutdatedPlanError(Exception):
+    """The pod asks for something else, or breaks other rules, than when it was looked at and admitted."""
+
+
 class SeenFrom(Protocol):
     """Tells what a pod in a compute cluster must know of its tenant; see `Names.seen_from`, `Services.settle`."""
 
@@ -59,7 +66,8 @@ class SeenFrom(Protocol):
 class Downward:
     """Writes below for one tenant's pods.
 
-    `seen_from(link, namespace)` tells what pods in a compute cluster must know of the tenant there.
+    `seen_from(link, namespace)` tells what pods in a compute cluster must know of the tenant there, `grace_max(pool)`
+    how many seconds pods that borrow in a pool are given to end at most.
     """
 
     def __init__(
@@ -72,6 +80,7 @@ class Downward:
         copies: Copies,
         tokens: Tokens,
         seen_from: SeenFrom,
+        grace_max: Callable[[PoolKey], float],
         meter: PodMeter,
     ) -> None:
         self.tenant = tenant
@@ -81,6 +90,7 @@ class Downward:
         self._tokens = tokens
         self._holdings = shared.holdings
         self._seen_from = seen_from
+        self._grace_max = grace_max
         self._later = shared.agenda.pod
         self._meter = meter
         self._clock = shared.clock
@@ -97,32 +107,20 @@ class Downward:
         self.taken.pop(uid, None)
 
     async def create(self, case: Case) -> None:
-        """Make namespace, copies, token and pod, in this order; each may be there already."""
+        """Make namespace, copies, token and pod, in this order; each may be there already. Raises OutdatedPlanError."""
         above, plan = above_of(case), plan_of(case)
-        assert case.binding is not None
-        whole = decode(await self._upward.whole(above))
+        whole = await self._judged(case)
         namespace = above.metadata.namespace
         below_namespace = await self._namespaces.ensure(case.link, namespace, self._holdings.namespace_uid(namespace))
         for reference in plan.references:
             await self._copies.ensure(case.link, reference)
         if plan.tokens:
             await self._refresh_tokens(case)
-        said = case.admission
-        below = forward_pod(
-            whole,
-            tenant=await self._seen_from(
-                case.link, namespace, with_services=whole["spec"].get("enableServiceLinks") is not False
-            ),
-            pool=case.binding.pool,
-            namespace=below_namespace,
-            compute_node=said.node if said is not None else "",
-            borrowed=said.borrowed if said is not None else None,
-            namespaces=self._holdings.namespace_labels,
-            claims=case.claims.names,
-        )
-        below["metadata"]["annotations"] |= {FORWARDED: above.fingerprint, REQUESTS: encode(plan.requests).decode()}
-        if said is not None and said.behind:
-            below["metadata"]["annotations"][BEHIND] = said.behind
+        try:
+            below = await self._translated(case, whole, below_namespace)
+        except OversizeError as error:
+            await self._upward.fail(case, "ForwardingRefused", f"the pod cannot be forwarded: {error}")
+            return
         try:
             await case.link.client.create(
                 resources.PODS, below, namespace=below["metadata"]["namespace"], metadata_only=True
@@ -136,6 +134,43 @@ class Downward:
             self.created[above.metadata.uid] = now + _CREATED_GRACE
             born = above.metadata.creation_timestamp
             self._meter.forwarded(now - times.parse(born).timestamp() if born else 0.0)
+
+    async def _judged(self, case: Case) -> Object:
+        """The whole pod, which is what was judged and admitted.
+
+        It may have changed since. Nor need a server that is asked twice tell the same: a tenant can put one of its own
+        in the place of its API server's. Raises OutdatedPlanError.
+        """
+        plan, binding = plan_of(case), case.binding
+        assert binding is not None
+        raw = await self._upward.whole(above_of(case))
+        whole = decode(raw)
+        if digest(raw) == plan.source:
+            return whole
+        if plan != make_plan(whole, tenant=self.tenant, pool=binding.pool, state=plan.state, source=plan.source):
+            raise OutdatedPlanError
+        return whole
+
+    async def _translated(self, case: Case, whole: Object, below_namespace: str) -> Object:
+        """The compute pod, with what is to be found again on it. Raises OversizeError."""
+        above, said, binding = above_of(case), case.admission, case.binding
+        assert binding is not None
+        with_services = whole["spec"].get("enableServiceLinks") is not False
+        below = forward_pod(
+            whole,
+            tenant=await self._seen_from(case.link, above.metadata.namespace, with_services=with_services),
+            pool=binding.pool,
+            namespace=below_namespace,
+            compute_node=said.node if said is not None else "",
+            borrowed=said.borrowed if said is not None else None,
+            namespaces=self._holdings.namespace_labels,
+            claims=case.claims.names,
+        )
+        requests = encode(plan_of(case).requests).decode()
+        below["metadata"]["annotations"] |= {FORWARDED: above.fingerprint, REQUESTS: requests}
+        if said is not None and said.behind:
+            below["metadata"]["annotations"][BEHIND] = said.behind
+        return below
 
     async def _already_exists(self, case: Case, below: Object) -> None:
         metadata = below["metadata"]
@@ -187,7 +222,7 @@ class Downward:
     async def delete(self, case: Case) -> None:
         """Delete the compute pod with its own grace, unless that is under way."""
         if below_of(case).metadata.deletion_timestamp is None:
-            await self._delete(case, grace=None)
+            await self._delete(case, grace=self._bounded(case, None))
 
     async def delete_like_tenant(self, case: Case) -> None:
         """Delete below with what is left of the tenant's grace; never by force, since only a kubelet ends a pod.
@@ -195,7 +230,7 @@ class Downward:
         Deletion times are told by three clocks: graces are compared, and what is left is never more than was given.
         """
         above, below = above_of(case).metadata, below_of(case).metadata
-        given = above.deletion_grace_period_seconds
+        given = self._bounded(case, above.deletion_grace_period_seconds)
         if below.deletion_timestamp is not None:
             known = below.deletion_grace_period_seconds
             if given is None or known is None or known <= max(given, 1):
@@ -203,6 +238,19 @@ class Downward:
         deadline = _deadline(above)
         left = given if deadline is None else round(deadline - self._clock())
         await self._delete(case, grace=None if given is None or left is None else max(1, min(left, given)))
+
+    def _bounded(self, case: Case, grace: int | None) -> int | None:
+        """A grace in seconds (None: the pod's own), no longer than whoever waits for what it borrows has to wait.
+
+        A pod that is ending is not told to go a second time: with years to end in, it would keep what is another's.
+        """
+        below = below_of(case)
+        metadata = below.metadata
+        if metadata.annotations.get(BORROWED_ANNOTATION) != "true":
+            return grace
+        most = self._grace_max((case.link.name, metadata.labels.get(POOL_LABEL, "")))
+        bounded = _capped(below.spec.termination_grace_period_seconds if grace is None else grace, most)
+        return None if bounded == below.spec.termination_grace_period_seconds and grace is None else bounded
 
     async def _delete(self, case: Case, *, grace: int | None) -> None:
         metadata = below_of(case).metadata

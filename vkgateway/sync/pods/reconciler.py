@@ -28,10 +28,12 @@ from vkgateway.sync.pods.case import (
     compute_state,
     decode,
     dependency_state,
+    digest,
     in_the_way,
     make_plan,
     tenant_state,
 )
+from vkgateway.sync.pods.downward import OutdatedPlanError
 from vkgateway.sync.pods.hands import Hands
 from vkgateway.sync.pods.record import ComputePod, Instruction, Record, TenantPod
 from vkgateway.sync.pods.room import Room
@@ -48,6 +50,8 @@ _KUBELET_SECONDS: Final = 60.0
 """How long a pod deleted by force below waits for its kubelet to tell how it ended; a lost node's never tells."""
 _OF_MACHINES: Final = re.compile(r"\w://|\bdial\b|\d{1,3}(?:\.\d{1,3}){3}|\bx509\b")
 """Words of a server about its own troubles: addresses of webhooks and of machines."""
+_LOOK_AGAIN: Final = 0.2
+"""Seconds until a pod is looked at anew that changed while it was looked at."""
 _TELL_AFTER: Final = 60.0
 """Seconds of trouble after which the tenant is told (design contract: transient failures are visible)."""
 _TELL_WITHIN: Final = 5.0
@@ -150,6 +154,10 @@ class PodReconciler:
         for instruction in table.decide(record):
             try:
                 await self.hands.carry_out(instruction, case)
+            except OutdatedPlanError:
+                self._outdated.add(case.key)
+                self._agenda.pod(case.key, _LOOK_AGAIN)
+                return
             except errors.ApiError as error:
                 # The tenant's own webhooks may refuse a status. What goes down does not wait for that.
                 if instruction is not Instruction.STATUS_UP or error.transient:
@@ -217,7 +225,10 @@ class PodReconciler:
         uid = case.tenant.metadata.uid
         plan = case.plan = self._plans.get(case.key)
         if plan is None or (absent and case.key in self._outdated) or self._is_changed(case, plan, absent=absent):
-            plan = case.plan = await self._make_plan(case)
+            old, plan = plan, await self._make_plan(case)
+            case.plan = plan
+            if absent and old is not None and old.requests != plan.requests:
+                self._room.withdraw(case.key, uid)
         node = case.tenant.spec.node_name
         if not absent:
             self._room.running(case.key, uid=uid, node=node, requests=plan.requests)
@@ -243,14 +254,17 @@ class PodReconciler:
 
     @staticmethod
     def _is_changed(case: Case, plan: Plan, *, absent: bool) -> bool:
-        """Whether a running pod's spec was changed and that is not below yet."""
+        """Whether a pod's spec was changed and that is not below yet: pods can be resized while they wait, too."""
         above = above_of(case)
-        return not absent and plan.state != above.spec_state and below_of(case).forwarded != above.fingerprint
+        return plan.state != above.spec_state and (absent or below_of(case).forwarded != above.fingerprint)
 
     async def _make_plan(self, case: Case) -> Plan:
-        whole = decode(await self.hands.upward.whole(above_of(case)))
+        raw = await self.hands.upward.whole(above_of(case))
+        whole = decode(raw)
         pool = case.binding.pool if case.binding is not None else None
-        plan = self._plans[case.key] = make_plan(whole, tenant=self.tenant, pool=pool, state=above_of(case).spec_state)
+        plan = self._plans[case.key] = make_plan(
+            whole, tenant=self.tenant, pool=pool, state=above_of(case).spec_state, source=digest(raw)
+        )
         self._arbiter.note(whole, above_of(case), governed=plan.governed)
         self._outdated.discard(case.key)
         self.copies.refer(case.key, plan.references)

@@ -62,6 +62,11 @@ class Room:
                     self._wake(self._held[held])
         return admission
 
+    def withdraw(self, key: Key, uid: str) -> None:
+        """Give back the room of a pod that is not below: it asks for other amounts by now."""
+        if uid in self._uids.get(key, ()):
+            self._release(key, uid)
+
     def settle(
         self,
         key: Key,

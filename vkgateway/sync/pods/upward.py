@@ -59,7 +59,8 @@ class Upward:
             return view.raw
         metadata = view.metadata
         found = await self._client.get(resources.PODS, metadata.name, namespace=metadata.namespace)
-        if decode_object(found).metadata.uid != metadata.uid:
+        told = decode_object(found).metadata
+        if (told.uid, told.key) != (metadata.uid, metadata.key):
             raise errors.Conflict("another pod has the name now", status=409, reason="Conflict")
         return found
 

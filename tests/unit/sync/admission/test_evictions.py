@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import AsyncIterator
 
@@ -92,6 +93,29 @@ async def test_who_must_go_is_given_no_more_time_to_end_than_policy_allows(here:
         below = here.compute_pod("low")
         assert below is not None
         assert below["metadata"]["deletionGracePeriodSeconds"] == 120
+
+
+@pytest.mark.parametrize("how", ["deleted", "by force", "called final"])
+async def test_who_borrows_cannot_keep_it_by_ending_for_years(here: World, how: str) -> None:
+    async with here.gateway():
+        await low_runs(here, terminationGracePeriodSeconds=315_360_000)
+        if how == "called final":
+            pod = copy.deepcopy(here.tenant_pod("low") or {})
+            pod["status"]["phase"] = "Succeeded"
+            here.above.store.update(PODS, pod, name="low", namespace="default", status=True)
+        else:
+            here.delete("low", grace=0 if how == "by force" else None)
+        await until(lambda: deleted(here.compute_pod("low")))
+        assert (here.compute_pod("low") or {})["metadata"]["deletionGracePeriodSeconds"] == 120
+
+
+async def test_who_runs_inside_the_guarantee_ends_as_it_likes(here: World) -> None:
+    async with here.gateway():
+        gated(here, "high", gpus=8, terminationGracePeriodSeconds=600)
+        await start(here, "high")
+        here.delete("high")
+        await until(lambda: deleted(here.compute_pod("high")))
+        assert (here.compute_pod("high") or {})["metadata"]["deletionGracePeriodSeconds"] == 600
 
 
 async def test_the_reason_is_told_where_the_pod_ends_well_too(here: World) -> None:
