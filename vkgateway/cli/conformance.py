@@ -136,7 +136,11 @@ async def prepare(
     help="Which of the cases that were run before are run once more.",
 )
 @click.option(
-    "--often", type=click.IntRange(1, 100), default=1, show_default=True, help="Until each case was run so often."
+    "--often",
+    type=click.IntRange(1, 100),
+    default=1,
+    show_default=True,
+    help="Until each case that passes was run so often.",
 )
 @click.option("--workers", type=click.IntRange(min=1), default=4, show_default=True, help="Cases at once.")
 @suite_option

@@ -55,10 +55,14 @@ def record_file(folder: Path) -> Path:
 
 
 def left(cases: Iterable[Case], record: Record, *, again: Again, often: int = 1) -> tuple[Case, ...]:
-    """The cases that are still to be run, so that each was run `often` times; first those that were run least."""
+    """The cases that are still to be run, so that each that passes was run `often` times; first those run least."""
     kept = {"none": ("passed", "skipped", "failed"), "failed": ("passed", "skipped"), "all": ()}[again]
     known = record.outcomes
-    done = {name for name, outcome in known.items() if outcome.state in kept and outcome.runs >= often}
+    done = {
+        name
+        for name, outcome in known.items()
+        if outcome.state in kept and (outcome.state != "passed" or outcome.runs >= often)
+    }
     rest = (case for case in cases if case.name not in done)
     return tuple(sorted(rest, key=lambda case: known[case.name].runs if case.name in known else 0))
 
@@ -73,7 +77,7 @@ async def run_often(
     workers: int,
     report: Callable[[str], None],
 ) -> Record:
-    """Run what is left of cases, and again until each was run `often` times; the record after the last.
+    """Run what is left of cases, and again until each that passes was run `often` times; the record after the last.
 
     Raises:
         SuiteError: the suite came to no case at all; what was found before that is kept.
