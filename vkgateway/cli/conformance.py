@@ -187,10 +187,11 @@ async def run(
         cases = _chosen(await suite.cases(), focus=focus, skip=skip, only_subset=only_subset)
         if make_images:
             await provide_images(suite, data_dir=data_dir, version=side.kubernetes_version, progress=progress)
-        await remove_leftovers(side.kubeconfig)
-        record = await runs.run_often(
-            cases, side, again=again, often=often, suite=suite, workers=workers, report=progress.done
-        )
+        with runs.alone(side):
+            await remove_leftovers(side.kubeconfig)
+            record = await runs.run_often(
+                cases, side, again=again, often=often, suite=suite, workers=workers, report=progress.done
+            )
     ctx.exit(_summary(record, cases))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -12,6 +13,7 @@ from typing import Literal, Protocol
 from vkgateway.conformance import outcomes
 from vkgateway.conformance.cases import Case, portions
 from vkgateway.conformance.outcomes import Outcome, Record
+from vkgateway.local.lock import work_lock
 
 Again = Literal["none", "failed", "all"]
 """Which cases with an outcome are run once more."""
@@ -65,6 +67,16 @@ def left(cases: Iterable[Case], record: Record, *, again: Again, often: int = 1)
     }
     rest = (case for case in cases if case.name not in done)
     return tuple(sorted(rest, key=lambda case: known[case.name].runs if case.name in known else 0))
+
+
+def alone(side: Side) -> AbstractContextManager[None]:
+    """Held as long as a cluster is tested: another run would take this one's namespaces for left behind, and each would
+    write over what the other finds.
+
+    Raises:
+        ConflictError: another run of this cluster goes on.
+    """
+    return work_lock(side.folder / "lock", command="conformance run", what=f"conformance of {side.name}")
 
 
 async def run_often(

@@ -11,7 +11,7 @@ from pathlib import Path
 from vkgateway.local import network, real
 from vkgateway.local import record as records
 from vkgateway.local.disk import disk_errors
-from vkgateway.local.lock import platform_lock
+from vkgateway.local.lock import work_lock
 from vkgateway.local.paths import Paths
 from vkgateway.local.record import PlatformRecord
 from vkgateway.local.steps import Report
@@ -34,7 +34,7 @@ async def down(data_dir: Path, *, purge: bool, report: Report) -> None:
     paths = Paths(data_dir)
     if not (paths.record.exists() or SupervisorPaths(data_dir).run_dir.exists()):
         raise NotFoundError(f"there is no platform in {data_dir}", hint="Name another place with --data-dir DIR.")
-    with disk_errors(data_dir), platform_lock(paths.lock, command="down"):
+    with disk_errors(data_dir), work_lock(paths.lock, command="down"):
         record = _record(paths)
         await _stop(data_dir, report=report)
         await asyncio.to_thread(_clean_machine, paths, record, report)

@@ -1,4 +1,4 @@
-"""One command at a time works on a platform."""
+"""One command at a time works on a platform, or on something of it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from vkgateway.model.errors import ConflictError
 
 
 @contextlib.contextmanager
-def platform_lock(path: Path, *, command: str) -> Iterator[None]:
-    """Hold the platform for `command`; the lock ends with the process, however that ends.
+def work_lock(path: Path, *, command: str, what: str = "") -> Iterator[None]:
+    """Hold the platform, or `what` of it, for `command`; the lock ends with the process, however that ends.
 
     Raises:
         ConflictError: another command holds it; the message says which.
@@ -24,7 +24,8 @@ def platform_lock(path: Path, *, command: str) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _busy(path, holder=os.pread(descriptor, 200, 0).decode(errors="replace").strip()) from None
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+            raise _busy(what or f"the platform in {path.parent}", holder=holder) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"vkgateway {command} (pid {os.getpid()})".encode(), 0)
         yield
@@ -33,8 +34,8 @@ def platform_lock(path: Path, *, command: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _busy(path: Path, *, holder: str) -> ConflictError:
+def _busy(what: str, *, holder: str) -> ConflictError:
     return ConflictError(
-        f"the platform in {path.parent} is being worked on by {holder or 'another command'}",
+        f"{what} is being worked on by {holder or 'another command'}",
         hint="Wait until that is done, or interrupt it.",
     )

@@ -22,7 +22,7 @@ from vkgateway.local.disk import check_room, disk_errors
 from vkgateway.local.hollow import kwok, nodes
 from vkgateway.local.hollow.ready import nodes_ready
 from vkgateway.local.kernel import ensure_inotify
-from vkgateway.local.lock import platform_lock
+from vkgateway.local.lock import work_lock
 from vkgateway.local.options import UpOptions
 from vkgateway.local.paths import Paths
 from vkgateway.local.pki import HOLLOW_SERVER, PlatformPki, ensure_pki
@@ -48,7 +48,7 @@ async def up(data_dir: Path, options: UpOptions, *, report: Report) -> PlatformR
         VkgatewayError: one sentence on what failed; what was done stays, and `up` again goes on from there.
     """
     paths = Paths(data_dir)
-    with disk_errors(data_dir), platform_lock(paths.lock, command="up"):
+    with disk_errors(data_dir), work_lock(paths.lock, command="up"):
         check_room(data_dir)
         existing = records.load(paths.record)
         if existing is None:

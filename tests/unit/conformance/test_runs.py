@@ -11,8 +11,9 @@ import pytest
 
 from vkgateway.conformance.cases import Case
 from vkgateway.conformance.outcomes import Outcome, Record
-from vkgateway.conformance.runs import Side, left, run, run_often
+from vkgateway.conformance.runs import Side, alone, left, run, run_often
 from vkgateway.conformance.suite import SuiteError
+from vkgateway.model.errors import ConflictError
 
 TOGETHER = [Case(name=f"case {number}") for number in range(5)]
 ALONE = [Case(name=f"case {number} [Serial]") for number in range(2)]
@@ -128,3 +129,11 @@ async def test_another_release_begins_anew(side: Side, tmp_path: Path) -> None:
     await run(TOGETHER, side, suite=FakeSuite(), workers=1, report=lambda _: None)
     newer = Side(name="alpha", kubeconfig=side.kubeconfig, kubernetes_version="1.37.0", folder=tmp_path)
     assert newer.record().outcomes == {}
+
+
+def test_two_runs_of_one_cluster_do_not_go_on_at_once(side: Side) -> None:
+    with alone(side), pytest.raises(ConflictError) as told, alone(side):
+        pass
+    assert "conformance of alpha is being worked on by vkgateway conformance run (pid " in str(told.value)
+    with alone(side):
+        pass

@@ -7,7 +7,7 @@ import pytest
 
 from vkgateway.local import down
 from vkgateway.local.disk import check_room, disk_errors
-from vkgateway.local.lock import platform_lock
+from vkgateway.local.lock import work_lock
 from vkgateway.local.paths import Paths
 from vkgateway.model.errors import ConflictError, NotFoundError, UnavailableError, VkgatewayError
 
@@ -31,7 +31,7 @@ async def test_no_platform_is_said_and_nothing_is_made(tmp_path: Path) -> None:
 async def test_a_platform_that_is_being_started_is_left_alone(tmp_path: Path) -> None:
     paths = Paths(tmp_path)
     paths.record.write_text('{"layout": 1}')
-    with platform_lock(paths.lock, command="up"), pytest.raises(ConflictError, match="vkgateway up"):
+    with work_lock(paths.lock, command="up"), pytest.raises(ConflictError, match="vkgateway up"):
         await down.down(tmp_path, purge=True, report=Silent())
     assert paths.record.exists()
 

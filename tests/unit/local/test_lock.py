@@ -4,29 +4,29 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.local.lock import platform_lock
+from vkgateway.local.lock import work_lock
 from vkgateway.model.errors import ConflictError
 
 
 def test_a_second_command_is_told_which_holds_the_platform(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     with (
-        platform_lock(lock, command="up"),
+        work_lock(lock, command="up"),
         pytest.raises(ConflictError, match=r"worked on by vkgateway up \(pid \d+\)"),
-        platform_lock(lock, command="down"),
+        work_lock(lock, command="down"),
     ):
         pytest.fail("both got in")
 
 
 def test_the_lock_ends_with_the_command_even_if_it_failed(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    with pytest.raises(RuntimeError, match="broke"), platform_lock(lock, command="up"):
+    with pytest.raises(RuntimeError, match="broke"), work_lock(lock, command="up"):
         raise RuntimeError("broke")
-    with platform_lock(lock, command="down"):
+    with work_lock(lock, command="down"):
         assert "vkgateway down" in lock.read_text()
     assert lock.read_text() == ""
 
 
 def test_the_folder_is_made_private(tmp_path: Path) -> None:
-    with platform_lock(tmp_path / "new" / "lock", command="up"):
+    with work_lock(tmp_path / "new" / "lock", command="up"):
         assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
