@@ -35,8 +35,8 @@ class WholeView(msgspec.Struct):
 
 
 def decode_whole(data: bytes) -> WholeView:
-    """Decode an object from its JSON."""
-    whole: dict[str, Any] = msgspec.json.decode(data)
+    """Decode an object from its JSON; a server of the tenant's own need not send one. Raises msgspec.DecodeError."""
+    whole = msgspec.json.decode(data, type=dict[str, Any])
     return WholeView(msgspec.convert(whole.get("metadata") or {}, Meta), whole)
 
 

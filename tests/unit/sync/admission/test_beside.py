@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
@@ -177,3 +178,10 @@ async def test_a_server_that_answers_nonsense_of_a_kind_is_asked_again(answer: b
         beside.want(reference())
         await until(lambda: client.asked)
         await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("item", [b"5", b"[]", b"null", b'"x"', b'{"metadata": 5}', b'{"metadata": {"name": 5}}'])
+def test_what_is_no_object_is_unreadable(item: bytes) -> None:
+    """A tenant may have a server of its own answer for a kind."""
+    with pytest.raises(msgspec.DecodeError):
+        module.decode_whole(item)
