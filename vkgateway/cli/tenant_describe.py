@@ -54,6 +54,7 @@ def lines(tenant: Tenant, events: list[Event]) -> Iterator[str]:
         "Runtime classes": _classes(policy.runtime_classes, policy.runtime_class_names),
         "Storage classes": _classes(policy.storage_classes, policy.storage_class_names),
         "Image pull secrets": ", ".join(policy.image_pull_secrets),
+        "Plugin annotations": ", ".join(policy.plugin_annotations),
     }
     for title, value in facts.items():
         yield f"{title + ':':<20}{value or '-'}"

@@ -186,6 +186,7 @@ class TenantRuntimes:
             storage_class_names=policy.storage_class_names,
             default_storage_class=policy.default_storage_class,
             image_pull_secrets=policy.image_pull_secrets,
+            plugin_annotations=policy.plugin_annotations,
             service_range=access.service_range,
         )
         sources: dict[str, NodeSource] = {}

@@ -44,6 +44,7 @@ class TenantPolicy(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=T
 
     `runtime_class_names` and `storage_class_names` give classes that are allowed, too, the names that they have in
     compute clusters. `default_storage_class` is what claims get that name none; empty: the compute cluster's default.
+    `plugin_annotations` holds beginnings of annotations for plug-ins of the compute clusters.
     """
 
     pod_security: PodSecurity = "baseline"
@@ -53,6 +54,7 @@ class TenantPolicy(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=T
     storage_class_names: dict[str, str] = {}
     default_storage_class: str = ""
     image_pull_secrets: tuple[str, ...] = ("*",)
+    plugin_annotations: tuple[str, ...] = ()
 
 
 class ApiServerAccess(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):

@@ -202,7 +202,7 @@ def pod_values(
         labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
         token_secret=token_secret,
-        staying=tenant.staying_prefixes,
+        staying=tenant.staying_annotations,
         pod=metadata["name"],
         claims=claims,
     )

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from vkgateway.model.api import PodSecurity
 from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, POOL_LABEL, VIRTUAL_NODE_TYPE
+from vkgateway.translate.plugins import staying_plugins
 
 INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
@@ -65,6 +66,8 @@ class TenantContext:
     dns_servers: tuple[str, ...] = ()
     api_service: str = ""
     service_range: str = ""
+    plugin_annotations: tuple[str, ...] = ()
+    """Beginnings of the annotations of plug-ins (`plugins.PLUGINS_PREFIXES`) that go down all the same."""
     kept_prefixes: tuple[str, ...] = KEPT_ABOVE
 
     @property
@@ -82,6 +85,12 @@ class TenantContext:
         """Prefixes of labels and annotations that stay above: those of the platform and those of schedulers."""
         return _staying(self.kept_prefixes)
 
+    @property
+    def staying_annotations(self) -> tuple[str, ...]:
+        """Prefixes of annotations that stay above: those of plug-ins, too."""
+        allowed = (ANY,) if self.pod_security == "privileged" else self.plugin_annotations
+        return _staying_annotations(self.kept_prefixes, allowed)
+
 
 @lru_cache(maxsize=1024)
 def _first(cidr: str) -> str:
@@ -91,6 +100,11 @@ def _first(cidr: str) -> str:
 @lru_cache(maxsize=64)
 def _staying(kept: tuple[str, ...]) -> tuple[str, ...]:
     return (*kept, *SCHEDULERS_PREFIXES)
+
+
+@lru_cache(maxsize=64)
+def _staying_annotations(kept: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
+    return (*_staying(kept), *staying_plugins(allowed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ def forward_metadata(
 
 def forward_labels(source: Mapping[str, Any], *, tenant: TenantContext, pool: PoolContext) -> dict[str, str]:
     """Labels of the compute pod: the tenant's, and ours over them."""
-    labels = forwardable(source.get("labels"), tenant, is_ours=is_reserved)
+    labels = forwardable(source.get("labels"), tenant.staying_prefixes, is_ours=is_reserved)
     labels[TENANT_LABEL] = tenant.name
     labels[POOL_LABEL] = pool.name
     return labels
@@ -62,7 +62,7 @@ def forward_annotations(
     `labels` are those of the compute pod (`forward_labels`).
     """
     source = pod["metadata"]
-    annotations = forwardable(source.get("annotations"), tenant, is_ours=is_reserved_annotation)
+    annotations = forwardable(source.get("annotations"), tenant.staying_annotations, is_ours=is_reserved_annotation)
     copied = sorted(labels.keys() - _OUR_LABELS)
     if copied or annotations:
         annotations[COPIED_ANNOTATION] = f"{','.join(copied)};{','.join(sorted(annotations))}"
@@ -80,14 +80,15 @@ def forward_annotations(
 
 
 def forwardable(
-    values: Mapping[str, str] | None, tenant: TenantContext, *, is_ours: Callable[[str], bool]
+    values: Mapping[str, str] | None, staying: tuple[str, ...], *, is_ours: Callable[[str], bool]
 ) -> dict[str, str]:
-    """The labels or annotations that go down: not ours, nor those for schedulers or that the platform keeps above."""
+    """The labels or annotations that go down: neither ours, nor those with a prefix that stays above."""
     if not values:
         return {}
-    kept = tenant.staying_prefixes
     return {
-        key: value for key, value in values.items() if not key.startswith(kept) and not (GROUP in key and is_ours(key))
+        key: value
+        for key, value in values.items()
+        if not key.startswith(staying) and not (GROUP in key and is_ours(key))
     }
 
 

@@ -77,7 +77,7 @@ def _metadata_changes(tenant_pod: Object, compute_pod: Object, *, tenant: Tenant
     below = compute_pod["metadata"]
     labels: Mapping[str, str] = below.get("labels") or {}
     annotations: Mapping[str, str] = below.get("annotations") or {}
-    derived = downward.derived_annotations(tenant_pod, staying=tenant.staying_prefixes)
+    derived = downward.derived_annotations(tenant_pod, staying=tenant.staying_annotations)
     wanted_labels = forward_labels(tenant_pod["metadata"], tenant=tenant, pool=pool)
     wanted_annotations = forward_annotations(tenant_pod, tenant=tenant, labels=wanted_labels, derived=derived)
     copied_labels, copied_annotations = copied_keys(annotations)

@@ -518,3 +518,35 @@ def test_affinity_cannot_name_namespaces_without_end() -> None:
     with pytest.raises(OversizeError):
         forward(pod(affinity=wanted), namespaces=labels)
     assert time.thread_time() - began < 5.0
+
+
+NETWORKS = "k8s.v1.cni.cncf.io/networks"
+
+
+@pytest.mark.parametrize("key", [NETWORKS, "io.katacontainers.config.hypervisor.path", "kubernetes.io/config.source"])
+def test_annotations_for_plugins_stay_above_and_are_shown_all_the_same(key: str) -> None:
+    wanted = pod(
+        metadata={"annotations": {key: "x", "a": "1"}, "labels": {key: "y"}},
+        containers=[container(env=[field(f"metadata.annotations['{key}']")])],
+    )
+    made = forward(wanted)
+    assert key not in made["metadata"]["annotations"]
+    assert made["metadata"]["annotations"]["a"] == "1"
+    assert made["metadata"]["labels"][key] == "y"
+    assert env_of(made)["X"]["value"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("policy", "goes"),
+    [
+        ({}, False),
+        ({"plugin_annotations": ("k8s.v1.cni.cncf.io/",)}, True),
+        ({"plugin_annotations": ("run.oci.",)}, False),
+        ({"plugin_annotations": ("",)}, False),
+        ({"plugin_annotations": ("*",)}, True),
+        ({"pod_security": "privileged"}, True),
+    ],
+)
+def test_annotations_for_plugins_go_down_where_policy_says_so(policy: dict[str, Any], goes: bool) -> None:
+    made = forward(pod(metadata={"annotations": {NETWORKS: "x"}}), tenant=replace(TENANT, **policy))
+    assert (NETWORKS in made["metadata"]["annotations"]) is goes
