@@ -23,12 +23,15 @@ from vkgateway.kubelet.stats import Figures
 from vkgateway.kubelet.streams import Streams, TooManyStreamsError
 from vkgateway.kubelet.target import Backends, Pods, no_placements, no_pods
 from vkgateway.kubelet.tokens import Tokens
+from vkgateway.kubelet.unread import UNREAD_MAX, Unread, UnreadError
 from vkgateway.model.errors import UnavailableError
 
 HANDSHAKE_SECONDS: Final = 10.0
 FIRST_REQUEST_SECONDS: Final = 30.0
 BETWEEN_REQUESTS_SECONDS: Final = 120.0
 """Longer than the 90 s for which Go's transport keeps an unused connection, so that it is the one to close."""
+REPLY_SECONDS: Final = 120.0
+"""In which a caller must have read an answer that is told whole."""
 _LINGER_SECONDS: Final = 5.0
 _UNKNOWN_AT_ONCE: Final = 512
 """Connections that may be in their handshake at the same time."""
@@ -48,7 +51,8 @@ class KubeletServer:
     for reading figures and pods only); see `callers`. Nobody is served before `admit`. `backends` finds the compute
     pod, `pods` lists a tenant's pods for `/pods`, `figures` measures them. `port` 0 is any free one, and the property
     tells it after `start`. `idle_timeout` (seconds) ends silent exec, attach and port-forward connections, as a
-    kubelet's streamingConnectionIdleTimeout does; logs may be silent for ever.
+    kubelet's streamingConnectionIdleTimeout does; logs may be silent for ever. `unread_max` bounds the bytes of answers
+    that a tenant has not read.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class KubeletServer:
         tokens: Tokens | None = None,
         streams_per_tenant: int = 256,
         idle_timeout: float = 4 * 3600.0,
+        unread_max: int = UNREAD_MAX,
     ) -> None:
         self._address = address
         self._port = port
@@ -72,6 +77,7 @@ class KubeletServer:
         self.figures: Final = figures or Figures(no_placements)
         self._idle_timeout = idle_timeout
         self._callers = Callers(tokens)
+        self._unread = Unread(unread_max)
         self.streams: Final = Streams(streams_per_tenant)
         self._server: asyncio.Server | None = None
         self._tasks: dict[asyncio.Task[None], str] = {}
@@ -186,8 +192,19 @@ class KubeletServer:
             reply, last = await self._answer(session, request)
             if reply is None:
                 return
-            more = await session.reply(reply, last=last)
+            more = await self._deliver(session, reply, last=last)
             patience = BETWEEN_REQUESTS_SECONDS
+
+    async def _deliver(self, session: Session, reply: Reply, *, last: bool) -> bool:
+        """Send a whole answer; says whether another request may follow. Raises TimeoutError where it is not read."""
+        task = asyncio.current_task()
+        tenant = self._tasks.get(task, "") if task is not None else ""
+        try:
+            with self._unread.hold(tenant, len(reply.body)):
+                async with asyncio.timeout(REPLY_SECONDS):
+                    return await session.reply(reply, last=last)
+        except UnreadError as error:
+            return await session.reply(Reply.text(429, str(error)), last=True)
 
     async def _answer(self, session: Session, request: Request) -> tuple[Reply | None, bool]:
         """The reply, None if the connection is used up, and whether it is to be the connection's last."""

@@ -144,6 +144,28 @@ async def test_pods_are_the_callers(make: Make) -> None:
     assert [pod["metadata"]["name"] for pod in json.loads(body)["items"]] == ["alpha-Running"]
 
 
+async def test_answers_that_nobody_reads_are_few(make: Make) -> None:
+    """A caller that asks and does not read fills no memory; others are served meanwhile, and it is afterwards."""
+
+    async def pods(tenant: str, node: str, phase: str) -> list[bytes]:
+        return [b'"' + b"x" * 16_000_000 + b'"']
+
+    endpoint = await make(pods=pods, unread_max=20_000_000)
+    endpoint.server.admit("beta")
+    slow, next_one, other = await endpoint.call(), await endpoint.call(), await endpoint.call("beta")
+    slow.writer.write(b"GET /pods HTTP/1.1\r\nHost: node\r\n\r\n")
+    assert (await slow.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    status, _, body = await next_one.ask("GET", "/pods")
+    assert (status, b"not read yet" in body) == (429, True)
+    assert (await other.ask("GET", "/pods"))[0] == 200
+
+    slow.writer.transport.abort()
+    again = await endpoint.call()
+    async with asyncio.timeout(20):
+        while (await again.ask("GET", "/pods"))[0] == 429:
+            again = await endpoint.call()
+
+
 async def test_configz_tells_the_idle_time(make: Make) -> None:
     caller = await (await make(idle_timeout=60)).call()
     _, _, body = await caller.ask("GET", "/configz")
