@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -228,6 +229,7 @@ class Downward:
         """Delete below with what is left of the tenant's grace; never by force, since only a kubelet ends a pod.
 
         Deletion times are told by three clocks: graces are compared, and what is left is never more than was given.
+        They are told in whole seconds, rounded down: so the second that has begun counts as left.
         """
         above, below = above_of(case).metadata, below_of(case).metadata
         given = self._bounded(case, above.deletion_grace_period_seconds)
@@ -236,7 +238,7 @@ class Downward:
             if given is None or known is None or known <= max(given, 1):
                 return
         deadline = _deadline(above)
-        left = given if deadline is None else round(deadline - self._clock())
+        left = given if deadline is None else math.ceil(deadline - self._clock())
         await self._delete(case, grace=None if given is None or left is None else max(1, min(left, given)))
 
     def _bounded(self, case: Case, grace: int | None) -> int | None:

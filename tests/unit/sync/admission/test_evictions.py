@@ -115,7 +115,8 @@ async def test_who_runs_inside_the_guarantee_ends_as_it_likes(here: World) -> No
         await start(here, "high")
         here.delete("high")
         await until(lambda: deleted(here.compute_pod("high")))
-        assert (here.compute_pod("high") or {})["metadata"]["deletionGracePeriodSeconds"] == 600
+        left = (here.compute_pod("high") or {})["metadata"]["deletionGracePeriodSeconds"]
+        assert 590 < left <= 600, "what is left of its own, less what the machine took to tell it"
 
 
 async def test_the_reason_is_told_where_the_pod_ends_well_too(here: World) -> None:
