@@ -11,6 +11,7 @@ from vkgateway.conformance.comparison import Compared, Comparison
 from vkgateway.conformance.outcomes import Outcome
 
 _PASSED_BY: Final = {"yardstick": "the yardstick alone", "tenant": "the tenant alone", "neither": "neither"}
+_TIMES: Final = {3: "three times or more", 2: "twice", 1: "once"}
 
 
 def tables(found: Comparison) -> str:
@@ -64,9 +65,9 @@ def _again(cases: Iterable[Compared]) -> str:
     passing = [one for one in cases if one.tenant is not None and one.tenant.state == "passed"]
     often = Counter(min(one.tenant.runs, 3) for one in passing if one.tenant is not None)
     flaked = [f"- {one.name}" for one in passing if one.tenant is not None and one.tenant.flaked]
+    runs = ", ".join(f"{often[times]} were run {word}" for times, word in _TIMES.items() if often[times])
     line = (
-        f"Of the {len(passing)} cases that pass in the tenant, {often[3]} were run three times or more, "
-        f"{often[2]} twice, {often[1]} once; "
+        f"Of the {len(passing)} cases that pass in the tenant, {runs or 'none was run'}; "
         f"{len(flaked)} of them failed in a run that was counted{':' if flaked else '.'}"
     )
     return "\n".join([line, *([""] if flaked else []), *flaked])
