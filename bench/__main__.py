@@ -13,7 +13,21 @@ import click
 import uvloop
 from rich.console import Console
 
-from bench import burst, cost, decide, gang, light, memory, onboard, reclaim, report, restart, streams, surroundings
+from bench import (
+    burst,
+    cost,
+    decide,
+    gang,
+    light,
+    memory,
+    onboard,
+    reclaim,
+    report,
+    restart,
+    streams,
+    surroundings,
+    translate,
+)
 from bench.outcome import Result
 from bench.platform import GPU_NODES, platform
 from bench.procfs import stolen_seconds
@@ -26,6 +40,7 @@ from vkgateway.gateway.config import Logging
 from vkgateway.model.errors import VkgatewayError
 
 BENCHMARKS: dict[str, ModuleType] = {
+    "translate": translate,
     "decide": decide,
     "streams": streams,
     "light": light,
@@ -37,10 +52,10 @@ BENCHMARKS: dict[str, ModuleType] = {
     "restart": restart,
     "memory": memory,
 }
-"""In the order of `all`: decide needs no platform, streams has one of its own, the next three remove their few tenants,
-those of onboard stay; cost tells of the bursts before it."""
+"""In the order of `all`: the first two need no platform, streams has one of its own, the next three remove their few
+tenants, those of onboard stay; cost tells of the bursts before it."""
 
-_ALONE = frozenset({"decide"})
+_ALONE = frozenset({"translate", "decide"})
 """Those that need no platform."""
 _REAL = frozenset({"streams"})
 """Those that need a real node: they have a platform with one, which would take its share of the others' cores."""

@@ -1,0 +1,27 @@
+"""The benchmark of the translation: what it measures is what it says."""
+
+from bench.translate import measure
+from bench.typicalpod import running_below, typical_pod
+from tests.unit.translate.samples import POOL, TENANT, forward
+from vkgateway.translate.policy import refusals
+from vkgateway.translate.up import mirror_status
+
+
+def test_the_typical_pod_is_allowed_and_has_what_is_said_of_it() -> None:
+    pod = typical_pod(7)
+    spec = pod["spec"]
+    variables = [entry for container in spec["containers"] for entry in container.get("env", ())]
+    assert (len(spec["initContainers"]), len(spec["containers"]), len(variables), len(spec["volumes"])) == (1, 2, 10, 4)
+    assert refusals(pod, tenant=TENANT, pool=POOL) == ()
+
+
+def test_its_status_below_is_told_above() -> None:
+    patch = mirror_status(running_below(forward(typical_pod(7))), {"phase": "Pending"}, node_ip="10.213.0.1")
+    assert patch is not None
+    assert (patch["phase"], patch["hostIP"], len(patch["containerStatuses"])) == ("Running", "10.213.0.1", 2)
+
+
+def test_everything_is_measured() -> None:
+    seen = measure(pods=3, rounds=3)
+    assert set(seen) == {"json", "copy", "judge", "down", "up"}
+    assert all(each > 0 for each in seen.values())
