@@ -46,6 +46,7 @@ class GangFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """None: an object beside the pods says it, which is not there or may not be read."""
     pods: int
     waiting: int
+    """Those that were not told why yet, too."""
     running: int
 
 
@@ -189,7 +190,7 @@ def _gang(pod: Object, siblings: Iterable[Object], beside: Found) -> GangFacts |
     except MarkError:
         return None
     phases = [
-        ((one.get("status") or {}).get("phase") or "", held(one) is not None)
+        ((one.get("status") or {}).get("phase") or "", _state(one)[0] == "waiting")
         for one in siblings
         if group_of(one, beside) == group and (one.get("status") or {}).get("phase") != "Failed"
     ]

@@ -215,7 +215,8 @@ async def test_who_may_not_read_pods_is_told_so(cli: Cli, server: FakeApiServer)
 
 async def test_a_pod_that_waits_is_explained(cli: Cli, server: FakeApiServer) -> None:
     put(server, pod("train-0", gang_name="x", status=waits()))
-    put(server, pod("train-1", gang_name="x", status={"phase": "Running"}))
+    put(server, pod("train-1", gang_name="x", spec={"schedulingGates": []}, status={"phase": "Running"}))
+    put(server, pod("train-2", gang_name="x"))  # was made this moment
     put(server, pod("train-9", gang_name="x", status={"phase": "Failed"}))
     file = str(cli.kubeconfig(server.url))
 
@@ -228,7 +229,7 @@ async def test_a_pod_that_waits_is_explained(cli: Cli, server: FakeApiServer) ->
     assert told["Message"].strip() == ROOM
     assert told["Place in line"].strip() == "2 in a100.local"
     assert told["Expected start"].strip() == "between 13:00 and 13:40 UTC"
-    assert "at least 2 start together; 2 there, 1 waiting, 1 running" in told["Gang"]
+    assert "at least 2 start together; 3 there, 2 waiting, 1 running" in told["Gang"]
     assert told["What helps"].strip() == HELP[HoldCode.ROOM]
     assert "Pool" not in told
 
