@@ -46,14 +46,17 @@ def jobset(team: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def blockers(team: Cluster) -> Iterator[list[str]]:
-    """Three nodes of the pool are in use; whatever the test made goes at its end."""
+    """Three nodes of the pool are in use; whatever the test made goes at its end.
+
+    With the Jobs of a set: its controller would take those for the next one's, whose name is the same, and failed.
+    """
     names = [f"full-{number}" for number in range(3)]
     team.apply(*(pod(name, container=GPUS, **A100) for name in names))
     for name in names:
         team.wait_pod(name)
     yield names
     for kind in ("rayclusters", "jobsets", "podgroups.scheduling.x-k8s.io"):
-        team.try_kubectl("delete", kind, "--all", "--wait=true")
+        team.try_kubectl("delete", kind, "--all", "--cascade=foreground", "--wait=true")
     team.kubectl("delete", "pods", "--all", "--grace-period=1")
 
 
