@@ -21,8 +21,7 @@ from vkgateway.model.names import (
 from vkgateway.model.objects import Meta, Object
 from vkgateway.translate.budget import Budget, OversizeError
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.peers import NAMESPACE_NAME_LABEL
-from vkgateway.translate.selectors import all_hold
+from vkgateway.translate.peers import NAMESPACE_NAME_LABEL, meant_namespaces
 
 FENCE: Final = "vkgateway-tenant"
 """Name of the policy that closes a compute namespace off; names that start so are the platform's own."""
@@ -200,16 +199,11 @@ class _Fence:
         """Compute namespaces carry none of the tenant's labels: those that it means now, by name."""
         made: Object = {"matchLabels": {TENANT_LABEL: self._tenant.name}}
         if selector.get("matchLabels") or selector.get("matchExpressions"):
-            wanted = list(_requirements(selector))
-            self._budget.spend(looks=len(wanted) * len(self._around.namespaces))
-            names = sorted(
-                compute_namespace(self._tenant.name, name)
-                for name, labels in self._around.namespaces.items()
-                if all_hold({NAMESPACE_NAME_LABEL: name, **labels}, wanted)
-            )
+            meant = meant_namespaces(list(_requirements(selector)), self._around.namespaces, self._budget)
+            names = sorted(compute_namespace(self._tenant.name, name) for name in meant)
             self._budget.spend(sum(map(len, names)))
-            meant = {"operator": "In", "values": names} if names else {"operator": "DoesNotExist"}
-            made["matchExpressions"] = [{"key": NAMESPACE_NAME_LABEL, **meant}]
+            required = {"operator": "In", "values": names} if names else {"operator": "DoesNotExist"}
+            made["matchExpressions"] = [{"key": NAMESPACE_NAME_LABEL, **required}]
         return made
 
     def _block(self, policy: PolicyView, direction: Direction, block: Object) -> Object | None:

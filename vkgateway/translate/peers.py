@@ -1,6 +1,6 @@
 """Terms about other pods: which a pod means to be near to, away from or spread among, as they stand below."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -75,11 +75,7 @@ class Peers:
         exact = (selector.get("matchLabels") or {}).items()
         wanted = [{"key": key, "operator": "In", "values": [value]} for key, value in exact]
         wanted += selector.get("matchExpressions") or ()
-        namespaces = self.namespaces()
-        self.budget.spend(looks=len(namespaces) * len(wanted))
-        return sorted(
-            name for name, labels in namespaces.items() if all_hold({NAMESPACE_NAME_LABEL: name, **labels}, wanted)
-        )
+        return sorted(meant_namespaces(wanted, self.namespaces(), self.budget))
 
     def _nothing(self) -> Object:
         """A selector that no namespace meets; without any, a term would mean the pod's own."""
@@ -111,3 +107,14 @@ def _by_name_only(selector: Mapping[str, Any]) -> bool:
     keys = [*(selector.get("matchLabels") or ())]
     keys += [entry["key"] for entry in selector.get("matchExpressions") or ()]
     return all(key == NAMESPACE_NAME_LABEL for key in keys)
+
+
+def meant_namespaces(
+    wanted: Sequence[Mapping[str, Any]], namespaces: Mapping[str, Mapping[str, str]], budget: Budget
+) -> list[str]:
+    """Names of the tenant's namespaces, given with their labels, for which all requirements hold.
+
+    Raises OversizeError.
+    """
+    budget.spend(looks=len(wanted) * len(namespaces))
+    return [name for name, labels in namespaces.items() if all_hold({NAMESPACE_NAME_LABEL: name, **labels}, wanted)]
