@@ -81,8 +81,28 @@ _TIMER_SLACK: Mapping[ComponentName, float] = {"apiserver": 0.0, "controller-man
 together, which halves what it costs while idle. Those whose answers are waited for must not be late by that
 much: Go's collector, which stops cores one by one, goes by such timers, too."""
 
+_FUTURE = 1000
+
 # Minor releases that have MutatingAdmissionPolicy in v1beta1, switched off.
 _POLICIES_IN_BETA = range(POLICIES_SINCE, 36)
+
+# Features that do not work for an etcd user who is not root, or that one server alone has no use for, by the releases
+# that have them switched on.
+_USELESS_GATES: Mapping[str, range] = {
+    # etcd tells version and progress to root only. Streaming lists would fail for good; refused outright, clients list
+    # and watch the plain way.
+    "WatchList": range(30, _FUTURE),
+    # Watch caches count their keys every second for an estimate of what lists cost, and wait in vain to catch up.
+    "SizeBasedListCostEstimate": range(34, _FUTURE),
+    # Old states of all lists are kept until etcd compacts them, which a server learns from a key that it may not read:
+    # it asks for it once a second, and keeps every object that its watch cache has seen change.
+    "ListFromCacheSnapshot": range(34, _FUTURE),
+    # Everything is read from etcd twice in ten minutes, to switch the snapshots off where the cache is wrong.
+    "DetectCacheInconsistency": range(34, _FUTURE),
+    # Leases by which several servers of a cluster know each other, and what each of them serves.
+    "APIServerIdentity": range(30, _FUTURE),
+    "UnknownVersionInteroperabilityProxy": range(36, _FUTURE),
+}
 
 # Flags that hold a list of names, each with a value: a template's go over ours name by name.
 _SETTINGS = frozenset({"feature-gates", "runtime-config"})
@@ -177,14 +197,8 @@ def _api_server_features(plane: Plane, files: PlaneFiles) -> _Flags:
 
 
 def _feature_gates(plane: Plane) -> list[str]:
-    """Off: what does not work for an etcd user who is not root, since etcd tells version and progress to root only.
-
-    Streaming lists would fail for good; refused outright, clients list and watch the plain way. From 1.34 on, watch
-    caches count their keys every second for an estimate of what lists cost, and each time wait in vain to catch up.
-    """
-    gates = ["WatchList=false"]
-    if plane.minor >= 34:
-        gates.append("SizeBasedListCostEstimate=false")
+    """What is switched, each gate only in releases that have it so that it matters."""
+    gates = [f"{gate}=false" for gate, releases in _USELESS_GATES.items() if plane.minor in releases]
     if plane.minor in _POLICIES_IN_BETA:
         gates.append("MutatingAdmissionPolicy=true")
     return gates

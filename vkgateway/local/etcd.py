@@ -44,10 +44,11 @@ def spec(paths: Paths, *, program: Path, port: int, peer_port: int, durable: boo
         "peer-key-file": pki / f"{ETCD_PEER}.key",
         "peer-trusted-ca-file": pki / f"{ETCD_PEER_CA}.crt",
         "peer-client-cert-auth": "true",
-        # Tenants' API servers may not compact (the key for that lies outside their range), so etcd does: in four
-        # minutes, for the continue token of a list must expire within ten, as API servers see to elsewhere.
+        # Tenants' API servers may not compact (the key for that lies outside their range), so etcd does. Two to four
+        # minutes are kept: whoever takes up a watch without a cache after five or more is told to list anew, instead
+        # of having etcd go through everything that all tenants have written since.
         "auto-compaction-mode": "periodic",
-        "auto-compaction-retention": "4m",
+        "auto-compaction-retention": "2m",
         "quota-backend-bytes": _QUOTA_BYTES,
         "enable-grpc-gateway": "false",
         "log-level": "warn",

@@ -56,7 +56,8 @@ class Holdings:
         return (
             self.pods.complete
             and self.namespaces.complete
-            and all(reflector.complete for reflector in self.sources.values())
+            and self.sources["configmaps"].complete
+            and self.sources["secrets"].complete
         )
 
     def reflectors(self) -> list[Reflector[Any]]:

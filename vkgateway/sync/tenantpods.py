@@ -101,16 +101,35 @@ class TenantPods:
         if new is None:
             self.hands.forget(view.metadata.uid)
         self.desk.pod_changed(old, new)
+        if old is not None and new is not None and self._is_echo(old, new):
+            return
         key = view.metadata.key
-        links = self._shared.links.values()
-        is_below = any(link.pods.find(self._tenant.name, key) is not None for link in links)
-        if old is not None or view.spec.node_name or is_below:
+        if old is not None or view.spec.node_name or self._is_below(key):
             self._shared.agenda.pod(key)
+
+    def _is_echo(self, old: TenantPodView, new: TenantPodView) -> bool:
+        """Whether all that is new of a pod is the status that we wrote: nothing follows from that."""
+        if (
+            not self.hands.upward.is_own(new.metadata)
+            or new.fingerprint != old.fingerprint
+            or new.spec.node_name != old.spec.node_name
+            or new.metadata.deletion_timestamp != old.metadata.deletion_timestamp
+        ):
+            return False
+        if old.raw is None:
+            new.raw = None
+        return True
+
+    def _is_below(self, key: Key) -> bool:
+        """Whether a compute cluster holds something under the name of a pod."""
+        return any(link.pods.find(self._tenant.name, key) is not None for link in self._shared.links.values())
 
     def below_changed(self, key: Key) -> None:
         """What stands for a pod below came, changed or went."""
         self.desk.below_changed(key)
-        self._shared.agenda.pod(key)
+        view = self._shared.holdings.pods.items.get(key)
+        if view is None or not self.hands.upward.was_removed(view.metadata.uid) or self._is_below(key):
+            self._shared.agenda.pod(key)
 
     def source_changed(self, reference: Reference) -> None:
         """An object that pods may refer to came, changed or went: look at those that wait for it."""

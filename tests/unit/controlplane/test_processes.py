@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import socket
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -235,9 +236,55 @@ def test_a_templates_gates_and_versions_go_beside_those_that_its_release_needs(t
     }
     shape = dataclasses.replace(older_and_newer("1.35.4"), tuning={"apiserver": Tuning(flags=tuning)})
     argv = component("apiserver", plane=shape, files=write(tmp_path, shape), programs=BIN).argv
-    gates = "WatchList=true,SizeBasedListCostEstimate=false,MutatingAdmissionPolicy=true,GenericWorkload=true"
+    gates = settings("feature-gates", argv)
+    assert gates["WatchList"] == "true"
+    assert gates["SizeBasedListCostEstimate"] == "false"
+    assert gates["MutatingAdmissionPolicy"] == "true"
+    assert gates["GenericWorkload"] == "true"
     versions = "admissionregistration.k8s.io/v1beta1=true,scheduling.k8s.io/v1alpha1=true"
-    assert {f"--feature-gates={gates}", f"--runtime-config={versions}"} <= set(argv)
+    assert f"--runtime-config={versions}" in argv
+
+
+@pytest.mark.parametrize(
+    ("version", "off"),
+    [
+        ("1.30.14", {"WatchList", "APIServerIdentity"}),
+        ("1.33.13", {"WatchList", "APIServerIdentity"}),
+        (
+            "1.35.4",
+            {
+                "WatchList",
+                "APIServerIdentity",
+                "SizeBasedListCostEstimate",
+                "ListFromCacheSnapshot",
+                "DetectCacheInconsistency",
+            },
+        ),
+        (
+            "1.36.3",
+            {
+                "WatchList",
+                "APIServerIdentity",
+                "SizeBasedListCostEstimate",
+                "ListFromCacheSnapshot",
+                "DetectCacheInconsistency",
+                "UnknownVersionInteroperabilityProxy",
+            },
+        ),
+    ],
+)
+def test_what_a_release_has_switched_on_and_a_tenant_has_no_use_for_is_off(
+    tmp_path: Path, version: str, off: set[str]
+) -> None:
+    shape = older_and_newer(version)
+    argv = component("apiserver", plane=shape, files=write(tmp_path, shape), programs=BIN).argv
+    assert {gate for gate, value in settings("feature-gates", argv).items() if value == "false"} == off
+
+
+def settings(flag: str, argv: Sequence[str]) -> dict[str, str]:
+    """The entries of a flag that holds a list of names, each with a value."""
+    (text,) = (argument.partition("=")[2] for argument in argv if argument.startswith(f"--{flag}="))
+    return dict(entry.split("=", 1) for entry in text.split(","))
 
 
 def test_a_template_sets_gates_where_none_are_ours_and_takes_them_all_away(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_etcd_asks_everybody_for_a_certificate(paths: Paths) -> None:
 
 
 def test_etcd_forgets_old_revisions_by_itself(paths: Paths) -> None:
-    assert {"--auto-compaction-mode=periodic", "--auto-compaction-retention=4m"} <= set(etcd_flags(paths))
+    assert {"--auto-compaction-mode=periodic", "--auto-compaction-retention=2m"} <= set(etcd_flags(paths))
 
 
 def test_etcd_waits_for_the_disk_unless_told_otherwise(paths: Paths) -> None:

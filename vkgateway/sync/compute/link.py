@@ -86,7 +86,8 @@ class ComputeLink:
             self.reachable
             and self.pods.complete
             and self.namespaces.complete
-            and all(copies.complete for copies in self.copies.values())
+            and self.copies["configmaps"].complete
+            and self.copies["secrets"].complete
         )
 
     @property

@@ -48,6 +48,15 @@ class Upward:
         self._removed: set[str] = set()
         """UIDs of pods that were removed, until the watch shows that they are gone."""
 
+    def is_own(self, metadata: Meta) -> bool:
+        """Whether this version of a pod is what our last write of its status made of it."""
+        settled = self._settled.get(metadata.uid)
+        return settled is not None and settled[0] == metadata.resource_version
+
+    def was_removed(self, uid: str) -> bool:
+        """Whether a pod was removed; what still shows it is late, or finalizers of the tenant's own hold it."""
+        return uid in self._removed
+
     def forget(self, uid: str) -> None:
         """Drop what is remembered of a pod that is gone."""
         self._settled.pop(uid, None)
@@ -103,7 +112,8 @@ class Upward:
         )
         if patch is None:
             return
-        await self._patch_status(above.metadata, patch)
+        version = await self._patch_status(above.metadata, patch)
+        self._settled[above.metadata.uid] = version, below.metadata.resource_version
         self._meter.mirrored()
         if taken is not None:
             self._meter.failed(taken.reason)

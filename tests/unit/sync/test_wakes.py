@@ -1,0 +1,98 @@
+"""What has a pod looked at, and what is only the echo of a write of ours."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.unit.sync.world import NODE, TENANT, World, until, world
+from vkgateway.kube.resources import PODS
+from vkgateway.sync.pods.views import TenantPodView
+from vkgateway.sync.tenant import TenantSync
+
+KEY = ("default", "web")
+
+
+async def running(here: World, sync: TenantSync) -> TenantPodView:
+    """A pod that runs, as it is known once its status was written above and that was seen."""
+    await here.forwarded()
+    here.run()
+    pods = sync.holdings.pods.items
+    await until(lambda: KEY in pods and pods[KEY].phase == "Running")
+    await here.settled()
+    return pods[KEY]
+
+
+def looks(here: World, sync: TenantSync, old: TenantPodView, new: TenantPodView) -> int:
+    """How many looks a change above asks for; told and counted before any worker has its turn."""
+    assert here._engine is not None
+    before = here._engine.queue.depth(TENANT)
+    sync.pods.above_changed(old, new)
+    return here._engine.queue.depth(TENANT) - before
+
+
+def changed(view: TenantPodView, **metadata: object) -> TenantPodView:
+    return msgspec.structs.replace(view, metadata=msgspec.structs.replace(view.metadata, **metadata))
+
+
+async def test_our_own_status_asks_for_no_look() -> None:
+    async with world() as here:
+        here.create()
+        async with here.gateway() as sync:
+            view = await running(here, sync)
+            assert looks(here, sync, changed(view, resource_version="1"), view) == 0
+
+
+async def test_what_was_let_go_of_a_pod_stays_so_at_the_echo() -> None:
+    async with world() as here:
+        here.create()
+        async with here.gateway() as sync:
+            view = await running(here, sync)
+            old = changed(view, resource_version="1")
+            old.raw, view.raw = None, b"{}"
+            looks(here, sync, old, view)
+            assert view.raw is None
+
+
+@pytest.mark.parametrize("what", ["version", "fingerprint", "node", "deletion"])
+async def test_whatever_else_is_new_asks_for_one(what: str) -> None:
+    async with world() as here:
+        here.create()
+        async with here.gateway() as sync:
+            view = await running(here, sync)
+            old = changed(view, resource_version="1")
+            if what == "version":
+                view, old = changed(view, resource_version="999999"), view
+            elif what == "fingerprint":
+                old.fingerprint = "another"
+            elif what == "node":
+                old.spec = msgspec.structs.replace(old.spec, node_name=f"not-{NODE}")
+            else:
+                old = changed(old, deletion_timestamp="2026-01-01T00:00:00Z")
+            assert looks(here, sync, old, view) == 1
+
+
+async def test_what_comes_of_below_after_a_pod_was_removed_asks_for_none() -> None:
+    """A finalizer of the tenant's own keeps the pod there above; for us it is over."""
+    async with world() as here:
+        pod = here.create()
+        pod["metadata"]["finalizers"] = ["example.com/mine"]
+        here.above.store.update(PODS, pod, name="web", namespace="default")
+        async with here.gateway() as sync:
+            await running(here, sync)
+            here.delete()
+            await until(lambda: "deletionTimestamp" in (here.compute_pod() or {})["metadata"])
+            assert asked_below(here, sync) == 1
+            here.end()
+            await until(lambda: here.compute_pod() is None)
+            await here.settled()
+            assert here.tenant_pod() is not None
+            assert asked_below(here, sync) == 0
+
+
+def asked_below(here: World, sync: TenantSync) -> int:
+    """How many looks a change below asks for."""
+    assert here._engine is not None
+    before = here._engine.queue.depth(TENANT)
+    sync.pods.below_changed(KEY)
+    return here._engine.queue.depth(TENANT) - before
