@@ -2,7 +2,7 @@
 
 To Ready: create and bind above, create below (bound already), status below, status above. With a token also the request
 above and the Secret below. Afterwards: deleted above (by the load), deleted below, last status below, finalizer off,
-removed above, and the Secret. No watches, no reads, no decisions; requests go to the same API servers, as many under
+the Secret, removed above. No watches, no reads, no decisions; requests go to the same API servers, as many under
 way at once as the gateway has workers. What the machine does in this time is the most that it can do.
 """
 
@@ -85,11 +85,11 @@ class Pair:
         await self.let_go(name)
 
     async def let_go(self, name: str) -> None:
-        """Finalizer off, remove above."""
+        """Finalizer off, remove above; that comes last, for then the pod counts as gone."""
         await self._patch(self.below, name, {"metadata": {"finalizers": None}})
-        await self.above.delete(name, grace=0)
         if self.token:
             await self.below.client.delete(SECRETS, name, namespace=self.below.namespace, timeout=120)
+        await self.above.delete(name, grace=0)
 
     async def _write_status(self, place: load.Place, name: str, *, ready: bool) -> None:
         status = running_status(times.render(datetime.now(UTC)), ready=ready)

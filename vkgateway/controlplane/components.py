@@ -125,6 +125,7 @@ def component(name: ComponentName, *, plane: Plane, files: PlaneFiles, programs:
         stop_rank=_STOP_RANKS[name],
         stop_timeout=_STOP_TIMEOUTS[name],
         timer_slack=_TIMER_SLACK[name] if tuning.timer_slack is None else tuning.timer_slack,
+        batch=True,
     )
 
 

@@ -56,7 +56,8 @@ def spec(paths: Paths, *, program: Path, port: int, peer_port: int, durable: boo
     arguments = [f"--{flag}={value}" for flag, value in flags.items()]
     if not durable:
         arguments.append("--unsafe-no-fsync")
-    return ProcessSpec(name=NAME, argv=(str(program), *arguments), stop_rank=_STOP_RANK, stop_timeout=20.0)
+    argv = str(program), *arguments
+    return ProcessSpec(name=NAME, argv=argv, stop_rank=_STOP_RANK, stop_timeout=20.0, batch=True)
 
 
 def root_client(paths: Paths, *, port: int) -> EtcdClient:

@@ -69,6 +69,7 @@ def spec(paths: Paths, wanted: config.Config) -> ProcessSpec:
         env={"SETTINGS_DIGEST": hashlib.sha256(text).hexdigest()[:16]},
         stop_rank=_STOP_RANK,
         stop_timeout=20.0,
+        batch=True,
     )
 
 

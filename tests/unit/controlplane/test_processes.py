@@ -166,6 +166,7 @@ def test_timers_are_late_as_is_usual_unless_a_template_says_otherwise(tmp_path: 
     )
     said = {name: component(name, plane=shape, files=write(tmp_path, shape), programs=BIN) for name in COMPONENTS}
     assert [usual[name].timer_slack for name in COMPONENTS] == [0, 0.02, 0]
+    assert all(usual[name].batch for name in COMPONENTS)
     assert [said[name].timer_slack for name in COMPONENTS] == [0.005, 0, 0]
 
 

@@ -103,3 +103,10 @@ def test_the_gateway_stops_before_what_it_works_for(paths: Paths) -> None:
     gateway = gateway_process.spec(paths, gateway_process.settings(paths, record=RECORD))
     store = etcd.spec(paths, program=Path("/etcd"), port=1, peer_port=2, durable=True)
     assert gateway.stop_rank > 50 > store.stop_rank
+
+
+def test_servers_wait_for_their_turn_when_they_wake_up(paths: Paths) -> None:
+    gateway = gateway_process.spec(paths, gateway_process.settings(paths, record=RECORD))
+    store = etcd.spec(paths, program=Path("/etcd"), port=1, peer_port=2, durable=True)
+    assert gateway.batch
+    assert store.batch

@@ -70,6 +70,7 @@ def spec(*, program: Path, config: Path, kubeconfig: Path) -> ProcessSpec:
             "CONFIG_DIGEST": hashlib.sha256(config.read_bytes()).hexdigest()[:16],
         },
         stop_rank=_STOP_RANK,
+        batch=True,
     )
 
 

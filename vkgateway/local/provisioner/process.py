@@ -46,4 +46,5 @@ def spec(paths: Paths, *, plane: Plane, pki: PlatformPki) -> ProcessSpec:
         ),
         stop_rank=_STOP_RANK,
         stop_timeout=5.0,
+        batch=True,
     )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vkgateway.programs.supervisor import logs, procfs
+from vkgateway.programs.supervisor.batch import batch_scheduling
 from vkgateway.programs.supervisor.slack import timer_slack
 from vkgateway.programs.supervisor.spec import ProcessSpec, SupervisorPaths
 
@@ -73,7 +74,7 @@ def spawn(spec: ProcessSpec, *, paths: SupervisorPaths) -> Running:
     paths.log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     output = logs.open_log(paths.log(spec.name))
     try:
-        with timer_slack(spec.timer_slack):
+        with timer_slack(spec.timer_slack), batch_scheduling(on=spec.batch):
             child = subprocess.Popen(
                 spec.argv,
                 stdin=subprocess.DEVNULL,

@@ -42,6 +42,8 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Seconds between SIGTERM and SIGKILL."""
     timer_slack: float = 0.0
     """Seconds by which its timers may be late, so that an idle process wakes up less often; 0 for the usual slack."""
+    batch: bool = False
+    """Whether it waits for its turn when it wakes up, and does not interrupt who is at work; its children do so too."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > _NAME_LIMIT:

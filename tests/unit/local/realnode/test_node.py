@@ -145,6 +145,10 @@ def test_processes_run_inside_and_the_kubelet_stops_before_containerd(node: Real
     assert specs["node/containerd"].env["PATH"].startswith("/bin:")
 
 
+def test_tenants_containers_are_scheduled_as_usual(node: RealNode) -> None:
+    assert not any(spec.batch for spec in node.specs()), "they would inherit it"
+
+
 def test_every_file_that_a_process_is_given_exists(node: RealNode) -> None:
     node.prepare()
     given = [
