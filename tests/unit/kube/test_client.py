@@ -173,7 +173,7 @@ async def test_stream_gives_bytes_as_they_come(server: FakeApiServer, client: Cl
 
 
 async def test_silent_stream_is_unreachable(server: FakeApiServer, client: Client) -> None:
-    async with client.stream("/api/v1/pods", {"watch": True}, inactivity=0.05) as stream:
+    async with client.stream("/api/v1/pods", {"watch": True}, inactivity=0.5) as stream:
         with pytest.raises(TimeoutError, match="not a byte"):
             await stream.read()
 

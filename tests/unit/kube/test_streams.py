@@ -84,7 +84,7 @@ async def test_a_silent_server_is_noticed() -> None:
         writer.write(CHUNKED)
         await reader.read()
 
-    async with streaming(play, inactivity=0.05) as stream:
+    async with streaming(play, inactivity=1.0) as stream:
         with pytest.raises(TimeoutError, match="not a byte"):
             await stream.read()
 
@@ -97,7 +97,7 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 async def test_who_hears_of_the_server_elsewhere_waits() -> None:
     pulse = Pulse()
-    async with streaming(silent, inactivity=0.1, pulse=pulse) as stream:
+    async with streaming(silent, inactivity=0.5, pulse=pulse) as stream:
         reading = asyncio.ensure_future(stream.read())
         for _ in range(6):
             await asyncio.sleep(0.05)
@@ -109,7 +109,7 @@ async def test_who_hears_of_the_server_elsewhere_waits() -> None:
 
 async def test_where_bookmarks_come_regularly_their_absence_counts() -> None:
     pulse = Pulse()
-    async with streaming(silent, inactivity=0.1, pulse=pulse) as stream:
+    async with streaming(silent, inactivity=0.5, pulse=pulse) as stream:
         stream.regular = True
         pulse.heard = asyncio.get_running_loop().time() + 60
         with pytest.raises(TimeoutError, match="not a byte"):
@@ -117,7 +117,7 @@ async def test_where_bookmarks_come_regularly_their_absence_counts() -> None:
 
 
 async def test_what_the_server_does_not_end_in_time_is_given_up() -> None:
-    async with streaming(silent, inactivity=60.0, longest=0.05) as stream:
+    async with streaming(silent, inactivity=60.0, longest=0.5) as stream:
         with pytest.raises(TimeoutError, match="in time"):
             await stream.read()
 
