@@ -19,8 +19,16 @@ async def running(here: World, sync: TenantSync) -> TenantPodView:
     here.run()
     pods = sync.holdings.pods.items
     await until(lambda: KEY in pods and pods[KEY].phase == "Running")
-    await here.settled()
+    await rest(here)
     return pods[KEY]
+
+
+async def rest(here: World) -> None:
+    """Wait until nothing moves, and nothing is to be looked at: of what waits already no second look is asked."""
+    await here.settled()
+    engine = here._engine
+    assert engine is not None
+    await until(lambda: not engine.queue.depth(TENANT) and not engine._at_work)
 
 
 def looks(here: World, sync: TenantSync, old: TenantPodView, new: TenantPodView) -> int:
@@ -82,10 +90,11 @@ async def test_what_comes_of_below_after_a_pod_was_removed_asks_for_none() -> No
             await running(here, sync)
             here.delete()
             await until(lambda: "deletionTimestamp" in (here.compute_pod() or {})["metadata"])
+            await rest(here)
             assert asked_below(here, sync) == 1
             here.end()
             await until(lambda: here.compute_pod() is None)
-            await here.settled()
+            await rest(here)
             assert here.tenant_pod() is not None
             assert asked_below(here, sync) == 0
 
