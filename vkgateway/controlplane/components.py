@@ -94,8 +94,8 @@ _USELESS_GATES: Mapping[str, range] = {
     "WatchList": range(30, _FUTURE),
     # Watch caches count their keys every second for an estimate of what lists cost, and wait in vain to catch up.
     "SizeBasedListCostEstimate": range(34, _FUTURE),
-    # Old states of all lists are kept until etcd compacts them, which a server learns from a key that it may not read:
-    # it asks for it once a second, and keeps every object that its watch cache has seen change.
+    # Old states of lists are kept for as many events as a watch cache holds, or until etcd compacts them. That a server
+    # learns from a key which it may not read, though it asks for it once a second.
     "ListFromCacheSnapshot": range(34, _FUTURE),
     # Everything is read from etcd twice in ten minutes, to switch the snapshots off where the cache is wrong.
     "DetectCacheInconsistency": range(34, _FUTURE),

@@ -101,16 +101,18 @@ class TenantPods:
         if new is None:
             self.hands.forget(view.metadata.uid)
         self.desk.pod_changed(old, new)
-        if old is not None and new is not None and self._is_echo(old, new):
-            return
         key = view.metadata.key
-        if old is not None or view.spec.node_name or self._is_below(key):
+        is_below = self._is_below(key)
+        if is_below and old is not None and new is not None and self._is_echo(old, new):
+            return
+        if old is not None or view.spec.node_name or is_below:
             self._shared.agenda.pod(key)
 
     def _is_echo(self, old: TenantPodView, new: TenantPodView) -> bool:
-        """Whether all that is new of a pod is the status that we wrote: nothing follows from that."""
+        """Whether all that is new of a pod that goes on is the status that we wrote: nothing follows from that."""
         if (
-            not self.hands.upward.is_own(new.metadata)
+            new.terminal
+            or not self.hands.upward.is_own(new.metadata)
             or new.fingerprint != old.fingerprint
             or new.spec.node_name != old.spec.node_name
             or new.metadata.deletion_timestamp != old.metadata.deletion_timestamp

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.unit.sync.world import NODE, TENANT, World, until, world
+from tests.unit.sync.world import BELOW, NODE, TENANT, World, until, world
 from vkgateway.kube.resources import PODS
 from vkgateway.sync.pods.views import TenantPodView
 from vkgateway.sync.tenant import TenantSync
@@ -62,7 +62,7 @@ async def test_what_was_let_go_of_a_pod_stays_so_at_the_echo() -> None:
             assert view.raw is None
 
 
-@pytest.mark.parametrize("what", ["version", "fingerprint", "node", "deletion"])
+@pytest.mark.parametrize("what", ["version", "fingerprint", "node", "deletion", "end", "absence"])
 async def test_whatever_else_is_new_asks_for_one(what: str) -> None:
     async with world() as here:
         here.create()
@@ -73,6 +73,11 @@ async def test_whatever_else_is_new_asks_for_one(what: str) -> None:
                 view, old = changed(view, resource_version="999999"), view
             elif what == "fingerprint":
                 old.fingerprint = "another"
+            elif what == "end":
+                view.phase = "Succeeded"
+            elif what == "absence":
+                assert here.link is not None
+                here.link.pods._by_tenant.clear()
             elif what == "node":
                 old.spec = msgspec.structs.replace(old.spec, node_name=f"not-{NODE}")
             else:
@@ -97,6 +102,27 @@ async def test_what_comes_of_below_after_a_pod_was_removed_asks_for_none() -> No
             await rest(here)
             assert here.tenant_pod() is not None
             assert asked_below(here, sync) == 0
+
+
+async def test_nothing_is_said_of_what_is_gone_below_before_the_watch_shows_what_was_written() -> None:
+    """The end of a pod may have been written, and what stood below let go, sooner than the watch shows it."""
+    async with world() as here:
+        here.create()
+        async with here.gateway() as sync:
+            await running(here, sync)
+            pods, reconciler = sync.holdings.pods.items, sync.pods.reconciler
+            shown = pods[KEY]
+            pods[KEY] = changed(shown, resource_version="1")
+            below = here.compute_pod()
+            assert below is not None
+            below["metadata"]["finalizers"] = []
+            here.below.store.delete(PODS, "web", BELOW, grace=0)
+            await until(lambda: here.link is not None and not here.link.pods.keys(TENANT))
+            await reconciler.reconcile(KEY)
+            assert here.phase() == "Running"
+            pods[KEY] = shown
+            await reconciler.reconcile(KEY)
+            assert here.phase() == "Failed"
 
 
 def asked_below(here: World, sync: TenantSync) -> int:

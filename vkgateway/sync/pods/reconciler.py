@@ -52,6 +52,8 @@ _OF_MACHINES: Final = re.compile(r"\w://|\bdial\b|\d{1,3}(?:\.\d{1,3}){3}|\bx509
 """Words of a server about its own troubles: addresses of webhooks and of machines."""
 _LOOK_AGAIN: Final = 0.2
 """Seconds until a pod is looked at anew that changed while it was looked at."""
+_LATE: Final = 5.0
+"""Seconds until a pod is looked at anyway of which the watch has not shown yet what was written."""
 _TELL_AFTER: Final = 60.0
 """Seconds of trouble after which the tenant is told (design contract: transient failures are visible)."""
 _TELL_WITHIN: Final = 5.0
@@ -202,6 +204,10 @@ class PodReconciler:
         if state is not ComputePod.ABSENT:
             self.hands.downward.created.pop(uid, None)
             return state
+        if self.hands.upward.is_late(case.tenant.metadata):
+            # It may have ended, and that was told; the watch has it looked at again.
+            self._agenda.pod(case.key, _LATE)
+            return ComputePod.UNKNOWN
         now = self._clock()
         if self.hands.downward.created.get(uid, 0.0) > now:
             return ComputePod.UNKNOWN

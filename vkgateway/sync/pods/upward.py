@@ -53,6 +53,12 @@ class Upward:
         settled = self._settled.get(metadata.uid)
         return settled is not None and settled[0] == metadata.resource_version
 
+    def is_late(self, metadata: Meta) -> bool:
+        """Whether the watch has yet to tell what we wrote of a pod's status; versions of one object are numbers."""
+        written, _ = self._settled.get(metadata.uid, ("", ""))
+        shown = metadata.resource_version
+        return written.isdecimal() and shown.isdecimal() and int(shown) < int(written)
+
     def was_removed(self, uid: str) -> bool:
         """Whether a pod was removed; what still shows it is late, or finalizers of the tenant's own hold it."""
         return uid in self._removed
