@@ -35,7 +35,10 @@ def leaver(platform: Platform) -> Iterator[Cluster]:
 
 def test_a_tenant_applied_with_kubectl_is_as_one_made_by_the_command(platform: Platform, leaver: Cluster) -> None:
     platform.vkgateway("tenant", "create", "typed", "--pool", "a100:guarantee=nvidia.com/gpu=2")
+    fresh = platform.tenant("typed")
+    fresh.kubectl("create", "-f", "-", stdin=json.dumps(pod("at-once")))
 
+    fresh.wait_pod("at-once")
     applied, typed = (platform.compute.get("tenant", name)["spec"] for name in ("leaver", "typed"))
     assert applied == typed
     assert leaver.get("node", "a100.local")["status"]["conditions"]
