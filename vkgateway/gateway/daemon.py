@@ -75,7 +75,13 @@ async def _work(settings: Config) -> None:
         )
         tls = await stack.enter_async_context(serving(kubelet_authority, address))
         gateway = Gateway(
-            settings, management=management, planes=planes, name_servers=planes.names, tls=tls, address=address
+            settings,
+            management=management,
+            planes=planes,
+            name_servers=planes.names,
+            datastore=planes.datastore,
+            tls=tls,
+            address=address,
         )
         planes.avoid(gateway.computes.networks)
         await gateway.run()

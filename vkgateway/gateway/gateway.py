@@ -17,7 +17,9 @@ from vkgateway.gateway.connections import connect
 from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.health import HealthServer
 from vkgateway.gateway.planes import ControlPlanes
+from vkgateway.gateway.roomkeeping import Datastore, RoomKeeping
 from vkgateway.gateway.runtimes import TenantRuntimes
+from vkgateway.gateway.status import Verdict
 from vkgateway.gateway.tenants import TenantController
 from vkgateway.kube.client import Client
 from vkgateway.kube.kubeconfig import Connection
@@ -50,6 +52,7 @@ class Gateway:
         management: Client,
         planes: ControlPlanes,
         name_servers: NameServers | None = None,
+        datastore: Datastore | None = None,
         tls: ssl.SSLContext,
         address: str,
     ) -> None:
@@ -100,9 +103,14 @@ class Gateway:
             planes=planes,
             runtimes=self.runtimes,
             guarantee=self._watch.guarantees.verdict,
+            datastore=self._may_write,
             concurrency=settings.control_planes.concurrency,
         )
         self._watch.guarantees.on_change = self.tenants.wake
+        self._room = None
+        if datastore is not None:
+            known = self.tenants.tenants.items.values
+            self._room = RoomKeeping(datastore, tenants=known, on_change=self.tenants.wake)
         self.computes.guaranteed = self.tenants.ledger.guaranteed
         self.computes.users = self.tenants.ledger.users
 
@@ -127,6 +135,8 @@ class Gateway:
                     group.create_task(self.arbiter.run(), name="arbiter")
                     group.create_task(metrics.watch_loop(), name="event-loop-lag")
                     group.create_task(self._watch.run(), name="usage")
+                    if self._room is not None:
+                        group.create_task(self._room.run(), name="datastore")
             finally:
                 if self._waking is not None:
                     self._waking.cancel()
@@ -164,6 +174,9 @@ class Gateway:
 
     def _client_of(self, tenant: str) -> Client:
         return self.runtimes.client_of(tenant)
+
+    def _may_write(self, tenant: str) -> Verdict | None:
+        return self._room.verdict(tenant) if self._room is not None else None
 
     def _placed(self, tenant: str, node: str) -> tuple[str, list[PlacedPod]]:
         return self.runtimes.placed(tenant, node)

@@ -13,6 +13,8 @@ from vkgateway.sync.arbiter_metrics import count_decisions, observe_cycle, obser
 
 __all__ = [
     "COMPUTE_CLUSTERS",
+    "DATASTORE",
+    "HELD",
     "LOOP_LAG",
     "ONBOARDING",
     "PHASES",
@@ -21,6 +23,7 @@ __all__ = [
     "count_compute_clusters",
     "count_decisions",
     "count_tenants",
+    "measure_datastore",
     "measure_queue",
     "observe_cycle",
     "observe_start",
@@ -38,6 +41,13 @@ ONBOARDING: Final = Histogram(
     "vkgateway_tenant_ready_seconds",
     "From a tenant's first look to its being ready for the first time.",
     buckets=(1, 2, 3, 4, 5, 7.5, 10, 15, 30, 60, 120, 300),
+)
+
+DATASTORE: Final = Gauge(
+    "vkgateway_datastore_bytes", "The tenants' shared datastore: in use, its file, and what it may grow to.", ["what"]
+)
+HELD: Final = Gauge(
+    "vkgateway_datastore_held_tenants", "Tenants that may not write to the datastore, since they were filling it."
 )
 
 LAG_SECONDS: Final = 1.0
@@ -66,6 +76,13 @@ def count_compute_clusters(reachable: Iterable[bool]) -> None:
     counts = Count(reachable)
     for answers in (True, False):
         COMPUTE_CLUSTERS.labels(str(answers).lower()).set(counts[answers])
+
+
+def measure_datastore(*, in_use: int, file: int, quota: int, held: int) -> None:
+    """Set how full the datastore is, in bytes, and how many tenants it is closed to."""
+    for what, size in (("in_use", in_use), ("file", file), ("quota", quota)):
+        DATASTORE.labels(what).set(size)
+    HELD.set(held)
 
 
 async def watch_loop() -> None:

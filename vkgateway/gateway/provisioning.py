@@ -15,6 +15,7 @@ import structlog
 
 from vkgateway.controlplane.drivers.process import ProcessDriver
 from vkgateway.controlplane.etcd.endpoints import Tls, targets
+from vkgateway.controlplane.etcd.keeper import Keeper, Room
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.layout import Authorities
 from vkgateway.controlplane.names import NameProcesses
@@ -63,9 +64,11 @@ class ProvisionedPlanes:
         *,
         templates: Templates,
         connections: int,
+        datastore: LazyDatastore,
         names: NameServers | None = None,
     ) -> None:
         self.names = names
+        self.datastore = datastore
         self._provisioner = provisioner
         self._templates = templates
         self._connections = connections
@@ -156,14 +159,19 @@ async def provisioned(
             )
             names = ProcessNameServers(processes, address=address, forwarder=settings.names.forwarder)
         yield ProvisionedPlanes(
-            provisioner, templates=templates, connections=settings.sync.tenant_connections, names=names
+            provisioner,
+            templates=templates,
+            connections=settings.sync.tenant_connections,
+            datastore=etcd,
+            names=names,
         )
 
 
 class LazyDatastore:
-    """Tenants' parts of etcd; see `provision.Datastore`. Connected to when it is first needed.
+    """Tenants' parts of etcd and the room in it; see `provision.Datastore` and `roomkeeping.Datastore`.
 
-    gRPC takes a tenth of a second to load, and a gateway that comes back to tenants that are there needs none of it.
+    Connected to when it is first needed: gRPC takes a tenth of a second to load, and a gateway that comes back to
+    tenants that are there needs none of it at once.
     """
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls) -> None:
@@ -172,7 +180,7 @@ class LazyDatastore:
         self._tls = tls
         self._opening = asyncio.Lock()
         self._client: EtcdClient | None = None
-        self._tenancy: Tenancy | None = None
+        self._parts: tuple[Tenancy, Keeper] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -185,19 +193,32 @@ class LazyDatastore:
 
     async def ensure_tenant(self, tenant: str) -> None:
         """See `provision.Datastore`."""
-        await (await self._open()).ensure_tenant(tenant)
+        tenancy, _ = await self._open()
+        await tenancy.ensure_tenant(tenant)
 
     async def remove_tenant(self, tenant: str) -> int:
         """See `provision.Datastore`."""
-        return await (await self._open()).remove_tenant(tenant)
+        tenancy, _ = await self._open()
+        return await tenancy.remove_tenant(tenant)
 
-    async def _open(self) -> Tenancy:
+    @property
+    def held(self) -> Mapping[str, int]:
+        """See `roomkeeping.Datastore`."""
+        return self._parts[1].held if self._parts is not None else {}
+
+    async def look(self, *, exempt: Collection[str]) -> Room:
+        """See `roomkeeping.Datastore`."""
+        _, keeper = await self._open()
+        return await keeper.look(exempt=exempt)
+
+    async def _open(self) -> tuple[Tenancy, Keeper]:
         async with self._opening:
-            if self._tenancy is None:
-                client = await asyncio.to_thread(importlib.import_module, "vkgateway.controlplane.etcd.client")
-                self._client = client.EtcdClient(self._endpoints, tls=self._tls)
-                self._tenancy = Tenancy(self._client)
-        return self._tenancy
+            if self._parts is None:
+                module = await asyncio.to_thread(importlib.import_module, "vkgateway.controlplane.etcd.client")
+                client: EtcdClient = module.EtcdClient(self._endpoints, tls=self._tls)
+                tenancy = Tenancy(client)
+                self._client, self._parts = client, (tenancy, Keeper(client, tenancy))
+        return self._parts
 
 
 def _authority(datastore: Datastore) -> Authority:

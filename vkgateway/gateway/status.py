@@ -13,6 +13,7 @@ from vkgateway.model.api import (
     ACCEPTED,
     CONNECTED,
     CONTROL_PLANE_READY,
+    DATASTORE_WRITABLE,
     GUARANTEE_KEPT,
     READY,
     VIRTUAL_NODES_READY,
@@ -81,6 +82,8 @@ class TenantFacts:
     virtual_nodes: Verdict = BEFORE_CONTROL_PLANE
     guarantee: Verdict | None = None
     """Whether the nodes hold what is guaranteed; None: not known yet."""
+    datastore: Verdict | None = None
+    """Whether its API server may write; None: it always could."""
     api_server: ApiServerStatus | None = None
     pools: tuple[TenantPoolStatus, ...] = ()
     deleting: Verdict | None = None
@@ -92,7 +95,8 @@ class TenantFacts:
             CONTROL_PLANE_READY: self.control_plane,
             VIRTUAL_NODES_READY: self.virtual_nodes,
         }
-        told = {} if self.guarantee is None else {GUARANTEE_KEPT: self.guarantee}
+        beside = {GUARANTEE_KEPT: self.guarantee, DATASTORE_WRITABLE: self.datastore}
+        told = {kind: verdict for kind, verdict in beside.items() if verdict is not None}
         return parts | {READY: self.deleting or _summary(list(parts.values()))} | told
 
 

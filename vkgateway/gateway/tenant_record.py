@@ -30,7 +30,7 @@ from vkgateway.gateway.status import (
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import TENANTS
-from vkgateway.model.api import GUARANTEE_KEPT, ApiServerStatus, Tenant, TenantSpec, TenantStatus
+from vkgateway.model.api import DATASTORE_WRITABLE, GUARANTEE_KEPT, ApiServerStatus, Tenant, TenantSpec, TenantStatus
 from vkgateway.model.errors import ConflictError, InputError, VkgatewayError
 from vkgateway.model.objects import Condition
 
@@ -76,6 +76,7 @@ class TenantRecord:
             status=tenant.status,
             facts=TenantFacts(
                 guarantee=told_before(tenant.status.conditions, GUARANTEE_KEPT),
+                datastore=told_before(tenant.status.conditions, DATASTORE_WRITABLE),
                 api_server=tenant.status.api_server,
                 pools=tenant.status.pools,
             ),

@@ -38,7 +38,8 @@ RETRY_SECONDS = 15.0
 class TenantController:
     """One worker a tenant; whatever happens to one is no matter to another.
 
-    `guarantee` says of a tenant whether the nodes hold what is guaranteed to it; None: not known now.
+    `guarantee` says of a tenant whether the nodes hold what is guaranteed to it, `datastore` whether its API server may
+    write; None: not known now.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class TenantController:
         planes: ControlPlanes,
         runtimes: Runtimes,
         guarantee: Callable[[str], Verdict | None] = lambda _: None,
+        datastore: Callable[[str], Verdict | None] = lambda _: None,
         concurrency: int = 8,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         monotonic: Callable[[], float] = time.monotonic,
@@ -59,6 +61,7 @@ class TenantController:
         self._planes = planes
         self._runtimes = runtimes
         self._guarantee = guarantee
+        self._datastore = datastore
         self._monotonic = monotonic
         self._teller = Teller(management, recorder, clock=clock, monotonic=monotonic)
         self._upkeep = Upkeep(
@@ -120,6 +123,9 @@ class TenantController:
             record = self._records[name] = TenantRecord.of(tenant, now=self._monotonic())
         if tenant.metadata.deletion_timestamp is not None:
             return await self._remove(tenant, record)
+        writable = self._datastore(name)
+        if writable is not None and (record.facts.datastore is not None or not writable.good):
+            record.learn(datastore=writable)
         spec = await self._accept(tenant, record)
         if spec is None:
             await self._teller.tell(tenant, record)

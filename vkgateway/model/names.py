@@ -29,6 +29,8 @@ GANGS_DONE_ANNOTATION: Final = "vkgateway.io/gangs-done"
 """On a compute namespace: which pods ended well of gangs that have others, for a gateway that is started anew."""
 
 MIRROR_FINALIZER: Final = "vkgateway.io/mirror"
+WRITABLE_ANNOTATION: Final = "vkgateway.io/writable"
+"""On a Tenant: its API server may write, however full the datastore is."""
 TENANT_FINALIZER: Final = "vkgateway.io/tenant"
 ADMISSION_GATE: Final = "vkgateway.io/admission"
 

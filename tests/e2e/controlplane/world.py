@@ -120,15 +120,15 @@ def free_port(address: str) -> int:
 
 
 @asynccontextmanager
-async def world(data_dir: Path) -> AsyncIterator[World]:
-    """Start it all; whatever came of the test, nothing of it runs on."""
+async def world(data_dir: Path, *, quota: int = 0) -> AsyncIterator[World]:
+    """Start it all; whatever came of the test, nothing of it runs on. `quota` is etcd's in bytes, 0 for its own."""
     address = own_address()
     resolver = Resolver(report=print)
     programs = await resolver.resolve(*PROGRAMS.values(), "etcd", "kubectl")
     supervisor = await start_supervisor(data_dir)
     try:
         etcd_authority, kubelet_authority = Authority.create("etcd"), Authority.create("kubelet")
-        endpoint = await _start_etcd(supervisor, programs["etcd"], data_dir, etcd_authority)
+        endpoint = await _start_etcd(supervisor, programs["etcd"], data_dir, etcd_authority, quota)
         async with EtcdClient([endpoint], tls=_tls(etcd_authority, "root")) as etcd:
             await _etcd_serves(etcd)
             await Tenancy(etcd).ensure_auth()
@@ -149,7 +149,9 @@ async def world(data_dir: Path) -> AsyncIterator[World]:
         await supervisor.shutdown()
 
 
-async def _start_etcd(supervisor: SupervisorClient, program: Path, folder: Path, authority: Authority) -> str:
+async def _start_etcd(
+    supervisor: SupervisorClient, program: Path, folder: Path, authority: Authority, quota: int
+) -> str:
     client, peer = (f"https://127.0.0.1:{free_port('127.0.0.1')}", f"http://127.0.0.1:{free_port('127.0.0.1')}")
     cert, key = authority.issue("etcd", server=True, ips=("127.0.0.1",)).write(folder / "etcd-pki", "server")
     ca, _ = authority.write(folder / "etcd-pki")
@@ -164,6 +166,7 @@ async def _start_etcd(supervisor: SupervisorClient, program: Path, folder: Path,
         "key-file": key,
         "trusted-ca-file": ca,
         "client-cert-auth": "true",
+        "quota-backend-bytes": quota,
         "log-level": "warn",
     }
     argv = (str(program), *(f"--{name}={value}" for name, value in flags.items()))

@@ -23,7 +23,7 @@ class FakeEtcd(EtcdClient):
     def __init__(self, *, enabled: bool = True) -> None:
         self.keys_held: dict[bytes, bytes] = {}
         self.users_held: dict[str, set[str]] = {}
-        self.roles_held: dict[str, set[KeyRange]] = {}
+        self.roles_held: dict[str, dict[KeyRange, bool]] = {}
         self.enabled = enabled
         self.changes = 0
 
@@ -32,6 +32,10 @@ class FakeEtcd(EtcdClient):
 
     async def put(self, key: str, value: bytes) -> None:
         self.keys_held[key.encode()] = value
+
+    async def size(self, keys: KeyRange) -> int:
+        held = self.keys_held.items()
+        return sum(len(key) + len(value) for key, value in held if keys.start <= key < keys.end)
 
     async def keys(self, keys: KeyRange, *, limit: int = 0) -> list[str]:
         found = sorted(key.decode() for key in self.keys_held if keys.start <= key < keys.end)
@@ -88,21 +92,21 @@ class FakeEtcd(EtcdClient):
             roles.discard(name)
         self.changes += 1
 
-    async def ranges_of(self, role: str) -> list[KeyRange]:
-        return sorted(self._known(self.roles_held, role))
+    async def ranges_of(self, role: str) -> dict[KeyRange, bool]:
+        return dict(sorted(self._known(self.roles_held, role).items()))
 
-    async def grant_range(self, role: str, *, keys: KeyRange) -> None:
-        self._known(self.roles_held, role).add(keys)
+    async def grant_range(self, role: str, *, keys: KeyRange, write: bool = True) -> None:
+        self._known(self.roles_held, role)[keys] = write
         self.changes += 1
 
     async def revoke_range(self, role: str, *, keys: KeyRange) -> None:
-        self._known(self.roles_held, role).remove(keys)
+        del self._known(self.roles_held, role)[keys]
         self.changes += 1
 
     def _new(self, held: dict[str, Any], name: str) -> None:
         if name in held:
             raise EtcdExists(f"{name} already exists")
-        held[name] = set()
+        held[name] = {} if held is self.roles_held else set()
         self.changes += 1
 
     def _known(self, held: dict[str, Any], name: str) -> Any:

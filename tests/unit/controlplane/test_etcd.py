@@ -36,7 +36,7 @@ async def test_auth_is_enforced_once_root_is_there() -> None:
     await Tenancy(etcd).ensure_auth()
     assert etcd.enabled
     assert etcd.users_held == {"root": {"root"}, "compute": {"compute"}}
-    assert etcd.roles_held["compute"] == {KeyRange(b"/compute/", b"/compute0")}
+    assert etcd.roles_held["compute"] == {KeyRange(b"/compute/", b"/compute0"): True}
 
 
 async def test_what_is_as_it_should_be_is_not_written_again() -> None:
@@ -71,7 +71,7 @@ async def test_a_tenant_half_made_is_completed(done: int) -> None:
         await etcd.grant_role("tenant-a", role="tenant-a")
     await Tenancy(etcd).ensure_tenant("a")
     assert etcd.users_held == {"tenant-a": {"tenant-a"}}
-    assert etcd.roles_held == {"tenant-a": {KeyRange(b"/tenants/a/", b"/tenants/a0")}}
+    assert etcd.roles_held == {"tenant-a": {KeyRange(b"/tenants/a/", b"/tenants/a0"): True}}
 
 
 async def test_rights_that_a_tenant_should_not_have_are_taken() -> None:
@@ -83,7 +83,22 @@ async def test_rights_that_a_tenant_should_not_have_are_taken() -> None:
     await etcd.grant_range("tenant-a", keys=KeyRange(b"/", b"0"))
     await tenancy.ensure_tenant("a")
     assert etcd.users_held["tenant-a"] == {"tenant-a"}
-    assert etcd.roles_held["tenant-a"] == {KeyRange(b"/tenants/a/", b"/tenants/a0")}
+    assert etcd.roles_held["tenant-a"] == {KeyRange(b"/tenants/a/", b"/tenants/a0"): True}
+
+
+async def test_a_tenant_that_is_held_stays_so_until_it_is_released() -> None:
+    etcd = FakeEtcd()
+    tenancy = Tenancy(etcd)
+    for name in ("a", "b"):
+        await tenancy.ensure_tenant(name)
+    await tenancy.hold("a")
+    await tenancy.ensure_tenant("a")
+    assert await tenancy.held() == ["a"]
+    assert etcd.roles_held["tenant-a"] == {KeyRange(b"/tenants/a/", b"/tenants/a0"): False}
+    await tenancy.release("a")
+    await tenancy.release("gone")
+    assert await tenancy.held() == []
+    assert etcd.roles_held["tenant-a"] == {KeyRange(b"/tenants/a/", b"/tenants/a0"): True}
 
 
 async def test_removal_takes_everything_of_one_tenant_and_only_that() -> None:
@@ -108,6 +123,7 @@ async def test_removal_takes_everything_of_one_tenant_and_only_that() -> None:
         ("FAILED_PRECONDITION", "etcdserver: user name already exists", errors.EtcdExists),
         ("FAILED_PRECONDITION", "etcdserver: role name not found", errors.EtcdMissing),
         ("INVALID_ARGUMENT", "etcdserver: revision of auth store is old", errors.EtcdStale),
+        ("OUT_OF_RANGE", "etcdserver: mvcc: required revision has been compacted", errors.EtcdForgotten),
         ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", errors.EtcdFull),
         ("UNKNOWN", "something else", errors.EtcdError),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -10,11 +11,15 @@ from typing import Any, Self
 import grpc
 
 from vkgateway.controlplane.etcd.endpoints import Tls, targets
-from vkgateway.controlplane.etcd.errors import EtcdStale, EtcdUnavailable, error_for
+from vkgateway.controlplane.etcd.errors import EtcdForgotten, EtcdStale, EtcdUnavailable, error_for
 from vkgateway.controlplane.etcd.pb import etcd_pb2 as pb
 from vkgateway.controlplane.etcd.ranges import KeyRange
 
 _TIMEOUT = 10.0
+# Compaction and defragmentation go through all there is.
+_UPKEEP_TIMEOUT = 300.0
+# A value may have 1.5 MiB, and an answer must not be larger than what is received.
+_PAGE_KEYS = 32
 # How often a call is made that meets changes of users or roles on its way: each attempt takes milliseconds.
 _STALE_ATTEMPTS = 10
 _OPTIONS = (
@@ -28,13 +33,22 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How an etcd member is: its version, the size of its file and what of it is in use (bytes), alarms."""
+    """How an etcd member is: version, size of its file, what of that is in use, and what it may grow to (bytes).
+
+    `quota` is 0 where etcd does not tell (before 3.6). `alarms` are sentences; one about space says NOSPACE.
+    """
 
     version: str
     size: int
     size_in_use: int
+    quota: int
     revision: int
     alarms: tuple[str, ...]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether etcd takes no writes any more, until somebody says that there is room again."""
+        return any("NOSPACE" in alarm for alarm in self.alarms)
 
 
 class EtcdClient:
@@ -81,6 +95,17 @@ class EtcdClient:
         request = pb.RangeRequest(key=keys.start, range_end=keys.end, count_only=True)
         return int((await self._call("KV/Range", request, pb.RangeResponse)).count)
 
+    async def size(self, keys: KeyRange) -> int:
+        """Add up the bytes of all keys and values in a range; what they were before is not counted. Reads all of it."""
+        size, start = 0, keys.start
+        while True:
+            request = pb.RangeRequest(key=start, range_end=keys.end, limit=_PAGE_KEYS)
+            answer = await self._call("KV/Range", request, pb.RangeResponse)
+            size += sum(len(pair.key) + len(pair.value) for pair in answer.kvs)
+            if not answer.more:
+                return size
+            start = answer.kvs[-1].key + b"\0"
+
     async def put(self, key: str, value: bytes) -> None:
         """Write one key."""
         await self._call("KV/Put", pb.PutRequest(key=key.encode(), value=value), pb.PutResponse)
@@ -91,9 +116,22 @@ class EtcdClient:
         return int((await self._call("KV/DeleteRange", request, pb.DeleteRangeResponse)).deleted)
 
     async def compact(self, revision: int) -> None:
-        """Forget what keys were before `revision`."""
-        request = pb.CompactionRequest(revision=revision)
-        await self._call("KV/Compact", request, pb.CompactionResponse)
+        """Forget what keys were before `revision`, if that was not done yet; returns when the space is free."""
+        request = pb.CompactionRequest(revision=revision, physical=True)
+        with contextlib.suppress(EtcdForgotten):
+            await self._call("KV/Compact", request, pb.CompactionResponse, timeout=_UPKEEP_TIMEOUT)
+
+    async def defragment(self) -> None:
+        """Have every member write its file anew, as large as what is in use; it answers nobody meanwhile."""
+        for target in self._channels:
+            await self._call_at(target, "Maintenance/Defragment", pb.Empty(), pb.Empty, timeout=_UPKEEP_TIMEOUT)
+
+    async def allow_writes(self) -> None:
+        """Say that there is room again, after members' alarms that there is none."""
+        found = await self._call("Maintenance/Alarm", pb.AlarmRequest(alarm=pb.NOSPACE), pb.AlarmResponse)
+        for alarm in found.alarms:
+            over = pb.AlarmRequest(action=pb.AlarmRequest.DEACTIVATE, member_id=alarm.member_id, alarm=pb.NOSPACE)
+            await self._call("Maintenance/Alarm", over, pb.AlarmResponse)
 
     async def status(self) -> Status:
         """Return how the member that answers is."""
@@ -102,6 +140,7 @@ class EtcdClient:
             version=answer.version,
             size=answer.db_size,
             size_in_use=answer.db_size_in_use,
+            quota=answer.db_size_quota,
             revision=answer.header.revision,
             alarms=tuple(answer.errors),
         )
@@ -153,15 +192,19 @@ class EtcdClient:
         """Delete a role, and take it from all users."""
         await self._do("Auth/RoleDelete", pb.AuthRoleDeleteRequest(role=name))
 
-    async def ranges_of(self, role: str) -> list[KeyRange]:
-        """List the ranges that a role may read and write."""
+    async def ranges_of(self, role: str) -> dict[KeyRange, bool]:
+        """List the ranges that a role may read, and whether it may write there too."""
         request = pb.AuthRoleGetRequest(role=role)
         answer = await self._call("Auth/RoleGet", request, pb.AuthRoleGetResponse)
-        return [KeyRange(bytes(permission.key), bytes(permission.range_end)) for permission in answer.perm]
+        return {
+            KeyRange(bytes(permission.key), bytes(permission.range_end)): permission.perm_type != pb.Permission.READ
+            for permission in answer.perm
+        }
 
-    async def grant_range(self, role: str, *, keys: KeyRange) -> None:
-        """Let a role read and write a range."""
-        permission = pb.Permission(perm_type=pb.Permission.READWRITE, key=keys.start, range_end=keys.end)
+    async def grant_range(self, role: str, *, keys: KeyRange, write: bool = True) -> None:
+        """Let a role read a range, and write there or not any more."""
+        kind = pb.Permission.READWRITE if write else pb.Permission.READ
+        permission = pb.Permission(perm_type=kind, key=keys.start, range_end=keys.end)
         request = pb.AuthRoleGrantPermissionRequest(name=role, perm=permission)
         await self._do("Auth/RoleGrantPermission", request)
 
@@ -173,18 +216,20 @@ class EtcdClient:
     async def _do(self, method: str, request: Any) -> None:
         await self._call(method, request, pb.Empty)
 
-    async def _call(self, method: str, request: Any, answer: Any) -> Any:
+    async def _call(self, method: str, request: Any, answer: Any, *, timeout: float | None = None) -> Any:
         """Make one call at the first endpoint that can be reached, and decode what comes as `answer`."""
         failure: EtcdUnavailable | None = None
         for target in self._channels:
             try:
-                return await self._call_at(target, method, request, answer)
+                return await self._call_at(target, method, request, answer, timeout=timeout)
             except EtcdUnavailable as error:
                 failure = error
         assert failure is not None
         raise failure
 
-    async def _call_at(self, target: str, method: str, request: Any, answer: Any) -> Any:
+    async def _call_at(
+        self, target: str, method: str, request: Any, answer: Any, *, timeout: float | None = None
+    ) -> Any:
         call = self._channels[target].unary_unary(
             f"/etcdserverpb.{method}",
             request_serializer=type(request).SerializeToString,
@@ -193,7 +238,7 @@ class EtcdClient:
         what = f"{method.partition('/')[2]} at {target}"
         for attempt in range(1, _STALE_ATTEMPTS + 1):
             try:
-                return await call(request, timeout=self._timeout)
+                return await call(request, timeout=timeout or self._timeout)
             except grpc.aio.AioRpcError as error:
                 failed = error_for(error.code().name, error.details() or "", what=what)
                 if not isinstance(failed, EtcdStale) or attempt == _STALE_ATTEMPTS:

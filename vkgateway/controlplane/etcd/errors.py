@@ -48,6 +48,10 @@ class EtcdOpen(EtcdError):
     """Users and roles are not enforced: whoever has a certificate may read everything."""
 
 
+class EtcdForgotten(EtcdError):
+    """A compaction took the revision that was asked for."""
+
+
 class EtcdFull(EtcdError):
     """The store has reached its quota and takes no more writes until space is made."""
 
@@ -65,6 +69,7 @@ _BY_WORDS: tuple[tuple[str, type[EtcdError]], ...] = (
     ("user name is empty", EtcdDenied),
     ("invalid auth token", EtcdDenied),
     ("database space exceeded", EtcdFull),
+    ("has been compacted", EtcdForgotten),
 )
 _UNAVAILABLE = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
 

@@ -85,6 +85,34 @@ class Tenancy:
         start = tenant_user("")
         return sorted(user.removeprefix(start) for user in await self._client.users() if user.startswith(start))
 
+    async def hold(self, tenant: str) -> None:
+        """Let a tenant read its keys and not write; it stays so until `release`, whatever else is made sure of."""
+        await self._grant(tenant, write=False)
+
+    async def release(self, tenant: str) -> None:
+        """Let a tenant write again; nothing happens for one that is gone."""
+        await self._grant(tenant, write=True)
+
+    async def held(self) -> list[str]:
+        """List the tenants that may not write, by name."""
+        return [tenant for tenant in await self.tenants() if not await self._may_write(tenant)]
+
+    async def size(self, tenant: str) -> int:
+        """Add up the bytes of a tenant's keys and values; reads all of them."""
+        return await self._client.size(KeyRange.below(tenant_etcd_prefix(tenant)))
+
+    async def _grant(self, tenant: str, *, write: bool) -> None:
+        keys = KeyRange.below(tenant_etcd_prefix(tenant))
+        async with self._changing:
+            await _unless(EtcdMissing, self._client.grant_range(tenant_user(tenant), keys=keys, write=write))
+
+    async def _may_write(self, tenant: str) -> bool:
+        try:
+            ranges = await self._client.ranges_of(tenant_user(tenant))
+        except EtcdMissing:
+            return True
+        return ranges.get(KeyRange.below(tenant_etcd_prefix(tenant)), True)
+
     async def _ensure(self, user: str, *, prefix: str) -> None:
         keys = KeyRange.below(prefix)
         async with self._changing:
@@ -96,7 +124,7 @@ class Tenancy:
             ranges = await self._client.ranges_of(role)
         except EtcdMissing:
             await self._client.add_role(role)
-            ranges = []
+            ranges = {}
         for other in (other for other in ranges if other != keys):
             await self._client.revoke_range(role, keys=other)
         if keys not in ranges:

@@ -1,0 +1,232 @@
+"""However a tenant fills the shared etcd, the others may go on writing; and it may again when there is room."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.controlplane.fakes import FakeEtcd
+from vkgateway.controlplane.etcd.client import Status
+from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdFull
+from vkgateway.controlplane.etcd.keeper import CROWDED, FULL, ROOMY, Keeper
+from vkgateway.controlplane.etcd.tenancy import Tenancy, tenant_user
+
+QUOTA = 1000_000
+SOME = 5_000
+"""Bytes of one object: half a hundredth of the quota."""
+
+
+class SmallEtcd(FakeEtcd):
+    """Keeps what keys were until it is compacted, in a file that only grows; too large, it takes no writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.revision = 1
+        self.history: list[tuple[int, int]] = []
+        """Bytes that are no key's value any more, and since which revision."""
+        self.file = 0
+        self.full = False
+        self.upkeep: list[str] = []
+
+    @property
+    def in_use(self) -> int:
+        live = sum(len(key) + len(value) for key, value in self.keys_held.items())
+        return live + sum(size for _, size in self.history)
+
+    async def put(self, key: str, value: bytes) -> None:
+        if self.full or max(self.file, self.in_use) + len(value) >= QUOTA:
+            self.full = True
+            raise EtcdFull("etcdserver: mvcc: database space exceeded")
+        self._bury(key)
+        await super().put(key, value)
+        self.file = max(self.file, self.in_use)
+
+    async def remove(self, key: str) -> None:
+        """Delete one key."""
+        self._bury(key)
+        del self.keys_held[key.encode()]
+
+    def _bury(self, key: str) -> None:
+        self.revision += 1
+        if old := self.keys_held.get(key.encode()):
+            self.history.append((self.revision, len(key) + len(old)))
+
+    async def status(self) -> Status:
+        alarms = ("memberID:1 alarm:NOSPACE ",) if self.full else ()
+        return Status("3.6.8", self.file, self.in_use, QUOTA, self.revision, alarms)
+
+    async def compact(self, revision: int) -> None:
+        self.upkeep.append("compact")
+        self.history = [(since, size) for since, size in self.history if since > revision]
+
+    async def defragment(self) -> None:
+        self.upkeep.append("defragment")
+        self.file = self.in_use
+
+    async def allow_writes(self) -> None:
+        self.upkeep.append("allow writes")
+        self.full = False
+
+
+class World:
+    """Tenants that write as their API servers would."""
+
+    def __init__(self) -> None:
+        self.etcd = SmallEtcd()
+        self.tenancy = Tenancy(self.etcd)
+        self.keeper = self.another()
+
+    def another(self) -> Keeper:
+        """A keeper that remembers nothing, as after a restart."""
+        return Keeper(self.etcd, self.tenancy, sleep=_at_once)
+
+    async def write(self, tenant: str, name: str, *, size: int = SOME) -> None:
+        (may_write,) = self.etcd.roles_held[tenant_user(tenant)].values()
+        if not may_write:
+            raise EtcdDenied("etcdserver: permission denied")
+        await self.etcd.put(f"/tenants/{tenant}/{name}", bytes(size))
+
+    async def fill(self, tenant: str, share: float, *, look: bool = True) -> None:
+        """Have a tenant add objects until so much of the quota is in use; the keeper looks after every second one."""
+        number = 0
+        while self.etcd.in_use < share * QUOTA:
+            await self.write(tenant, f"object-{number}")
+            number += 1
+            if look and number % 2 == 0:
+                await self.keeper.look()
+
+    async def rewrite(self, tenant: str, *, times: int, look: bool = False) -> None:
+        """Have a tenant write one object over and over; the keeper looks now and then."""
+        for number in range(times):
+            await self.write(tenant, "one", size=20_000)
+            if look and number % 5 == 0:
+                await self.keeper.look()
+
+
+async def _at_once(_seconds: float) -> None:
+    """Nothing takes time here."""
+
+
+@pytest.fixture
+async def world() -> World:
+    world = World()
+    for tenant in ("calm", "wild", "other"):
+        await world.tenancy.ensure_tenant(tenant)
+        await world.write(tenant, "first")
+    return world
+
+
+async def test_where_there_is_room_nothing_is_done(world: World) -> None:
+    await world.fill("wild", CROWDED - 0.05)
+    assert world.etcd.upkeep == []
+    assert world.keeper.held == {}
+
+
+async def test_objects_that_are_written_over_and_over_fill_nothing(world: World) -> None:
+    await world.rewrite("wild", times=2000, look=True)
+    await world.write("calm", "more")
+    assert world.keeper.held == {}
+    assert world.etcd.file < QUOTA
+
+
+async def test_objects_that_are_made_and_deleted_fill_nothing(world: World) -> None:
+    for number in range(2000):
+        await world.write("wild", f"one-{number}", size=20_000)
+        await world.etcd.remove(f"/tenants/wild/one-{number}")
+        if number % 5 == 0:
+            await world.keeper.look()
+    await world.write("calm", "more")
+    assert world.keeper.held == {}
+
+
+async def test_who_fills_it_may_not_write_and_the_others_may(world: World) -> None:
+    with pytest.raises(EtcdDenied):
+        await world.fill("wild", 1.0)
+    assert set(world.keeper.held) == {"wild"}
+    assert world.etcd.in_use < (FULL + 0.05) * QUOTA
+    for tenant in ("calm", "other"):
+        await world.write(tenant, "more")
+
+
+async def test_who_has_much_and_adds_little_is_left_alone(world: World) -> None:
+    await world.fill("calm", CROWDED + 0.05)
+    with pytest.raises(EtcdDenied):
+        await world.fill("wild", 1.0)
+    assert set(world.keeper.held) == {"wild"}
+    await world.write("calm", "more")
+
+
+async def test_the_next_one_is_held_where_that_was_not_enough(world: World) -> None:
+    for tenant in ("wild", "other"):
+        with pytest.raises(EtcdDenied):
+            await world.fill(tenant, 1.0)
+    assert set(world.keeper.held) == {"wild", "other"}
+    await world.write("calm", "more")
+
+
+async def test_a_keeper_that_comes_late_holds_the_largest(world: World) -> None:
+    await world.fill("wild", FULL, look=False)
+    await world.another().look()
+    with pytest.raises(EtcdDenied):
+        await world.write("wild", "more")
+
+
+async def test_who_is_exempt_may_write_and_delete_and_is_free_once_there_is_room(world: World) -> None:
+    with pytest.raises(EtcdDenied):
+        await world.fill("wild", 1.0)
+    await world.keeper.look(exempt={"wild"})
+    assert world.keeper.held == {}
+    await world.write("wild", "more")
+    for key in [key.decode() for key in world.etcd.keys_held if b"object" in key]:
+        await world.etcd.remove(key)
+        await world.keeper.look(exempt={"wild"})
+    await world.keeper.look()
+    assert world.keeper.held == {}
+    assert world.etcd.in_use < ROOMY * QUOTA
+    await world.write("wild", "again")
+
+
+async def test_when_there_is_room_again_all_are_released_one_after_the_other(world: World) -> None:
+    await world.tenancy.hold("wild")
+    await world.tenancy.hold("other")
+    await world.keeper.look()
+    assert len(world.keeper.held) == 1
+    await world.keeper.look()
+    assert world.keeper.held == {}
+    for tenant in ("wild", "other"):
+        await world.write(tenant, "more")
+
+
+async def test_held_tenants_are_known_to_the_next_keeper_until_they_are_gone(world: World) -> None:
+    with pytest.raises(EtcdDenied):
+        await world.fill("wild", 1.0)
+    keeper = world.another()
+    await keeper.look()
+    assert set(keeper.held) == {"wild"}
+    await world.tenancy.remove_tenant("wild")
+    await world.tenancy.ensure_tenant("wild")
+    await keeper.look()
+    assert keeper.held == {}
+    await world.write("wild", "first")
+
+
+async def test_a_store_that_filled_while_nobody_looked_is_opened_again(world: World) -> None:
+    with pytest.raises(EtcdFull):
+        await world.rewrite("wild", times=200)
+    with pytest.raises(EtcdFull):
+        await world.write("calm", "more")
+    await world.keeper.look()
+    assert world.etcd.upkeep == ["compact", "defragment", "allow writes"]
+    await world.write("calm", "more")
+
+
+async def test_a_store_that_is_full_of_objects_is_opened_as_far_as_there_is_room(world: World) -> None:
+    with pytest.raises(EtcdFull):
+        await world.fill("wild", 2.0, look=False)
+    await world.keeper.look()
+    assert set(world.keeper.held) == {"wild"}
+    assert (await world.etcd.status()).is_full
+    for number in range(20):
+        await world.etcd.remove(f"/tenants/wild/object-{number}")
+    await world.keeper.look()
+    assert not (await world.etcd.status()).is_full
+    await world.write("calm", "more")

@@ -1,0 +1,108 @@
+"""Who may not write to the datastore is told of, once, and again when that is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+import pytest
+
+from vkgateway.controlplane.etcd.errors import EtcdUnavailable
+from vkgateway.controlplane.etcd.keeper import Room
+from vkgateway.gateway import roomkeeping
+from vkgateway.gateway.metrics import DATASTORE, HELD
+from vkgateway.gateway.roomkeeping import RoomKeeping
+from vkgateway.model.api import Tenant
+from vkgateway.model.names import WRITABLE_ANNOTATION
+from vkgateway.model.objects import Meta
+
+GIB = 1 << 30
+
+
+class FakeDatastore:
+    """Holds whom a test says."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, int] = {}
+        self.exempt: list[Collection[str]] = []
+        self.failing = 0
+
+    async def look(self, *, exempt: Collection[str]) -> Room:
+        self.exempt.append(exempt)
+        if self.failing:
+            self.failing -= 1
+            raise EtcdUnavailable("etcd did not do Status")
+        return Room(in_use=6 * GIB, file=7 * GIB, quota=8 * GIB)
+
+
+def tenant(name: str, annotations: dict[str, str] | None = None) -> Tenant:
+    return Tenant(metadata=Meta(name=name, annotations=annotations or {}))
+
+
+class World:
+    """Two tenants in one datastore."""
+
+    def __init__(self) -> None:
+        self.datastore = FakeDatastore()
+        self.tenants = [tenant("a"), tenant("b")]
+        self.news: list[str] = []
+        self.keeping = RoomKeeping(self.datastore, tenants=lambda: self.tenants, on_change=self.news.append)
+
+
+async def test_nothing_is_said_before_the_first_look() -> None:
+    world = World()
+    assert world.keeping.verdict("a") is None
+    await world.keeping.look()
+    assert world.news == []
+    verdict = world.keeping.verdict("a")
+    assert verdict is not None
+    assert verdict.good
+
+
+async def test_a_tenant_that_is_held_is_told_of_with_the_way_out_and_so_is_the_end_of_it() -> None:
+    world = World()
+    world.datastore.held = {"a": 5 * GIB}
+    await world.keeping.look()
+    await world.keeping.look()
+    assert world.news == ["a"]
+    verdict = world.keeping.verdict("a")
+    assert verdict is not None
+    assert (verdict.status, verdict.reason, verdict.trouble) == ("False", "DatastoreFull", True)
+    for words in ("6.0 GiB of 8.0 GiB", "it has 5.0 GiB", WRITABLE_ANNOTATION):
+        assert words in verdict.message
+    world.datastore.held = {}
+    await world.keeping.look()
+    assert world.news == ["a", "a"]
+    after = world.keeping.verdict("a")
+    assert after is not None
+    assert after.good
+
+
+async def test_tenants_that_may_write_in_any_case_are_named_to_the_datastore() -> None:
+    world = World()
+    world.tenants.append(tenant("c", {WRITABLE_ANNOTATION: "true"}))
+    await world.keeping.look()
+    assert world.datastore.exempt == [["c"]]
+
+
+async def test_figures_are_set() -> None:
+    world = World()
+    world.datastore.held = {"a": 0}
+    await world.keeping.look()
+    assert DATASTORE.labels("in_use")._value.get() == 6 * GIB
+    assert DATASTORE.labels("quota")._value.get() == 8 * GIB
+    assert HELD._value.get() == 1
+
+
+async def test_a_datastore_that_does_not_answer_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roomkeeping, "LOOK_SECONDS", 0.001)
+    world = World()
+    world.datastore.failing = 2
+    world.datastore.held = {"a": GIB}
+    work = asyncio.create_task(world.keeping.run())
+    async with asyncio.timeout(5):
+        while not world.news:  # noqa: ASYNC110 - the work tells by a list
+            await asyncio.sleep(0.001)
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    assert len(world.datastore.exempt) >= 3
