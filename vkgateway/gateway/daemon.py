@@ -17,14 +17,17 @@ from vkgateway.controlplane.pki import Authority, KeyPair
 from vkgateway.gateway import authority, logs, prerequisites
 from vkgateway.gateway.config import Config
 from vkgateway.gateway.connections import connect, primary_address
+from vkgateway.gateway.datastore import LazyDatastore
 from vkgateway.gateway.gateway import Gateway
 from vkgateway.gateway.provisioning import provisioned
+from vkgateway.gateway.roomkeeping import Datastore
 from vkgateway.kube import errors, yamltext
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.client import Client
 from vkgateway.kube.tls import load_identity
 from vkgateway.kubelet.identity import server_context
+from vkgateway.model.errors import VkgatewayError
 from vkgateway.version import __version__
 
 log = structlog.get_logger(__name__)
@@ -33,6 +36,8 @@ T = TypeVar("T")
 _COLLECT_AFTER = 10_000
 """Objects more than before after which the youngest generation is collected; Python's own is 700, or 2,000."""
 RENEW_SECONDS = 24 * 3600.0
+_FULL = "database space exceeded"
+"""What etcd says, and API servers after it."""
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -67,11 +72,16 @@ def tune_collector() -> None:
 async def _work(settings: Config) -> None:
     async with contextlib.AsyncExitStack() as stack:
         management = await stack.enter_async_context(connect(settings, name="the management cluster"))
-        await first(lambda: prepare(management))
+        datastore = await stack.enter_async_context(LazyDatastore.of(settings.datastore))
+        await first(lambda: prepare(management), remedy=lambda: reopen(datastore))
         kubelet_authority = await first(lambda: authority.ensure(management))
         address = settings.address or primary_address()
-        planes = await stack.enter_async_context(
-            provisioned(settings, management=management, kubelet_authority=kubelet_authority, address=address)
+        planes = provisioned(
+            settings,
+            management=management,
+            datastore=datastore,
+            kubelet_authority=kubelet_authority,
+            address=address,
         )
         tls = await stack.enter_async_context(serving(kubelet_authority, address))
         gateway = Gateway(
@@ -79,7 +89,7 @@ async def _work(settings: Config) -> None:
             management=management,
             planes=planes,
             name_servers=planes.names,
-            datastore=planes.datastore,
+            datastore=datastore,
             tls=tls,
             address=address,
         )
@@ -87,8 +97,16 @@ async def _work(settings: Config) -> None:
         await gateway.run()
 
 
-async def first(attempt: Callable[[], Awaitable[T]], *, backoff: Backoff | None = None) -> T:
-    """Do what must be done before anything else, again and again while the server is only not there yet."""
+async def first(
+    attempt: Callable[[], Awaitable[T]],
+    *,
+    remedy: Callable[[], Awaitable[None]] | None = None,
+    backoff: Backoff | None = None,
+) -> T:
+    """Do what must be done before anything else, again and again while the server is only not there yet.
+
+    `remedy` is for a server whose datastore is full: it takes no writes, not even those with which all begins.
+    """
     backoff = backoff or Backoff(base=0.2, cap=5.0)
     failures = 0
     while True:
@@ -99,7 +117,17 @@ async def first(attempt: Callable[[], Awaitable[T]], *, backoff: Backoff | None 
                 raise
             failures += 1
             log.warning("the management cluster is not ready yet", error=str(error))
+            if remedy is not None and _FULL in error.message:
+                await remedy()
             await asyncio.sleep(backoff.delay(failures, at_least=error.retry_after))
+
+
+async def reopen(datastore: Datastore) -> None:
+    """Make room in the datastore of tenants, which may be the management cluster's too."""
+    try:
+        await datastore.look(exempt=())
+    except VkgatewayError as error:
+        log.warning("the datastore was not looked at", error=str(error))
 
 
 async def prepare(management: Client) -> None:

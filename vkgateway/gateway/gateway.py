@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Collection
 from functools import partial
 from typing import Protocol
 
@@ -27,7 +28,7 @@ from vkgateway.kubelet.server import KubeletServer
 from vkgateway.kubelet.stats import Figures
 from vkgateway.kubelet.target import PlacedPod, PodTarget
 from vkgateway.kubelet.tokens import Tokens
-from vkgateway.model.api import Pool
+from vkgateway.model.api import Pool, Tenant
 from vkgateway.sync.admission.arbiter import Arbitration, Settings
 from vkgateway.sync.clock import EvenClock
 from vkgateway.sync.engine import Engine
@@ -109,8 +110,7 @@ class Gateway:
         self._watch.guarantees.on_change = self.tenants.wake
         self._room = None
         if datastore is not None:
-            known = self.tenants.tenants.items.values
-            self._room = RoomKeeping(datastore, tenants=known, on_change=self.tenants.wake)
+            self._room = RoomKeeping(datastore, tenants=self._all_tenants, on_change=self.tenants.wake)
         self.computes.guaranteed = self.tenants.ledger.guaranteed
         self.computes.users = self.tenants.ledger.users
 
@@ -174,6 +174,10 @@ class Gateway:
 
     def _client_of(self, tenant: str) -> Client:
         return self.runtimes.client_of(tenant)
+
+    def _all_tenants(self) -> Collection[Tenant] | None:
+        reflector = self.tenants.tenants
+        return reflector.items.values() if reflector.complete else None
 
     def _may_write(self, tenant: str) -> Verdict | None:
         return self._room.verdict(tenant) if self._room is not None else None

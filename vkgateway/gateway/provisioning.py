@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import importlib
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import structlog
 
 from vkgateway.controlplane.drivers.process import ProcessDriver
-from vkgateway.controlplane.etcd.endpoints import Tls, targets
-from vkgateway.controlplane.etcd.keeper import Keeper, Room
-from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.layout import Authorities
 from vkgateway.controlplane.names import NameProcesses
 from vkgateway.controlplane.pki import Authority
@@ -25,19 +18,19 @@ from vkgateway.controlplane.serviceranges import ServiceRanges
 from vkgateway.controlplane.serving import ControlPlane
 from vkgateway.controlplane.store import SecretStore
 from vkgateway.controlplane.templates import SHIPPED, Templates
-from vkgateway.gateway.config import Config, ControlPlanes, Datastore, Services
+from vkgateway.gateway.config import Config, ControlPlanes, Services
+from vkgateway.gateway.datastore import LazyDatastore, etcd_authority
 from vkgateway.gateway.names import ProcessNameServers
 from vkgateway.gateway.planes import Access, OnStep
 from vkgateway.kube.client import Client
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION, Tenant
-from vkgateway.model.errors import InputError
 from vkgateway.programs.binaries.resolver import Resolver
 from vkgateway.programs.supervisor.client import SupervisorClient
 from vkgateway.programs.supervisor.spec import SupervisorPaths
 from vkgateway.sync.network.names import NameServers
 
 if TYPE_CHECKING:
-    from vkgateway.controlplane.etcd.client import EtcdClient
+    pass
 
 log = structlog.get_logger(__name__)
 
@@ -64,11 +57,9 @@ class ProvisionedPlanes:
         *,
         templates: Templates,
         connections: int,
-        datastore: LazyDatastore,
         names: NameServers | None = None,
     ) -> None:
         self.names = names
-        self.datastore = datastore
         self._provisioner = provisioner
         self._templates = templates
         self._connections = connections
@@ -111,17 +102,15 @@ class ProvisionedPlanes:
         await self._provisioner.deprovision(name, on_step=lambda step: on_step(step.value, SENTENCES[step]))
 
 
-@contextlib.asynccontextmanager
-async def provisioned(
-    settings: Config, *, management: Client, kubelet_authority: Authority, address: str
-) -> AsyncIterator[ProvisionedPlanes]:
-    """Set everything up that control planes need, for the length of the block.
+def provisioned(
+    settings: Config, *, management: Client, datastore: LazyDatastore, kubelet_authority: Authority, address: str
+) -> ProvisionedPlanes:
+    """Set everything up that control planes need.
 
     Raises InputError where a setting is missing or a file that it names cannot be used.
     """
-    datastore, planes = settings.datastore, settings.control_planes
+    planes = settings.control_planes
     data_dir = Path(settings.data_dir)
-    etcd_authority = _authority(datastore)
     templates = Templates(_path(planes.templates_dir) or SHIPPED)
     socket = _path(planes.supervisor_socket) or SupervisorPaths(data_dir).socket
     supervisor, versions = SupervisorClient(socket), Versions(planes)
@@ -129,113 +118,35 @@ async def provisioned(
         data_dir=data_dir,
         supervisor=supervisor,
         programs=versions.programs,
-        authorities=Authorities(etcd=etcd_authority, kubelet=kubelet_authority),
+        authorities=Authorities(etcd=etcd_authority(settings.datastore), kubelet=kubelet_authority),
     )
-    tls = Tls(
-        ca=etcd_authority.cert_pem,
-        cert=_read(datastore.cert, "datastore.cert"),
-        key=_read(datastore.key, "datastore.key"),
+    provisioner = Provisioner(
+        store=SecretStore(management),
+        datastore=datastore,
+        driver=driver,
+        templates=templates,
+        address=address,
+        etcd_endpoints=settings.datastore.endpoints,
+        webhooks_at=_webhooks_at(address, settings.kubelet.port),
+        webhooks_ca=kubelet_authority.cert_pem,
+        ranges=_ranges(settings.services),
     )
-    async with LazyDatastore(datastore.endpoints, tls=tls) as etcd:
-        provisioner = Provisioner(
-            store=SecretStore(management),
-            datastore=etcd,
-            driver=driver,
-            templates=templates,
+    names = None
+    if settings.names.forwarder:
+        processes = NameProcesses(
+            data_dir=data_dir,
+            supervisor=supervisor,
+            programs=versions.programs(DEFAULT_KUBERNETES_VERSION),
             address=address,
-            etcd_endpoints=datastore.endpoints,
-            webhooks_at=_webhooks_at(address, settings.kubelet.port),
-            webhooks_ca=kubelet_authority.cert_pem,
-            ranges=_ranges(settings.services),
+            forwarder=settings.names.forwarder,
         )
-        names = None
-        if settings.names.forwarder:
-            processes = NameProcesses(
-                data_dir=data_dir,
-                supervisor=supervisor,
-                programs=versions.programs(DEFAULT_KUBERNETES_VERSION),
-                address=address,
-                forwarder=settings.names.forwarder,
-            )
-            names = ProcessNameServers(processes, address=address, forwarder=settings.names.forwarder)
-        yield ProvisionedPlanes(
-            provisioner,
-            templates=templates,
-            connections=settings.sync.tenant_connections,
-            datastore=etcd,
-            names=names,
-        )
-
-
-class LazyDatastore:
-    """Tenants' parts of etcd and the room in it; see `provision.Datastore` and `roomkeeping.Datastore`.
-
-    Connected to when it is first needed: gRPC takes a tenth of a second to load, and a gateway that comes back to
-    tenants that are there needs none of it at once.
-    """
-
-    def __init__(self, endpoints: Sequence[str], *, tls: Tls) -> None:
-        targets(endpoints)  # what is wrong with them is told at the start
-        self._endpoints = endpoints
-        self._tls = tls
-        self._opening = asyncio.Lock()
-        self._client: EtcdClient | None = None
-        self._parts: tuple[Tenancy, Keeper] | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._client is not None:
-            await self._client.close()
-
-    async def ensure_tenant(self, tenant: str) -> None:
-        """See `provision.Datastore`."""
-        tenancy, _ = await self._open()
-        await tenancy.ensure_tenant(tenant)
-
-    async def remove_tenant(self, tenant: str) -> int:
-        """See `provision.Datastore`."""
-        tenancy, _ = await self._open()
-        return await tenancy.remove_tenant(tenant)
-
-    @property
-    def held(self) -> Mapping[str, int]:
-        """See `roomkeeping.Datastore`."""
-        return self._parts[1].held if self._parts is not None else {}
-
-    async def look(self, *, exempt: Collection[str]) -> Room:
-        """See `roomkeeping.Datastore`."""
-        _, keeper = await self._open()
-        return await keeper.look(exempt=exempt)
-
-    async def _open(self) -> tuple[Tenancy, Keeper]:
-        async with self._opening:
-            if self._parts is None:
-                module = await asyncio.to_thread(importlib.import_module, "vkgateway.controlplane.etcd.client")
-                client: EtcdClient = module.EtcdClient(self._endpoints, tls=self._tls)
-                tenancy = Tenancy(client)
-                self._client, self._parts = client, (tenancy, Keeper(client, tenancy))
-        return self._parts
-
-
-def _authority(datastore: Datastore) -> Authority:
-    cert, key = _read(datastore.ca, "datastore.ca"), _read(datastore.ca_key, "datastore.caKey")
-    try:
-        return Authority.load(cert, key)
-    except ValueError as error:
-        raise InputError(f"datastore.ca and datastore.caKey are no authority: {error}") from error
-
-
-def _read(file: str, key: str) -> bytes:
-    if not file:
-        raise InputError(f"{key} is not set", hint="`vkgateway serve --print-config` describes every key.")
-    try:
-        return Path(file).expanduser().read_bytes()
-    except OSError as error:
-        raise InputError(f"{key}: file {file} cannot be read: {error.strerror}") from error
+        names = ProcessNameServers(processes, address=address, forwarder=settings.names.forwarder)
+    return ProvisionedPlanes(
+        provisioner,
+        templates=templates,
+        connections=settings.sync.tenant_connections,
+        names=names,
+    )
 
 
 class Programs:

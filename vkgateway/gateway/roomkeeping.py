@@ -8,7 +8,7 @@ from typing import Protocol
 
 import structlog
 
-from vkgateway.controlplane.etcd.keeper import Room
+from vkgateway.controlplane.etcd.keeper import CROWDED, Room
 from vkgateway.gateway.metrics import measure_datastore
 from vkgateway.gateway.status import Verdict, failing, passed
 from vkgateway.model.api import Tenant
@@ -18,7 +18,8 @@ from vkgateway.model.names import WRITABLE_ANNOTATION
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 10.0
-"""At 50 MB a second, which is what one API server can have written, that is 500 MB between two looks."""
+CROWDED_SECONDS = 3.0
+"""At 20 MB a second, which is more than one API server was seen to write, that is 60 MB between two looks."""
 
 
 class Datastore(Protocol):
@@ -33,46 +34,60 @@ class Datastore(Protocol):
 
 
 class RoomKeeping:
-    """Looks at the datastore every ten seconds; a look that fails is only told in the log.
+    """Looks at the datastore every ten seconds, or three; a look that fails is only told in the log.
 
-    `tenants` are all there are; one that carries the annotation `vkgateway.io/writable` may write in any case.
-    `on_change` hears of each tenant of which something else is true now.
+    `tenants` are all there are, None while that is not known; one with the annotation `vkgateway.io/writable: "true"`
+    may write in any case. `on_change` hears of each tenant of which something else is true now.
     """
 
     def __init__(
         self,
         datastore: Datastore,
         *,
-        tenants: Callable[[], Collection[Tenant]],
+        tenants: Callable[[], Collection[Tenant] | None],
         on_change: Callable[[str], None],
     ) -> None:
         self._datastore = datastore
         self._tenants = tenants
         self._on_change = on_change
-        self._held: dict[str, Verdict] | None = None
+        self._room: Room | None = None
+        self._told: dict[str, Verdict] = {}
 
     def verdict(self, tenant: str) -> Verdict | None:
         """Say whether a tenant may write; None before the first look."""
-        return None if self._held is None else self._held.get(tenant, _WRITABLE)
+        if self._room is None:
+            return None
+        return self._told.get(tenant, _WRITABLE) if tenant in self._datastore.held else _WRITABLE
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CROWDED_SECONDS if self._room and self._room.share >= CROWDED else LOOK_SECONDS)
             try:
                 await self.look()
             except VkgatewayError as error:
                 log.warning("the datastore was not looked at", error=str(error))
+            except Exception:  # tenants' work goes on without it
+                log.exception("the datastore was not looked at")
 
     async def look(self) -> None:
-        """Look once, and tell what is new."""
-        exempt = [one.metadata.name for one in self._tenants() if one.metadata.annotations.get(WRITABLE_ANNOTATION)]
-        room = await self._datastore.look(exempt=exempt)
-        held = self._datastore.held
+        """Look once, and tell what is new; not before all tenants are known."""
+        tenants = self._tenants()
+        if tenants is None:
+            return
+        exempt = [one.metadata.name for one in tenants if one.metadata.annotations.get(WRITABLE_ANNOTATION) == "true"]
+        try:
+            self._room = await self._datastore.look(exempt=exempt)
+        finally:
+            self._tell()
+
+    def _tell(self) -> None:
+        room, held, before = self._room, self._datastore.held, self._told
+        if room is None:
+            return
         measure_datastore(in_use=room.in_use, file=room.file, quota=room.quota, held=len(held))
-        before = self._held or {}
-        self._held = {tenant: before.get(tenant) or _held(size, room) for tenant, size in held.items()}
-        for tenant in before.keys() ^ self._held.keys():
+        self._told = {tenant: before.get(tenant) or _held(size, room) for tenant, size in held.items()}
+        for tenant in before.keys() ^ self._told.keys():
             self._on_change(tenant)
 
 
@@ -82,7 +97,7 @@ _WRITABLE = passed("Writable", "its API server may write")
 def _held(size: int, room: Room) -> Verdict:
     whole = f"{_gib(room.in_use)} of {_gib(room.quota)} of the shared datastore are in use"
     share = f"; it has {_gib(size)} of it, and grew most" if size else ""
-    hint = f"Let it write with the annotation {WRITABLE_ANNOTATION}, have objects deleted, and take that away again"
+    hint = f"Annotate it with {WRITABLE_ANNOTATION}=true, have objects deleted, and take the annotation away again"
     return failing("DatastoreFull", f"its API server may read and not write: {whole}{share}. {hint}")
 
 

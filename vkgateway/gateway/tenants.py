@@ -15,7 +15,7 @@ from vkgateway.gateway.compute import ComputeController
 from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.ledger import ACCEPTED_SPEC, Ledger, written
 from vkgateway.gateway.planes import Access, ControlPlanes, Runtimes
-from vkgateway.gateway.status import Verdict
+from vkgateway.gateway.status import Verdict, failing
 from vkgateway.gateway.tenant_record import Interrupted, NotTold, Teller, TenantRecord
 from vkgateway.gateway.upkeep import PROBE_AGAIN_SECONDS, PROBE_SECONDS, Upkeep, nobody
 from vkgateway.gateway.worker import DONE, Fleet, Outcome
@@ -123,9 +123,7 @@ class TenantController:
             record = self._records[name] = TenantRecord.of(tenant, now=self._monotonic())
         if tenant.metadata.deletion_timestamp is not None:
             return await self._remove(tenant, record)
-        writable = self._datastore(name)
-        if writable is not None and (record.facts.datastore is not None or not writable.good):
-            record.learn(datastore=writable)
+        held = self._is_held(name, record)
         spec = await self._accept(tenant, record)
         if spec is None:
             await self._teller.tell(tenant, record)
@@ -135,7 +133,7 @@ class TenantController:
         await self._serve(inforce, record, access)
         record.learn(guarantee=self._guarantee(name) or record.facts.guarantee)
         await self._teller.tell(tenant, record)
-        if record.facts.virtual_nodes.status == "Unknown":
+        if record.facts.virtual_nodes.status == "Unknown" and not held:
             return LOOK_SECONDS
         return PROBE_AGAIN_SECONDS if record.unanswered else PROBE_SECONDS
 
@@ -144,8 +142,16 @@ class TenantController:
         if isinstance(error, (NotTold, Interrupted)):
             return
         if tenant is not None and record is not None and record.uid == tenant.metadata.uid:
+            self._is_held(name, record)
             record.trouble(error)
             await self._teller.tell(tenant, record)
+
+    def _is_held(self, name: str, record: TenantRecord) -> bool:
+        """Whether the tenant's API server may not write now; learned, and that it may if it ever might not."""
+        writable = self._datastore(name)
+        if writable is not None and (record.facts.datastore is not None or not writable.good):
+            record.learn(datastore=writable)
+        return writable is not None and not writable.good
 
     # Accepted
 
@@ -187,7 +193,10 @@ class TenantController:
     async def _serve(self, tenant: Tenant, record: TenantRecord, access: Access) -> None:
         record.stage = "virtual_nodes"
         seen = await self._runtimes.serve(tenant, access)
-        record.learn(virtual_nodes=seen.verdict, pools=seen.pools)
+        verdict = seen.verdict
+        if verdict.status == "Unknown" and self._is_held(tenant.metadata.name, record):
+            verdict = failing("DatastoreFull", "they cannot be brought up to date: the API server may not write")
+        record.learn(virtual_nodes=verdict, pools=seen.pools)
 
     # Deletion
 

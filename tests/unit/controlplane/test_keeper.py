@@ -7,7 +7,7 @@ import pytest
 from tests.unit.controlplane.fakes import FakeEtcd
 from vkgateway.controlplane.etcd.client import Status
 from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdFull
-from vkgateway.controlplane.etcd.keeper import CROWDED, FULL, ROOMY, Keeper
+from vkgateway.controlplane.etcd.keeper import CROWDED, FULL, ROOMY, URGENT, Keeper
 from vkgateway.controlplane.etcd.tenancy import Tenancy, tenant_user
 
 QUOTA = 1000_000
@@ -20,6 +20,7 @@ class SmallEtcd(FakeEtcd):
 
     def __init__(self) -> None:
         super().__init__()
+        self.quota = QUOTA
         self.revision = 1
         self.history: list[tuple[int, int]] = []
         """Bytes that are no key's value any more, and since which revision."""
@@ -29,8 +30,9 @@ class SmallEtcd(FakeEtcd):
 
     @property
     def in_use(self) -> int:
+        """Pages are never filled to the brim: a half more than what is stored."""
         live = sum(len(key) + len(value) for key, value in self.keys_held.items())
-        return live + sum(size for _, size in self.history)
+        return (live + sum(size for _, size in self.history)) * 3 // 2
 
     async def put(self, key: str, value: bytes) -> None:
         if self.full or max(self.file, self.in_use) + len(value) >= QUOTA:
@@ -52,7 +54,7 @@ class SmallEtcd(FakeEtcd):
 
     async def status(self) -> Status:
         alarms = ("memberID:1 alarm:NOSPACE ",) if self.full else ()
-        return Status("3.6.8", self.file, self.in_use, QUOTA, self.revision, alarms)
+        return Status("3.6.8", self.file, self.in_use, self.quota, self.revision, alarms)
 
     async def compact(self, revision: int) -> None:
         self.upkeep.append("compact")
@@ -85,11 +87,11 @@ class World:
             raise EtcdDenied("etcdserver: permission denied")
         await self.etcd.put(f"/tenants/{tenant}/{name}", bytes(size))
 
-    async def fill(self, tenant: str, share: float, *, look: bool = True) -> None:
+    async def fill(self, tenant: str, share: float, *, name: str = "object", look: bool = True) -> None:
         """Have a tenant add objects until so much of the quota is in use; the keeper looks after every second one."""
         number = 0
         while self.etcd.in_use < share * QUOTA:
-            await self.write(tenant, f"object-{number}")
+            await self.write(tenant, f"{name}-{number}")
             number += 1
             if look and number % 2 == 0:
                 await self.keeper.look()
@@ -155,6 +157,59 @@ async def test_who_has_much_and_adds_little_is_left_alone(world: World) -> None:
     await world.write("calm", "more")
 
 
+async def test_two_who_fill_it_side_by_side_are_held_both(world: World) -> None:
+    number, stopped = 0, set[str]()
+    while stopped != {"wild", "other"}:
+        for tenant in {"wild", "other"} - stopped:
+            try:
+                await world.write(tenant, f"object-{number}", size=1000)
+            except EtcdDenied:
+                stopped.add(tenant)
+        number += 1
+        await world.keeper.look()
+    assert world.etcd.in_use < URGENT * QUOTA
+    await world.write("calm", "more")
+
+
+async def test_a_restart_holds_nobody_more(world: World) -> None:
+    await world.fill("calm", 0.35)
+    with pytest.raises(EtcdDenied):
+        await world.fill("wild", 1.0)
+    for _ in range(3):
+        keeper = world.another()
+        await keeper.look()
+        await keeper.look()
+        assert set(keeper.held) == {"wild"}
+    await world.write("calm", "more")
+
+
+async def test_who_grows_after_others_cleared_up_is_not_taken_for_them(world: World) -> None:
+    await world.fill("calm", 0.2)
+    with pytest.raises(EtcdDenied):
+        await world.fill("wild", 1.0)
+    await world.keeper.look(exempt={"wild"})
+    for key in [key.decode() for key in world.etcd.keys_held if b"wild/object" in key][:20]:
+        await world.etcd.remove(key)
+        await world.keeper.look(exempt={"wild"})
+    assert CROWDED < world.etcd.in_use / QUOTA < ROOMY
+    await world.write("calm", "a-little-more")
+    with pytest.raises(EtcdDenied):
+        await world.fill("wild", 1.0, name="again")
+    assert set(world.keeper.held) == {"wild"}
+
+
+@pytest.mark.parametrize("quota", [0, -1])
+async def test_where_no_quota_is_told_nobody_is_held_and_what_is_full_is_opened(world: World, quota: int) -> None:
+    world.etcd.quota = quota
+    with pytest.raises(EtcdFull):
+        await world.rewrite("wild", times=200, look=True)
+    assert world.etcd.upkeep == []
+    await world.keeper.look()
+    assert world.etcd.upkeep == ["compact", "defragment", "allow writes"]
+    assert world.keeper.held == {}
+    await world.write("calm", "more")
+
+
 async def test_the_next_one_is_held_where_that_was_not_enough(world: World) -> None:
     for tenant in ("wild", "other"):
         with pytest.raises(EtcdDenied):
@@ -164,10 +219,20 @@ async def test_the_next_one_is_held_where_that_was_not_enough(world: World) -> N
 
 
 async def test_a_keeper_that_comes_late_holds_the_largest(world: World) -> None:
-    await world.fill("wild", FULL, look=False)
+    await world.fill("wild", URGENT, look=False)
     await world.another().look()
     with pytest.raises(EtcdDenied):
         await world.write("wild", "more")
+
+
+async def test_a_keeper_that_comes_in_time_waits_who_grows(world: World) -> None:
+    await world.fill("wild", FULL, look=False)
+    world.keeper = world.another()
+    await world.keeper.look()
+    assert world.keeper.held == {}
+    with pytest.raises(EtcdDenied):
+        await world.fill("other", 1.0)
+    assert set(world.keeper.held) == {"other"}
 
 
 async def test_who_is_exempt_may_write_and_delete_and_is_free_once_there_is_room(world: World) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Collection, Mapping
 
 import pytest
 
+from vkgateway.controlplane.etcd.errors import EtcdUnavailable
+from vkgateway.controlplane.etcd.keeper import Room
 from vkgateway.controlplane.pki import Authority
 from vkgateway.gateway import daemon
+from vkgateway.kube import errors
+from vkgateway.kube.backoff import Backoff
 
 
 async def test_a_renewal_that_fails_is_followed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,3 +30,30 @@ async def test_a_renewal_that_fails_is_followed_by_the_next(monkeypatch: pytest.
     monkeypatch.setattr(daemon, "load_identity", load)
     async with daemon.serving(Authority.create("kubelets"), "127.0.0.1"), asyncio.timeout(30):
         await twice.wait()
+
+
+@pytest.mark.parametrize("helps", [True, False])
+async def test_a_gateway_whose_own_cluster_is_full_makes_room_in_order_to_begin(*, helps: bool) -> None:
+    tried: list[str] = []
+
+    class Datastore:
+        held: Mapping[str, int] = {}
+
+        async def look(self, *, exempt: Collection[str]) -> Room:
+            assert not exempt
+            tried.append("look")
+            if not helps:
+                raise EtcdUnavailable("etcd did not do Status")
+            return Room(in_use=1, file=1, quota=100)
+
+    async def prepare() -> str:
+        tried.append("prepare")
+        if len(tried) > 4:
+            return "done"
+        if len(tried) == 1:
+            raise errors.ServerError("connection refused")
+        raise errors.ServerError("etcdserver: mvcc: database space exceeded")
+
+    backoff = Backoff(base=0.0, cap=0.0)
+    assert await daemon.first(prepare, remedy=lambda: daemon.reopen(Datastore()), backoff=backoff) == "done"
+    assert tried == ["prepare", "prepare", "look", "prepare", "look", "prepare"]

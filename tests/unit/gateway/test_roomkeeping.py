@@ -25,13 +25,12 @@ class FakeDatastore:
     def __init__(self) -> None:
         self.held: dict[str, int] = {}
         self.exempt: list[Collection[str]] = []
-        self.failing = 0
+        self.failing: list[Exception] = []
 
     async def look(self, *, exempt: Collection[str]) -> Room:
         self.exempt.append(exempt)
         if self.failing:
-            self.failing -= 1
-            raise EtcdUnavailable("etcd did not do Status")
+            raise self.failing.pop()
         return Room(in_use=6 * GIB, file=7 * GIB, quota=8 * GIB)
 
 
@@ -46,7 +45,10 @@ class World:
         self.datastore = FakeDatastore()
         self.tenants = [tenant("a"), tenant("b")]
         self.news: list[str] = []
-        self.keeping = RoomKeeping(self.datastore, tenants=lambda: self.tenants, on_change=self.news.append)
+        self.known = True
+        self.keeping = RoomKeeping(
+            self.datastore, tenants=lambda: self.tenants if self.known else None, on_change=self.news.append
+        )
 
 
 async def test_nothing_is_said_before_the_first_look() -> None:
@@ -80,9 +82,37 @@ async def test_a_tenant_that_is_held_is_told_of_with_the_way_out_and_so_is_the_e
 
 async def test_tenants_that_may_write_in_any_case_are_named_to_the_datastore() -> None:
     world = World()
-    world.tenants.append(tenant("c", {WRITABLE_ANNOTATION: "true"}))
+    world.tenants += [tenant("c", {WRITABLE_ANNOTATION: "true"}), tenant("d", {WRITABLE_ANNOTATION: "false"})]
     await world.keeping.look()
     assert world.datastore.exempt == [["c"]]
+
+
+async def test_nothing_is_done_before_it_is_known_who_may_write_in_any_case() -> None:
+    world = World()
+    world.known = False
+    await world.keeping.look()
+    assert world.datastore.exempt == []
+    assert world.keeping.verdict("a") is None
+
+
+async def test_a_tenant_that_was_made_anew_is_not_told_to_be_held() -> None:
+    world = World()
+    world.datastore.held = {"a": GIB}
+    await world.keeping.look()
+    del world.datastore.held["a"]
+    verdict = world.keeping.verdict("a")
+    assert verdict is not None
+    assert verdict.good
+
+
+async def test_who_was_held_in_a_look_that_failed_is_told_of() -> None:
+    world = World()
+    await world.keeping.look()
+    world.datastore.held = {"a": GIB}
+    world.datastore.failing = [EtcdUnavailable("etcd did not do Range")]
+    with pytest.raises(EtcdUnavailable):
+        await world.keeping.look()
+    assert world.news == ["a"]
 
 
 async def test_figures_are_set() -> None:
@@ -97,7 +127,7 @@ async def test_figures_are_set() -> None:
 async def test_a_datastore_that_does_not_answer_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roomkeeping, "LOOK_SECONDS", 0.001)
     world = World()
-    world.datastore.failing = 2
+    world.datastore.failing = [EtcdUnavailable("etcd did not do Status"), TypeError("a defect")]
     world.datastore.held = {"a": GIB}
     work = asyncio.create_task(world.keeping.run())
     async with asyncio.timeout(5):

@@ -10,7 +10,7 @@ import pytest
 from vkgateway.controlplane.etcd.endpoints import Tls
 from vkgateway.controlplane.etcd.errors import EtcdUnavailable
 from vkgateway.controlplane.pki import Authority
-from vkgateway.gateway.provisioning import LazyDatastore
+from vkgateway.gateway.datastore import LazyDatastore
 from vkgateway.model.errors import InputError
 
 _DEAR = ("aiohttp", "google.protobuf", "grpc", "jinja2", "kubernetes_asyncio", "rich")

@@ -18,7 +18,7 @@ from vkgateway.gateway.compute import ComputeController
 from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.ledger import ACCEPTED_SPEC
 from vkgateway.gateway.planes import Access, NodesSeen, OnStep
-from vkgateway.gateway.status import Verdict, failing, passed
+from vkgateway.gateway.status import Verdict, failing, passed, waiting
 from vkgateway.gateway.tenants import TenantController
 from vkgateway.gateway.upkeep import (
     KEEP_SECONDS,
@@ -93,11 +93,12 @@ class Runtimes:
     def __init__(self) -> None:
         self.serving: dict[str, Tenant] = {}
         self.served: Counter[str] = Counter()
+        self.nodes = passed("Ready", "1 virtual node is ready")
 
     async def serve(self, tenant: Tenant, access: Access) -> NodesSeen:
         self.serving[tenant.metadata.name] = tenant
         self.served[tenant.metadata.name] += 1
-        return NodesSeen(passed("Ready", f"{len(tenant.spec.pools)} virtual nodes are ready"))
+        return NodesSeen(self.nodes)
 
     async def stop(self, name: str) -> None:
         self.serving.pop(name, None)
@@ -112,6 +113,7 @@ class World:
         self.planes = Planes(server)
         self.runtimes = Runtimes()
         self.guarantees: dict[str, Verdict] = {}
+        self.writable: dict[str, Verdict] = {}
 
     @asynccontextmanager
     async def gateway(self, *, monotonic: Callable[[], float] = time.monotonic) -> AsyncIterator[TenantController]:
@@ -129,6 +131,7 @@ class World:
             planes=self.planes,
             runtimes=self.runtimes,
             guarantee=self.guarantees.get,
+            datastore=self.writable.get,
             monotonic=monotonic,
         )
         computes.guaranteed, computes.users = tenants.ledger.guaranteed, tenants.ledger.users
@@ -221,6 +224,32 @@ async def test_a_guarantee_that_nodes_do_not_hold_is_told_and_so_is_its_return(w
         tenants.wake("alpha")
         await until(lambda: told() == ("True", "Kept", 1))
         await until(lambda: "Kept" in reasons(world))
+
+
+async def test_a_tenant_that_may_not_write_is_told_of_and_so_is_the_end_of_it(world: World) -> None:
+    def told() -> tuple[str, str]:
+        found = condition(world.server, "DatastoreWritable", "alpha")
+        return found.get("status", ""), found.get("reason", "")
+
+    world.create("alpha")
+    world.writable["alpha"] = passed("Writable")
+    async with world.gateway() as tenants:
+        await until(lambda: world.phase("alpha") == "Ready")
+        assert told() == ("", "")  # of who always could nothing is said
+        world.writable["alpha"] = failing("DatastoreFull", "6.0 GiB of 8.0 GiB are in use")
+        tenants.wake("alpha")
+        await until(lambda: told() == ("False", "DatastoreFull"))
+        await until(lambda: "DatastoreFull" in reasons(world))
+        assert world.phase("alpha") == "Ready"
+    # A virtual node that is registered anew cannot be brought up to date.
+    world.runtimes.nodes = waiting("Registering", "virtual node a100.local is being registered")
+    async with world.gateway() as tenants:
+        await until(lambda: condition(world.server, "VirtualNodesReady", "alpha").get("reason") == "DatastoreFull")
+        world.runtimes.nodes = passed("Ready", "1 virtual node is ready")
+        world.writable["alpha"] = passed("Writable")
+        tenants.wake("alpha")
+        await until(lambda: told() == ("True", "Writable"))
+        await until(lambda: world.phase("alpha") == "Ready")
 
 
 async def test_what_cannot_be_had_is_refused_and_nothing_is_made(world: World) -> None:

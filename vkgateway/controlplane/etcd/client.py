@@ -11,15 +11,17 @@ from typing import Any, Self
 import grpc
 
 from vkgateway.controlplane.etcd.endpoints import Tls, targets
-from vkgateway.controlplane.etcd.errors import EtcdForgotten, EtcdStale, EtcdUnavailable, error_for
+from vkgateway.controlplane.etcd.errors import EtcdError, EtcdForgotten, EtcdStale, EtcdUnavailable, error_for
 from vkgateway.controlplane.etcd.pb import etcd_pb2 as pb
 from vkgateway.controlplane.etcd.ranges import KeyRange
 
 _TIMEOUT = 10.0
 # Compaction and defragmentation go through all there is.
 _UPKEEP_TIMEOUT = 300.0
-# A value may have 1.5 MiB, and an answer must not be larger than what is received.
-_PAGE_KEYS = 32
+# So many values in an answer if each may have 1.5 MiB, which together may be received; and so many at most.
+_LARGE_KEYS = 32
+_SMALL_KEYS = 1000
+_PAGE_BYTES = 8 << 20
 # How often a call is made that meets changes of users or roles on its way: each attempt takes milliseconds.
 _STALE_ATTEMPTS = 10
 _OPTIONS = (
@@ -97,14 +99,23 @@ class EtcdClient:
 
     async def size(self, keys: KeyRange) -> int:
         """Add up the bytes of all keys and values in a range; what they were before is not counted. Reads all of it."""
-        size, start = 0, keys.start
+        size, start, limit = 0, keys.start, _LARGE_KEYS
         while True:
-            request = pb.RangeRequest(key=start, range_end=keys.end, limit=_PAGE_KEYS)
-            answer = await self._call("KV/Range", request, pb.RangeResponse)
-            size += sum(len(pair.key) + len(pair.value) for pair in answer.kvs)
+            request = pb.RangeRequest(key=start, range_end=keys.end, limit=limit)
+            try:
+                answer = await self._call("KV/Range", request, pb.RangeResponse)
+            except EtcdError as error:
+                if error.transient or limit == _LARGE_KEYS:
+                    raise
+                limit = _LARGE_KEYS  # what follows is larger than what came before
+                continue
+            page = sum(len(pair.key) + len(pair.value) for pair in answer.kvs)
+            size += page
             if not answer.more:
                 return size
             start = answer.kvs[-1].key + b"\0"
+            # Each call has etcd count all that follows: the fewer the better.
+            limit = max(_LARGE_KEYS, min(_SMALL_KEYS, _PAGE_BYTES * len(answer.kvs) // page))
 
     async def put(self, key: str, value: bytes) -> None:
         """Write one key."""
@@ -122,9 +133,13 @@ class EtcdClient:
             await self._call("KV/Compact", request, pb.CompactionResponse, timeout=_UPKEEP_TIMEOUT)
 
     async def defragment(self) -> None:
-        """Have every member write its file anew, as large as what is in use; it answers nobody meanwhile."""
+        """Have every member write its file anew, as large as what is in use; it answers nobody meanwhile.
+
+        One that cannot be reached is passed over.
+        """
         for target in self._channels:
-            await self._call_at(target, "Maintenance/Defragment", pb.Empty(), pb.Empty, timeout=_UPKEEP_TIMEOUT)
+            with contextlib.suppress(EtcdUnavailable):
+                await self._call_at(target, "Maintenance/Defragment", pb.Empty(), pb.Empty, timeout=_UPKEEP_TIMEOUT)
 
     async def allow_writes(self) -> None:
         """Say that there is room again, after members' alarms that there is none."""

@@ -1,0 +1,101 @@
+"""The tenants' shared datastore as the settings say: each tenant's part of it, and the room in it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from vkgateway.controlplane.etcd.endpoints import Tls, targets
+from vkgateway.controlplane.etcd.keeper import Keeper, Room
+from vkgateway.controlplane.etcd.tenancy import Tenancy
+from vkgateway.controlplane.pki import Authority
+from vkgateway.gateway.config import Datastore
+from vkgateway.model.errors import InputError
+
+if TYPE_CHECKING:
+    from vkgateway.controlplane.etcd.client import EtcdClient
+
+
+class LazyDatastore:
+    """Tenants' parts of etcd and the room in it; see `provision.Datastore` and `roomkeeping.Datastore`.
+
+    Connected to when it is first needed: gRPC takes a tenth of a second to load, and a gateway that comes back to
+    tenants that are there needs none of it at once.
+    """
+
+    def __init__(self, endpoints: Sequence[str], *, tls: Tls) -> None:
+        targets(endpoints)  # what is wrong with them is told at the start
+        self._endpoints = endpoints
+        self._tls = tls
+        self._opening = asyncio.Lock()
+        self._client: EtcdClient | None = None
+        self._parts: tuple[Tenancy, Keeper] | None = None
+
+    @classmethod
+    def of(cls, settings: Datastore) -> Self:
+        """Take it as the settings say. Raises InputError where one is missing or its file cannot be used."""
+        authority = etcd_authority(settings)
+        cert, key = read(settings.cert, "datastore.cert"), read(settings.key, "datastore.key")
+        return cls(settings.endpoints, tls=Tls(ca=authority.cert_pem, cert=cert, key=key))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def ensure_tenant(self, tenant: str) -> None:
+        """See `provision.Datastore`."""
+        tenancy, _ = await self._open()
+        await tenancy.ensure_tenant(tenant)
+
+    async def remove_tenant(self, tenant: str) -> int:
+        """See `provision.Datastore`."""
+        tenancy, keeper = await self._open()
+        keeper.held.pop(tenant, None)
+        return await tenancy.remove_tenant(tenant)
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """See `roomkeeping.Datastore`."""
+        return self._parts[1].held if self._parts is not None else {}
+
+    async def look(self, *, exempt: Collection[str]) -> Room:
+        """See `roomkeeping.Datastore`."""
+        _, keeper = await self._open()
+        return await keeper.look(exempt=exempt)
+
+    async def _open(self) -> tuple[Tenancy, Keeper]:
+        async with self._opening:
+            if self._parts is None:
+                module = await asyncio.to_thread(importlib.import_module, "vkgateway.controlplane.etcd.client")
+                client: EtcdClient = module.EtcdClient(self._endpoints, tls=self._tls)
+                tenancy = Tenancy(client)
+                self._client, self._parts = client, (tenancy, Keeper(client, tenancy))
+        return self._parts
+
+
+def etcd_authority(datastore: Datastore) -> Authority:
+    """Load the authority that etcd trusts. Raises InputError."""
+    cert, key = read(datastore.ca, "datastore.ca"), read(datastore.ca_key, "datastore.caKey")
+    try:
+        return Authority.load(cert, key)
+    except ValueError as error:
+        raise InputError(f"datastore.ca and datastore.caKey are no authority: {error}") from error
+
+
+def read(file: str, key: str) -> bytes:
+    """Read a file that the setting `key` names. Raises InputError."""
+    if not file:
+        raise InputError(f"{key} is not set", hint="`vkgateway serve --print-config` describes every key.")
+    try:
+        return Path(file).expanduser().read_bytes()
+    except OSError as error:
+        raise InputError(f"{key}: file {file} cannot be read: {error.strerror}") from error
