@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
-from tests.e2e.controlplane.world import World, until, world
+from tests.e2e.controlplane.world import World, world
 from vkgateway.controlplane.etcd.errors import EtcdFull
-from vkgateway.controlplane.etcd.keeper import CROWDED, FULL, Keeper, Room
+from vkgateway.controlplane.etcd.keeper import CROWDED, FULL, URGENT, Keeper, Room
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.serving import ControlPlane
 from vkgateway.kube import errors
@@ -28,7 +26,7 @@ LARGE = "x" * 900_000
 
 
 class Side:
-    """Somebody with an API server of their own, who writes large objects."""
+    """Somebody with an API server of their own."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -37,17 +35,20 @@ class Side:
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"text": text}}
         await self.client.create(CONFIG_MAPS, body, namespace="default")
 
-    async def fill(self, *, count: int) -> None:
-        for number in range(count):
+    async def fill(self, keeper: Keeper) -> None:
+        """Create large objects for as long as that is allowed; the keeper looks after each hundredth of the quota."""
+        for number in range(2 * QUOTA // len(LARGE)):
             await self.create(f"large-{number}", text=LARGE)
+            await keeper.look()
 
 
-async def rewrite(place: World, *, times: int, pause: float = 0.0) -> None:
-    """Write one large object over and over, as `wild`'s API server would."""
+async def rewrite(place: World, *, keeper: Keeper | None = None) -> None:
+    """Write one large object over and over, as `wild`'s API server would, more than there is room for."""
     async with place.etcd_as("tenant-wild") as etcd:
-        for _ in range(times):
+        for number in range(2 * QUOTA // len(LARGE)):
             await etcd.put("/tenants/wild/again", LARGE.encode())
-            await asyncio.sleep(pause)
+            if keeper is not None and number % 5 == 0:
+                await keeper.look()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -56,31 +57,9 @@ async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
         yield place
 
 
-class Watch:
-    """Looks twice a second: what is filled here is sixty times as small as a usual datastore."""
-
-    def __init__(self, place: World) -> None:
-        self.keeper = Keeper(place.etcd, Tenancy(place.etcd))
-        self.exempt: set[str] = set()
-
-    @property
-    def held(self) -> set[str]:
-        return set(self.keeper.held)
-
-    async def run(self) -> None:
-        while True:
-            await self.keeper.look(exempt=self.exempt)
-            await asyncio.sleep(0.5)
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def watch(place: World) -> AsyncIterator[Watch]:
-    watch = Watch(place)
-    work = asyncio.create_task(watch.run())
-    yield watch
-    work.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await work
+@pytest.fixture
+def keeper(place: World) -> Keeper:
+    return Keeper(place.etcd, Tenancy(place.etcd))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -99,33 +78,27 @@ async def _tenant(place: World, name: str) -> ControlPlane:
     return await place.provisioner().provision(Tenant(metadata=Meta(name=name)))
 
 
-async def _writable(place: World) -> int:
-    """How many tenants may write."""
-    tenancy = Tenancy(place.etcd)
-    return len(await tenancy.tenants()) - len(await tenancy.held())
-
-
 async def _share(place: World) -> float:
     return Room.of(await place.etcd.status()).share
 
 
 async def test_an_object_that_is_written_over_and_over_stops_nobody(
-    place: World, watch: Watch, wild: Side, calm: Side
+    place: World, keeper: Keeper, wild: Side, calm: Side
 ) -> None:
-    await rewrite(place, times=250, pause=0.05)
+    await rewrite(place, keeper=keeper)
     await calm.create("meanwhile")
-    assert watch.held == set()
+    assert keeper.held == {}
     assert (await place.etcd.status()).size < QUOTA
 
 
 async def test_who_fills_it_may_read_and_not_write_and_the_others_go_on(
-    place: World, watch: Watch, wild: Side, calm: Side
+    place: World, keeper: Keeper, wild: Side, calm: Side
 ) -> None:
     with pytest.raises(errors.ApiError, match="permission denied"):
-        await wild.fill(count=250)
-    assert watch.held == {"wild"}
-    assert watch.keeper.held["wild"] > QUOTA // 3
-    assert FULL - 0.1 < await _share(place) < 1
+        await wild.fill(keeper)
+    assert set(keeper.held) == {"wild"}
+    assert keeper.held["wild"] > QUOTA // 3
+    assert FULL <= await _share(place) < URGENT
     await calm.create("afterwards")
     await Side(place.management).create("below")
     assert await wild.client.get(CONFIG_MAPS, "large-0", namespace="default")
@@ -134,25 +107,28 @@ async def test_who_fills_it_may_read_and_not_write_and_the_others_go_on(
 
 
 async def test_who_may_write_in_any_case_makes_room_and_is_free(
-    place: World, watch: Watch, wild: Side, calm: Side
+    place: World, keeper: Keeper, wild: Side, calm: Side
 ) -> None:
-    watch.exempt = {"wild"}
-    await until(lambda: _writable(place), count=2)
+    await keeper.look()
+    assert set(keeper.held) == {"wild"}
+    await keeper.look(exempt={"wild"})
     number = 0
     while await _share(place) >= CROWDED:
         await wild.client.delete(CONFIG_MAPS, f"large-{number}", namespace="default")
         number += 1
-    watch.exempt = set()
-    await asyncio.sleep(1)
-    assert watch.held == set()
+        if number % 5 == 0:
+            await keeper.look(exempt={"wild"})
+    await keeper.look()
+    assert keeper.held == {}
     for side in (wild, calm):
         await side.create("again-free")
 
 
-async def test_a_datastore_that_filled_while_nobody_looked_is_opened_again(place: World, wild: Side) -> None:
-    keeper = Keeper(place.etcd, Tenancy(place.etcd))
+async def test_a_datastore_that_filled_while_nobody_looked_is_opened_again(
+    place: World, keeper: Keeper, wild: Side
+) -> None:
     with pytest.raises(EtcdFull):
-        await rewrite(place, times=400)
+        await rewrite(place)
     assert (await place.etcd.status()).is_full
     with pytest.raises(errors.ApiError, match="space exceeded"):
         await Side(place.management).create("refused")
