@@ -274,6 +274,21 @@ async def test_held_tenants_are_known_to_the_next_keeper_until_they_are_gone(wor
     await world.write("wild", "first")
 
 
+async def test_a_tenant_that_goes_while_it_is_released_is_no_trouble(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = world.tenancy.release
+
+    async def release(tenant: str) -> None:
+        world.keeper.held.pop(tenant, None)
+        await released(tenant)
+
+    await world.tenancy.hold("wild")
+    monkeypatch.setattr(world.tenancy, "release", release)
+    await world.keeper.look()
+    assert world.keeper.held == {}
+
+
 async def test_a_store_that_filled_while_nobody_looked_is_opened_again(world: World) -> None:
     with pytest.raises(EtcdFull):
         await world.rewrite("wild", times=200)

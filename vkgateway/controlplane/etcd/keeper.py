@@ -184,7 +184,7 @@ class Keeper:
 
     async def _release(self, tenant: str) -> None:
         await self._tenancy.release(tenant)
-        del self.held[tenant]
+        self.held.pop(tenant, None)  # it may have been removed meanwhile
         _log.warning("a tenant may write to the datastore again", tenant=tenant)
 
 
