@@ -13,11 +13,12 @@ from typing import TypeVar
 
 import structlog
 
+from vkgateway.controlplane.etcd.errors import SPACE_EXCEEDED
 from vkgateway.controlplane.pki import Authority, KeyPair
 from vkgateway.gateway import authority, logs, prerequisites
 from vkgateway.gateway.config import Config
 from vkgateway.gateway.connections import connect, primary_address
-from vkgateway.gateway.datastore import LazyDatastore
+from vkgateway.gateway.datastore import LazyDatastore, etcd_authority
 from vkgateway.gateway.gateway import Gateway
 from vkgateway.gateway.provisioning import provisioned
 from vkgateway.gateway.roomkeeping import Datastore
@@ -36,8 +37,6 @@ T = TypeVar("T")
 _COLLECT_AFTER = 10_000
 """Objects more than before after which the youngest generation is collected; Python's own is 700, or 2,000."""
 RENEW_SECONDS = 24 * 3600.0
-_FULL = "database space exceeded"
-"""What etcd says, and API servers after it."""
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -72,7 +71,8 @@ def tune_collector() -> None:
 async def _work(settings: Config) -> None:
     async with contextlib.AsyncExitStack() as stack:
         management = await stack.enter_async_context(connect(settings, name="the management cluster"))
-        datastore = await stack.enter_async_context(LazyDatastore.of(settings.datastore))
+        datastore_authority = etcd_authority(settings.datastore)
+        datastore = await stack.enter_async_context(LazyDatastore.of(settings.datastore, authority=datastore_authority))
         await first(lambda: prepare(management), remedy=lambda: reopen(datastore))
         kubelet_authority = await first(lambda: authority.ensure(management))
         address = settings.address or primary_address()
@@ -80,6 +80,7 @@ async def _work(settings: Config) -> None:
             settings,
             management=management,
             datastore=datastore,
+            datastore_authority=datastore_authority,
             kubelet_authority=kubelet_authority,
             address=address,
         )
@@ -88,8 +89,8 @@ async def _work(settings: Config) -> None:
             settings,
             management=management,
             planes=planes,
-            name_servers=planes.names,
             datastore=datastore,
+            name_servers=planes.names,
             tls=tls,
             address=address,
         )
@@ -117,7 +118,7 @@ async def first(
                 raise
             failures += 1
             log.warning("the management cluster is not ready yet", error=str(error))
-            if remedy is not None and _FULL in error.message:
+            if remedy is not None and SPACE_EXCEEDED in error.message:
                 await remedy()
             await asyncio.sleep(backoff.delay(failures, at_least=error.retry_after))
 

@@ -36,9 +36,8 @@ class LazyDatastore:
         self._parts: tuple[Tenancy, Keeper] | None = None
 
     @classmethod
-    def of(cls, settings: Datastore) -> Self:
+    def of(cls, settings: Datastore, *, authority: Authority) -> Self:
         """Take it as the settings say. Raises InputError where one is missing or its file cannot be used."""
-        authority = etcd_authority(settings)
         cert, key = read(settings.cert, "datastore.cert"), read(settings.key, "datastore.key")
         return cls(settings.endpoints, tls=Tls(ca=authority.cert_pem, cert=cert, key=key))
 

@@ -20,7 +20,6 @@ from vkgateway.gateway.health import HealthServer
 from vkgateway.gateway.planes import ControlPlanes
 from vkgateway.gateway.roomkeeping import Datastore, RoomKeeping
 from vkgateway.gateway.runtimes import TenantRuntimes
-from vkgateway.gateway.status import Verdict
 from vkgateway.gateway.tenants import TenantController
 from vkgateway.kube.client import Client
 from vkgateway.kube.kubeconfig import Connection
@@ -52,8 +51,8 @@ class Gateway:
         *,
         management: Client,
         planes: ControlPlanes,
+        datastore: Datastore,
         name_servers: NameServers | None = None,
-        datastore: Datastore | None = None,
         tls: ssl.SSLContext,
         address: str,
     ) -> None:
@@ -94,9 +93,10 @@ class Gateway:
             arbiter=self.arbiter,
             address=address,
             settings=settings.nodes,
-            on_change=self._nodes_changed,
+            on_change=self._tenant_changed,
             name_servers=name_servers,
         )
+        self._room = RoomKeeping(datastore, tenants=self._all_tenants, on_change=self._tenant_changed)
         self.tenants = TenantController(
             management,
             recorder=recorder,
@@ -104,13 +104,10 @@ class Gateway:
             planes=planes,
             runtimes=self.runtimes,
             guarantee=self._watch.guarantees.verdict,
-            datastore=self._may_write,
+            datastore=self._room.verdict,
             concurrency=settings.control_planes.concurrency,
         )
         self._watch.guarantees.on_change = self.tenants.wake
-        self._room = None
-        if datastore is not None:
-            self._room = RoomKeeping(datastore, tenants=self._all_tenants, on_change=self.tenants.wake)
         self.computes.guaranteed = self.tenants.ledger.guaranteed
         self.computes.users = self.tenants.ledger.users
 
@@ -135,8 +132,7 @@ class Gateway:
                     group.create_task(self.arbiter.run(), name="arbiter")
                     group.create_task(metrics.watch_loop(), name="event-loop-lag")
                     group.create_task(self._watch.run(), name="usage")
-                    if self._room is not None:
-                        group.create_task(self._room.run(), name="datastore")
+                    group.create_task(self._room.run(), name="datastore")
             finally:
                 if self._waking is not None:
                     self._waking.cancel()
@@ -179,9 +175,6 @@ class Gateway:
         reflector = self.tenants.tenants
         return reflector.items.values() if reflector.complete else None
 
-    def _may_write(self, tenant: str) -> Verdict | None:
-        return self._room.verdict(tenant) if self._room is not None else None
-
     def _placed(self, tenant: str, node: str) -> tuple[str, list[PlacedPod]]:
         return self.runtimes.placed(tenant, node)
 
@@ -194,7 +187,7 @@ class Gateway:
         self._waking = None
         self.tenants.wake_all()
 
-    def _nodes_changed(self, tenant: str) -> None:
+    def _tenant_changed(self, tenant: str) -> None:
         self.tenants.wake(tenant)
 
     async def _measure(self) -> None:

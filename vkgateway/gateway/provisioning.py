@@ -19,7 +19,7 @@ from vkgateway.controlplane.serving import ControlPlane
 from vkgateway.controlplane.store import SecretStore
 from vkgateway.controlplane.templates import SHIPPED, Templates
 from vkgateway.gateway.config import Config, ControlPlanes, Services
-from vkgateway.gateway.datastore import LazyDatastore, etcd_authority
+from vkgateway.gateway.datastore import LazyDatastore
 from vkgateway.gateway.names import ProcessNameServers
 from vkgateway.gateway.planes import Access, OnStep
 from vkgateway.kube.client import Client
@@ -103,7 +103,13 @@ class ProvisionedPlanes:
 
 
 def provisioned(
-    settings: Config, *, management: Client, datastore: LazyDatastore, kubelet_authority: Authority, address: str
+    settings: Config,
+    *,
+    management: Client,
+    datastore: LazyDatastore,
+    datastore_authority: Authority,
+    kubelet_authority: Authority,
+    address: str,
 ) -> ProvisionedPlanes:
     """Set everything up that control planes need.
 
@@ -118,7 +124,7 @@ def provisioned(
         data_dir=data_dir,
         supervisor=supervisor,
         programs=versions.programs,
-        authorities=Authorities(etcd=etcd_authority(settings.datastore), kubelet=kubelet_authority),
+        authorities=Authorities(etcd=datastore_authority, kubelet=kubelet_authority),
     )
     provisioner = Provisioner(
         store=SecretStore(management),

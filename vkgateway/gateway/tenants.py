@@ -123,7 +123,7 @@ class TenantController:
             record = self._records[name] = TenantRecord.of(tenant, now=self._monotonic())
         if tenant.metadata.deletion_timestamp is not None:
             return await self._remove(tenant, record)
-        held = self._is_held(name, record)
+        self._learn_held(name, record)
         spec = await self._accept(tenant, record)
         if spec is None:
             await self._teller.tell(tenant, record)
@@ -133,7 +133,7 @@ class TenantController:
         await self._serve(inforce, record, access)
         record.learn(guarantee=self._guarantee(name) or record.facts.guarantee)
         await self._teller.tell(tenant, record)
-        if record.facts.virtual_nodes.status == "Unknown" and not held:
+        if record.facts.virtual_nodes.status == "Unknown":
             return LOOK_SECONDS
         return PROBE_AGAIN_SECONDS if record.unanswered else PROBE_SECONDS
 
@@ -142,12 +142,12 @@ class TenantController:
         if isinstance(error, (NotTold, Interrupted)):
             return
         if tenant is not None and record is not None and record.uid == tenant.metadata.uid:
-            self._is_held(name, record)
+            self._learn_held(name, record)
             record.trouble(error)
             await self._teller.tell(tenant, record)
 
-    def _is_held(self, name: str, record: TenantRecord) -> bool:
-        """Whether the tenant's API server may not write now; learned, and that it may if it ever might not."""
+    def _learn_held(self, name: str, record: TenantRecord) -> bool:
+        """Learn whether the tenant's API server may write, if it ever might not; say whether it may not now."""
         writable = self._datastore(name)
         if writable is not None and (record.facts.datastore is not None or not writable.good):
             record.learn(datastore=writable)
@@ -194,7 +194,7 @@ class TenantController:
         record.stage = "virtual_nodes"
         seen = await self._runtimes.serve(tenant, access)
         verdict = seen.verdict
-        if verdict.status == "Unknown" and self._is_held(tenant.metadata.name, record):
+        if verdict.status == "Unknown" and self._learn_held(tenant.metadata.name, record):
             verdict = failing("DatastoreFull", "they cannot be brought up to date: the API server may not write")
         record.learn(virtual_nodes=verdict, pools=seen.pools)
 

@@ -58,6 +58,9 @@ class EtcdFull(EtcdError):
     exit_code: ClassVar[int] = 5
 
 
+SPACE_EXCEEDED = "database space exceeded"
+"""What etcd says of a store that is full, and API servers after it."""
+
 # Parts of etcd's own messages (api/v3rpc/rpctypes/error.go): its status codes alone do not tell these apart.
 _BY_WORDS: tuple[tuple[str, type[EtcdError]], ...] = (
     ("already exists", EtcdExists),
@@ -68,7 +71,7 @@ _BY_WORDS: tuple[tuple[str, type[EtcdError]], ...] = (
     ("authentication failed", EtcdDenied),
     ("user name is empty", EtcdDenied),
     ("invalid auth token", EtcdDenied),
-    ("database space exceeded", EtcdFull),
+    (SPACE_EXCEEDED, EtcdFull),
     ("has been compacted", EtcdForgotten),
 )
 _UNAVAILABLE = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})

@@ -27,6 +27,11 @@ def tenant_user(tenant: str) -> str:
     return f"tenant-{tenant}"
 
 
+def tenant_keys(tenant: str) -> KeyRange:
+    """Return the range that holds all of a tenant's keys."""
+    return KeyRange.below(tenant_etcd_prefix(tenant))
+
+
 class Tenancy:
     """Gives each cluster its part of etcd and takes it back; every step may be repeated.
 
@@ -53,7 +58,7 @@ class Tenancy:
                 await self._client.enable_auth()
             _log.info("etcd now enforces users and roles")
         self._enforced = True
-        await self._ensure(COMPUTE_USER, prefix=COMPUTE_PREFIX)
+        await self._ensure(COMPUTE_USER, keys=KeyRange.below(COMPUTE_PREFIX))
 
     async def ensure_tenant(self, tenant: str) -> None:
         """Give a tenant its user, role and key range; nothing happens where it has them.
@@ -67,7 +72,7 @@ class Tenancy:
                 "etcd does not enforce users and roles: every tenant could read every other's keys",
                 hint="make a user and role root, then run: etcdctl auth enable",
             )
-        await self._ensure(tenant_user(tenant), prefix=tenant_etcd_prefix(tenant))
+        await self._ensure(tenant_user(tenant), keys=tenant_keys(tenant))
 
     async def remove_tenant(self, tenant: str) -> int:
         """Take a tenant's user and role, then its keys; how many keys there were.
@@ -78,7 +83,7 @@ class Tenancy:
         async with self._changing:
             await _unless(EtcdMissing, self._client.delete_user(user))
             await _unless(EtcdMissing, self._client.delete_role(user))
-        return await self._client.delete(KeyRange.below(tenant_etcd_prefix(tenant)))
+        return await self._client.delete(tenant_keys(tenant))
 
     async def tenants(self) -> list[str]:
         """List the tenants that have a user here, by name."""
@@ -99,22 +104,21 @@ class Tenancy:
 
     async def size(self, tenant: str) -> int:
         """Add up the bytes of a tenant's keys and values; reads all of them."""
-        return await self._client.size(KeyRange.below(tenant_etcd_prefix(tenant)))
+        return await self._client.size(tenant_keys(tenant))
 
     async def _grant(self, tenant: str, *, write: bool) -> None:
-        keys = KeyRange.below(tenant_etcd_prefix(tenant))
         async with self._changing:
-            await _unless(EtcdMissing, self._client.grant_range(tenant_user(tenant), keys=keys, write=write))
+            grant = self._client.grant_range(tenant_user(tenant), keys=tenant_keys(tenant), write=write)
+            await _unless(EtcdMissing, grant)
 
     async def _may_write(self, tenant: str) -> bool:
         try:
             ranges = await self._client.ranges_of(tenant_user(tenant))
         except EtcdMissing:
             return True
-        return ranges.get(KeyRange.below(tenant_etcd_prefix(tenant)), True)
+        return ranges.get(tenant_keys(tenant), True)
 
-    async def _ensure(self, user: str, *, prefix: str) -> None:
-        keys = KeyRange.below(prefix)
+    async def _ensure(self, user: str, *, keys: KeyRange) -> None:
         async with self._changing:
             await self._ensure_role(user, keys=keys)
             await self._ensure_user(user)
