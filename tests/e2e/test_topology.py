@@ -123,6 +123,16 @@ def test_a_pod_that_must_fit_one_numa_zone_goes_where_it_does_or_waits(
     tenant.wait_pod("two")
     assert on(platform, "two") == left
 
+    # What comes free on a node that does not publish: with zones of 0 and 1 free, and one that may be in either.
+    full = on(platform, "one")
+    platform.compute.apply(zones(full, 0, 1))
+    tenant.apply(gpus("last", 3, **here))
+    waits(tenant, "last", "WaitingForRoom")
+    steady(lambda: tenant.phase("last") == "Pending")
+    tenant.kubectl("delete", "pod", next(name for name in names if on(platform, name) == full), "--grace-period=1")
+    tenant.wait_pod("last")
+    assert on(platform, "last") == full
+
 
 def member(group: int, index: int, *, spec: Document) -> Document:
     """A pod as LeaderWorkerSet's controller and webhook make it: of a set `serve` of groups of three."""

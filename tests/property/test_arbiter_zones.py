@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.arbiter.numa import Machine
 from tests.unit.arbiter.sim import GPU, KEY, LOW, Cluster, gang, quota
-from vkgateway.arbiter.facts import Pool, Shape
+from vkgateway.arbiter.facts import Pod, Pool, Shape
 from vkgateway.arbiter.room import Room
 from vkgateway.gateway.decisionlog import Entry, encode
 
@@ -68,8 +68,7 @@ def test_what_is_said_to_fit_is_taken_by_a_kubelet_wherever_the_others_are(seed:
             made.start(f"s{number}", Shape.of({GPU: random.choice((1, 2)) * 1000}), stranger=True)
         elif what < 0.85 and placed:
             gone = random.choice(sorted(placed))
-            made.end(gone)
-            del placed[gone]
+            made.end(gone, placed.pop(gone))
         else:
             made.published()
     shape = random.choice(kinds)
@@ -97,7 +96,7 @@ def test_gangs_on_nodes_with_zones_are_taken_and_guarantees_are_kept(seed: int) 
     zones = [{GPU: 4000}] * 2
     machines = {name: Machine(name, zones, random=random) for name in ("n0", "n1", "n2")}
     there = Cluster([each.node() for each in machines.values()], [quota("a", 8), quota("b")], recreate=False)
-    started: dict[str, str] = {}
+    started: dict[str, Pod] = {}
     for number in range(8):
         size = random.choice((1, 1, 2, 3, 4))
         band = {"band": LOW} if random.random() < 0.5 else {}
@@ -113,7 +112,7 @@ def test_gangs_on_nodes_with_zones_are_taken_and_guarantees_are_kept(seed: int) 
 
 
 def follow(
-    there: Cluster, machines: dict[str, Machine], started: dict[str, str], seed: int, *, publish: bool, random: Random
+    there: Cluster, machines: dict[str, Machine], started: dict[str, Pod], seed: int, *, publish: bool, random: Random
 ) -> None:
     """A cycle and what kubelets do about it; perhaps some publish their zones."""
     snapshot = there.snapshot()
@@ -122,13 +121,17 @@ def follow(
     there.advance(1)
     pods = {pod.uid: pod for each in there.gangs.values() for pod in each.pods if pod.node}
     for uid in started.keys() - pods.keys():
-        machines[started.pop(uid)].end(uid)
+        gone = started.pop(uid)
+        machines[gone.node].end(uid, gone.shape)
     for uid, pod in sorted(pods.items()):
         if uid not in started:
             assert machines[pod.node].start(uid, pod.shape), f"seed {seed}: {uid} on {pod.node}"
-            started[uid] = pod.node
+            started[uid] = pod
     if publish:
-        chosen = random.choice(sorted(machines))
-        machines[chosen].published()
-        nodes = tuple(machines[each.name].node() if each.name == chosen else each for each in there.pool.nodes)
+        machines[random.choice(sorted(machines))].published()
+    nodes = tuple(
+        each if each.topology is machines[each.name].topology else machines[each.name].node()
+        for each in there.pool.nodes
+    )
+    if nodes != there.pool.nodes:
         there.pool = replace(there.pool, nodes=nodes)

@@ -95,6 +95,8 @@ class Topology:
     """Uids of the placed pods that were there already when it was published."""
     used: Milli = field(default_factory=dict)
     """Devices that others held then, of `Node.used`."""
+    gone: Mapping[str, Shape] = field(default_factory=dict)
+    """Of `counted` those that have gone since and are known, by uid: what they held is free again, in some zone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

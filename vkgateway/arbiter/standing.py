@@ -367,7 +367,9 @@ class Standing(Accounts):
 
 
 def _counted(pool: Pool) -> dict[str, frozenset[str]]:
-    return {node.name: node.topology.counted for node in pool.nodes if node.topology is not None}
+    """But for those that have gone: if one still counts as placed here, it is taken to have come since."""
+    told = {node.name: node.topology for node in pool.nodes if node.topology is not None}
+    return {name: topology.counted - topology.gone.keys() for name, topology in told.items()}
 
 
 def _others(pods: tuple[Pod, ...], known: Sequence[Pod]) -> tuple[Pod, ...]:

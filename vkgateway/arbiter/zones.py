@@ -3,8 +3,8 @@
 Which zone a pod took nobody tells: what is published are each zone's free amounts. So this counts in *places*: a zone
 has so many for pods of a shape, and a pod of another shape takes away so many at most, whichever zone it is in. What
 is left of the places is certain; for equal pods it is exact. It is worked out twice, from what was published last
-less the pods that came since, and from empty zones less all pods on the node (what counts once others have gone);
-the larger holds.
+less the pods that came since and with what those left behind that went, and from empty zones less all pods on the
+node (what counts once others have gone); the larger holds.
 
 https://kubernetes.io/docs/tasks/administer-cluster/topology-manager/
 """
@@ -166,6 +166,7 @@ class _Ground:
             for name, amount in self._strangers.items()
             if amount > topology.used.get(name, 0)
         }
+        self._gone = [parts_of(shape) for shape in topology.gone.values()]
 
     def places(self, parts: Parts, there: Mapping[Parts, int], counted: Mapping[Parts, int]) -> int:
         """How many pods of this kind certainly fit beside those that are there."""
@@ -173,7 +174,7 @@ class _Ground:
         if not mine:
             return 1 << 20
         late = {kind: number - counted.get(kind, 0) for kind, number in there.items()}
-        since = self._left(mine, self._free, late, self._new_strangers)
+        since = self._left(mine, self._free, late, self._new_strangers, self._gone)
         return max(0, since, self._left(mine, self._empty, there, self._strangers))
 
     def _left(
@@ -182,13 +183,14 @@ class _Ground:
         zones: Sequence[Mapping[str, int]],
         others: Mapping[Parts, int],
         strangers: Mapping[str, int],
+        gone: Sequence[Parts] = (),
     ) -> int:
         """How many pods there are places for; of one with several parts each part needs one, beside those before it."""
         fewest, before = 1 << 20, [0] * len(mine)
         for index, part in enumerate(mine):
-            left = sum(_slots(zone, part) for zone in zones) - sum(
-                number * self._cost(kind, part) for kind, number in others.items() if number > 0
-            )
+            left = sum(_slots(zone, part) for zone in zones)
+            left -= sum(number * self._cost(kind, part) for kind, number in others.items() if number > 0)
+            left += sum(self._left_behind(kind, part) for kind in gone)
             # Each device of theirs may be in a zone of its own.
             left -= sum(strangers.get(name, 0) // _DEVICE for name, _ in part)
             own = [_taken(other, part) for other in mine]
@@ -198,6 +200,10 @@ class _Ground:
 
     def _cost(self, kind: Parts, part: Part) -> int:
         return sum(_taken(other, part) for other in self._asked(kind))
+
+    def _left_behind(self, kind: Parts, part: Part) -> int:
+        """How many places there are more at least since one of that kind has gone."""
+        return sum(_slots(dict(other), part) for other in self._asked(kind))
 
     def _asked(self, parts: Parts) -> Parts:
         """Of what is asked for, what these zones have; with the scope `pod` all of it at once."""
@@ -211,7 +217,7 @@ class _Ground:
 
 
 def _slots(zone: Mapping[str, int], part: Part) -> int:
-    return min(zone[name] // amount for name, amount in part)
+    return min(zone.get(name, 0) // amount for name, amount in part)
 
 
 def _taken(other: Part, part: Part) -> int:

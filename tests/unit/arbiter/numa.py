@@ -61,8 +61,10 @@ class Machine:
             return [tuple(total.items())]
         return [tuple(part) for part in parts if part]
 
-    def end(self, uid: str) -> None:
+    def end(self, uid: str, shape: Shape) -> None:
         self.pods.pop(uid, None)
+        if uid in self.topology.counted:
+            self.topology = replace(self.topology, gone={**self.topology.gone, uid: shape})
 
     def published(self) -> Topology:
         """What an updater would publish now."""

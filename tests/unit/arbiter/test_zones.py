@@ -69,6 +69,51 @@ def test_what_was_published_counts_and_those_in_it_are_not_counted_twice() -> No
     assert made.fits("n0", gpus(2)) == 2
 
 
+def test_what_those_held_that_were_in_what_was_published_and_have_gone_is_free_in_some_zone() -> None:
+    made = room(published("n0", [4, 4], [3, 1], counted=frozenset({"x", "y"}), gone={"y": gpus(3)}))
+    made.take("n0", gpus(1))
+    made.count_in("n0", gpus(1))
+    assert [made.fits("n0", gpus(size)) for size in (1, 2, 3, 4)] == [7, 3, 2, 1]
+    made.take("n0", gpus(3))
+    assert made.fits("n0", gpus(3)) == 1
+    assert room(published("n0", [4, 4], [0, 0], gone={"y": containers(2, 1)})).fits("n0", gpus(1)) == 8
+    held = room(published("n0", [4, 4], [0, 0], gone={"y": containers(2, 1)}))
+    held.take("n0", gpus(4))
+    held.take("n0", gpus(1))
+    for size in (4, 1):
+        held.count_in("n0", gpus(size))
+    assert [held.fits("n0", gpus(size)) for size in (1, 2, 3)] == [3, 1, 0]
+
+
+def test_one_that_has_gone_and_counts_as_placed_still_gives_no_room_twice() -> None:
+    there = Cluster([split("n0", 4, 4)], [quota("a")])
+    there.add(gang("a/x", "a", [4]), gang("a/y", "a", [1]))
+    there.cycle()
+    uids = frozenset(pod.uid for name in ("a/x", "a/y") for pod in there.gangs[name].pods)
+    there.pool = replace(there.pool, nodes=(published("n0", [4, 4], [0, 3], counted=uids, gone={"a/x-0": gpus(4)}),))
+    there.add(gang("a/z", "a", [4]))
+    assert held(there.cycle())["a/z"].code == "WaitingForRoom"
+    del there.gangs["a/x"]
+    there.cycle()
+    assert there.placed("a/z") == {"a/z-0": "n0"}
+
+
+def test_nobody_else_is_told_to_go_while_the_node_of_those_who_went_has_not_published() -> None:
+    there = Cluster([split("n0", 4, 4)], [quota("a", 8), quota("b")], recreate=False)
+    there.add(gang("b/one", "b", [1], band=LOW), gang("b/three", "b", [3], band=LOW))
+    there.settle(2)
+    told = published("n0", [4, 4], [3, 1], counted=frozenset({"b/one-0", "b/three-0"}))
+    there.pool = replace(there.pool, nodes=(told,))
+    there.add(gang("a/x", "a", [3, 3]))
+    assert [evict.gang for evict in there.cycle().evicts] == ["b/three"]
+    del there.gangs["b/three"]
+    assert told.topology is not None
+    went = replace(told, topology=replace(told.topology, gone={"b/three-0": gpus(3)}))
+    there.pool = replace(there.pool, nodes=(went,))
+    assert there.cycle().evicts == ()
+    assert sorted(there.placed("a/x").values()) == ["n0", "n0"]
+
+
 def test_once_all_others_have_gone_the_whole_of_each_zone_counts_whatever_was_published() -> None:
     made = room(published("n0", [4, 4], [0, 0]))
     for _ in range(8):

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import structlog
 
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.facts import Plan, Policy, PoolKey, Snapshot
+from vkgateway.arbiter.facts import Plan, Policy, PoolKey, Shape, Snapshot
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.sync.admission.answers import carry_out
 from vkgateway.sync.admission.cluster import ClusterFacts
@@ -220,6 +220,7 @@ class Arbitration:
                 self._clusters[name] = ClusterFacts(
                     link,
                     is_member=self._is_member,
+                    shape_of=self._shape_of,
                     poke=self.poke,
                     poke_later=self._poke_later,
                     is_back=self._is_back,
@@ -233,6 +234,11 @@ class Arbitration:
     def _is_member(self, tenant: str, uid: str) -> bool:
         known = self._tenants.get(tenant)
         return known is not None and known.places(uid)
+
+    def _shape_of(self, tenant: str, uid: str) -> Shape | None:
+        known = self._tenants.get(tenant)
+        member = known.gangs.member(uid) if known is not None else None
+        return member.shape if member is not None and member.governed else None
 
     async def _cycle(self) -> None:
         now = self.clock()

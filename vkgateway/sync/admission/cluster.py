@@ -10,7 +10,7 @@ from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.names import POOL_LABEL
 from vkgateway.model.requests import Milli
 from vkgateway.sync.admission.images import NodeImages
-from vkgateway.sync.admission.numa import NodeZones
+from vkgateway.sync.admission.numa import NodeZones, ShapeOf
 from vkgateway.sync.admission.occupancy import Occupancy
 from vkgateway.sync.admission.pools import PoolFacts
 from vkgateway.sync.compute.link import ComputeLink
@@ -35,6 +35,7 @@ class ClusterFacts:
         link: ComputeLink,
         *,
         is_member: IsMember,
+        shape_of: ShapeOf,
         poke: Callable[[], None],
         poke_later: Callable[[], None],
         is_back: Callable[[str], None] = lambda _name: None,
@@ -47,7 +48,7 @@ class ClusterFacts:
         self._away = not link.trusted
         self._occupancy = Occupancy()
         self._images = NodeImages()
-        self._zones = NodeZones()
+        self._zones = NodeZones(shape_of)
         self._unjudged: dict[str, TopologyView | None] = {}
         """What nodes published before it was known which pods are there."""
         self._pools: dict[str, PoolFacts] = {}

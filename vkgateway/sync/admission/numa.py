@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
-from vkgateway.arbiter.facts import Topology
+from vkgateway.arbiter.facts import Shape, Topology
 from vkgateway.model.requests import Milli
 from vkgateway.sync.compute.topologies import TopologyView
 from vkgateway.sync.pods.views import ComputePodView
 from vkgateway.translate.governed import is_extended
 
+ShapeOf = Callable[[str, str], Shape | None]
+"""Tenant and tenant pod uid: what the arbiter placed that pod as; None where it did not, or has forgotten it."""
+
 
 class NodeZones:
     """Kept as pods come and go, and as nodes publish. A cluster in which none does costs nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape_of: ShapeOf) -> None:
+        self._shape_of = shape_of
         self._published: dict[str, Topology] = {}
+        self._counted: dict[str, dict[str, Shape]] = {}
+        """By node what those hold that are in what it published, by the tenant pod's uid."""
         self._pods: dict[str, dict[str, ComputePodView]] = {}
         """By node the compute pods on it, by uid, as soon as any node has published."""
         self.watches = False
@@ -38,14 +45,26 @@ class NodeZones:
         """A compute pod of ours came, changed or went."""
         if not self.watches:
             return
-        if old is not None and old.spec.node_name:
+        holds = new if new is not None and _holds(new) else None
+        if old is not None and _holds(old) and (holds is None or holds.metadata.uid != old.metadata.uid):
             self._pods.get(old.spec.node_name, {}).pop(old.metadata.uid, None)
-        if new is not None and new.spec.node_name and not new.ended:
-            self._pods.setdefault(new.spec.node_name, {})[new.metadata.uid] = new
+            self._has_gone(old)
+        if holds is not None:
+            self._pods.setdefault(holds.spec.node_name, {})[holds.metadata.uid] = holds
+
+    def _has_gone(self, pod: ComputePodView) -> None:
+        """What it held is free again, though its node has not published that yet."""
+        node, uid = pod.spec.node_name, pod.tenant_uid
+        shape = self._counted.get(node, {}).pop(uid, None)
+        if shape is not None:
+            told = self._published[node]
+            self._published[node] = replace(told, gone={**told.gone, uid: shape})
+            self.changed.add(node)
 
     def published(self, name: str, view: TopologyView | None, *, used: Milli) -> None:
         """A node published its zones, or none any more; `used` is what others hold there."""
         old = self._published.pop(name, None)
+        self._counted.pop(name, None)
         if view is not None and view.zones:
             self._published[name] = self._topology(name, view, used)
         if self._published.get(name) != old:
@@ -65,18 +84,25 @@ class NodeZones:
         theirs = {resource: min(used.get(resource, 0), amount) for resource, amount in left.items() if amount > 0}
         left.subtract(theirs)
         counted = set()
+        shapes = self._counted[name] = {}
         for pod in sorted(self._pods.get(name, {}).values(), key=_age):
             held = {resource: amount for resource, amount in (pod.requests or {}).items() if resource in left}
             if any(amount > left[resource] for resource, amount in held.items()):
                 break
             left.subtract(held)
             counted.add(pod.tenant_uid)
+            if (shape := self._shape_of(pod.tenant, pod.tenant_uid)) is not None:
+                shapes[pod.tenant_uid] = shape
         return Topology(
             zones=view.zones,
             scope=view.scope,
             counted=frozenset(counted),
             used={resource: amount for resource, amount in theirs.items() if amount},
         )
+
+
+def _holds(pod: ComputePodView) -> bool:
+    return bool(pod.spec.node_name) and not pod.ended
 
 
 def _age(pod: ComputePodView) -> tuple[str, str]:

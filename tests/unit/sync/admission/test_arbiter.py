@@ -396,6 +396,11 @@ async def test_zones_are_told_with_the_pods_that_are_in_what_was_published(made:
         topology = (await made.cycle()).pools[0].nodes[0].topology
         assert topology is not None
         assert topology.counted == {"u1", "u2"}
+        assert not topology.gone
+        made.pods.drop_below("u1")
+        topology = (await made.cycle()).pools[0].nodes[0].topology
+        assert topology is not None
+        assert {uid: shape.amount(GPU) for uid, shape in topology.gone.items()} == {"u1": 1000}
         link._topology_changed("host-1", None)
         assert (await made.cycle()).pools[0].nodes[0].topology is None
 

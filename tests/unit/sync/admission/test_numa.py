@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vkgateway.arbiter.facts import Zone
+from vkgateway.arbiter.facts import Shape, Topology, Zone
 from vkgateway.kube.client import encode
 from vkgateway.model.objects import Meta
 from vkgateway.model.requests import Milli
@@ -32,14 +32,23 @@ def view(*free: int, whole: int = 4) -> TopologyView:
     return TopologyView(Meta(name="host-1"), "container", zones)
 
 
+def topology(zones: NodeZones) -> Topology:
+    found = zones.on_node("host-1")
+    assert found is not None
+    return found
+
+
 def counted(zones: NodeZones) -> set[str]:
-    topology = zones.on_node("host-1")
-    assert topology is not None
-    return set(topology.counted)
+    return set(topology(zones).counted)
+
+
+def shape_of(_tenant: str, uid: str) -> Shape | None:
+    """Of pods that the arbiter placed."""
+    return None if uid.startswith("foreign") else Shape.of({GPU: 1000, uid: 1})
 
 
 def published(*free: int, pods: list[ComputePodView], used: Milli | None = None) -> NodeZones:
-    zones = NodeZones()
+    zones = NodeZones(shape_of)
     zones.follow(pods)
     zones.published("host-1", view(*free), used=used or {})
     return zones
@@ -56,17 +65,13 @@ def test_the_oldest_pods_are_in_what_was_given_out_and_those_beyond_it_are_not()
 
 def test_what_others_hold_was_given_out_before() -> None:
     zones = published(2, 3, pods=[pod("a", 1)], used={GPU: 2000, "cpu": 4000})
-    topology = zones.on_node("host-1")
-    assert topology is not None
-    assert (set(topology.counted), topology.used) == ({"a"}, {GPU: 2000})
+    assert (counted(zones), topology(zones).used) == ({"a"}, {GPU: 2000})
     zones = published(3, 4, pods=[pod("a", 1)], used={GPU: 2000})
-    topology = zones.on_node("host-1")
-    assert topology is not None
-    assert (set(topology.counted), topology.used) == (set(), {GPU: 1000})
+    assert (counted(zones), topology(zones).used) == (set(), {GPU: 1000})
 
 
 def test_pods_are_followed_and_only_those_on_the_node_that_have_not_ended_count() -> None:
-    zones = NodeZones()
+    zones = NodeZones(shape_of)
     zones.pod_changed(None, pod("unseen", 1))
     zones.follow([pod("a", 1), pod("elsewhere", 1, node="host-2"), pod("over", 1, phase="Succeeded")])
     zones.pod_changed(None, pod("b", 1, born=1))
@@ -90,3 +95,22 @@ def test_only_news_are_told_as_changed() -> None:
     assert zones.on_node("host-1") is None
     zones.published("host-1", TopologyView(Meta(name="host-1"), "container", ()), used={})
     assert zones.on_node("host-1") is None
+
+
+def test_who_was_in_what_was_published_and_has_gone_is_told_with_what_it_held() -> None:
+    pods = [pod("a", 1, born=1), pod("b", 1, born=2), pod("foreign", 1, born=3), pod("late", 1, born=4)]
+    zones = published(2, 3, pods=pods)
+    assert (counted(zones), topology(zones).gone) == ({"a", "b", "foreign"}, {})
+    zones.changed = set()
+    zones.pod_changed(pods[0], pod("a", 1, born=1, phase="Pending"))
+    zones.pod_changed(pods[2], None)
+    zones.pod_changed(pods[3], None)
+    assert (topology(zones).gone, zones.changed) == ({}, set()), "one is here still, the others were never told of"
+    ended = pod("a", 1, born=1, phase="Succeeded")
+    zones.pod_changed(pods[0], ended)
+    zones.pod_changed(ended, None)
+    zones.pod_changed(pods[1], pod("again", 1))
+    assert topology(zones).gone == {uid: shape_of("", uid) for uid in ("a", "b")}
+    assert (counted(zones), zones.changed) == ({"a", "b", "foreign"}, {"host-1"})
+    zones.published("host-1", view(4, 4), used={})
+    assert (counted(zones), topology(zones).gone) == (set(), {})

@@ -38,7 +38,7 @@ class Made:
         self.spec = spec
         self.members = PoolNodes(nodes)
         self.occupancy = Occupancy()
-        self._facts = PoolFacts(POOL, NodeImages(), NodeZones())
+        self._facts = PoolFacts(POOL, NodeImages(), NodeZones(lambda _tenant, _uid: None))
 
     def facts(self, *, changed: Collection[str] = (), avoided: Collection[str] = ()) -> Pool:
         return self._facts.facts(self.spec, self.members, self.occupancy, changed=changed, avoided=frozenset(avoided))
