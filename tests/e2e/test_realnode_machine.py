@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +44,9 @@ def traces(node: RealNode) -> list[str]:
     """What of the node can be seen on the machine."""
     network = node.options.network
     mounts = [place for place in namespaces.mount_points() if place.startswith(str(node.options.directory))]
-    groups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{node.options.cgroup}")]
+    # Groups of other nodes come and go meanwhile, which a walk does not mind.
+    folders = [folder for folder, _, _ in os.walk("/sys/fs/cgroup")]
+    groups = [folder for folder in folders if folder.endswith(f"/{node.options.cgroup}")]
     routes = [line for line in host.run("ip", "route").splitlines() if network.host_link in line]
     tables = [line for line in host.run("nft", "list", "tables").splitlines() if line.endswith(f" {network.table}")]
     return [*mounts, *groups, *routes, *tables]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,18 +59,17 @@ class Cgroups:
         """Return the processes in the group and in all groups below it."""
         pids: set[int] = set()
         for group in self._groups():
-            for path in group.rglob("cgroup.procs"):
-                with contextlib.suppress(OSError):  # the group went away meanwhile
-                    pids.update(int(pid) for pid in path.read_text().split())
+            for folder, _, _ in os.walk(group):  # which does not mind that groups go away meanwhile
+                with contextlib.suppress(OSError):
+                    pids.update(int(pid) for pid in Path(folder, "cgroup.procs").read_text().split())
         return pids
 
     def remove(self) -> None:
         """Remove the group and all groups below it, which must be empty of processes; repeatable."""
         for group in self._groups():
-            below = sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True)
-            for path in (*below, group):
+            for folder, _, _ in os.walk(group, topdown=False):
                 with contextlib.suppress(FileNotFoundError):
-                    path.rmdir()
+                    Path(folder).rmdir()
 
     def _groups(self) -> list[Path]:
         parents = [self.root] if self.unified else self._hierarchies()

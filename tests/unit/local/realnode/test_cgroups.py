@@ -1,5 +1,6 @@
 """The pods' control group in trees that look like the kernel's, of both versions."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,27 @@ def test_members_are_those_of_the_groups_below_too(version1: Path) -> None:
         (version1 / group / "cgroup.procs").write_text(pids)
     assert Cgroups("vkg3", version1).members() == {11, 12, 13}
     assert Cgroups("vkg4", version1).members() == set()
+
+
+def test_groups_may_come_and_go_while_their_members_are_read(version1: Path) -> None:
+    lasting = version1 / "memory/vkg3/kubepods"
+    lasting.mkdir(parents=True)
+    (lasting / "cgroup.procs").write_text("11\n")
+    over = threading.Event()
+
+    def start_and_end() -> None:
+        while not over.is_set():
+            (lasting / "a/b/c").mkdir(parents=True)
+            for name in ("a/b/c", "a/b", "a"):
+                (lasting / name).rmdir()
+
+    other = threading.Thread(target=start_and_end)
+    other.start()
+    try:
+        assert all(Cgroups("vkg3", version1).members() == {11} for _ in range(500))
+    finally:
+        over.set()
+        other.join()
 
 
 def test_removal_takes_the_groups_below_and_no_neighbour(version1: Path) -> None:
