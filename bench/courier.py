@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from bench.floor import FINALIZER, Pair, nodes
-from bench.flows import POOL_LABEL, Flow, always, burst, namespace_of, namespaces, warm_up
+from bench.flows import POOL_LABEL, Flow, always, burst, namespace_of, namespaces, own_node, warm_up
 from bench.platform import POOL, Platform
 from bench.pods import PodKind
 from bench.settings import IN_FLIGHT
 from bench.timeline import Key, Mark, Timeline
 from bench.watching import watching
 
-NODE: Final = "courier"
+RUN: Final = "courier"
 _HOST: Final = "kubernetes.io/hostname"
 _CAPACITY: Final = {"cpu": "100k", "memory": "100Ti", "pods": "100k"}
 
@@ -31,7 +31,7 @@ class Courier:
     def __init__(self, pairs: Sequence[Pair], *, token: bool) -> None:
         self._by_above = {pair.above.name: pair for pair in pairs}
         self._by_below = {pair.below.name: pair for pair in pairs}
-        self._kind = PodKind(run=NODE, selector={POOL_LABEL: POOL}, finalizer=FINALIZER)
+        self._kind = PodKind(run=RUN, selector={POOL_LABEL: POOL}, finalizer=FINALIZER)
         self._token = token
         self._tasks: asyncio.Queue[tuple[str, Pair, str]] = asyncio.Queue()
         self.above = Timeline(on_mark=lambda mark, key: self._note(self._by_above, mark, key))
@@ -64,14 +64,15 @@ async def by_courier(platform: Platform, *, pods: int, tenants: int, token: bool
     """The pods of `through_gateway`, carried by the courier; the gateway must not run meanwhile."""
     above = platform.places(tenants)
     below = await namespaces(platform, [f"courier-{number:02d}" for number in range(tenants)])
-    pairs = [Pair(up, down, token=token) for up, down in zip(above, below, strict=True)]
+    node = own_node(RUN, pods=pods, token=token)
+    pairs = [Pair(up, down, node=node, token=token) for up, down in zip(above, below, strict=True)]
     courier = Courier(pairs, token=token)
-    kind = PodKind(run=NODE, token=token, selector={_HOST: NODE})
+    kind = PodKind(run=RUN, token=token, selector={_HOST: node})
     watches = [(place.client, always(place.name)) for place in above]
     async with (
-        nodes([place.client for place in above], NODE, capacity=_CAPACITY),
-        watching(watches, run=NODE, timeline=courier.above),
-        watching([(platform.compute, namespace_of)], run=NODE, timeline=courier.below),
+        nodes([place.client for place in above], node, capacity=_CAPACITY),
+        watching(watches, run=RUN, timeline=courier.above),
+        watching([(platform.compute, namespace_of)], run=RUN, timeline=courier.below),
         asyncio.TaskGroup() as group,
     ):
         workers = [group.create_task(courier.work()) for _ in range(IN_FLIGHT)]

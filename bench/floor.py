@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from bench import load
-from bench.flows import Flow, namespaces
+from bench.flows import Flow, namespaces, own_node
 from bench.platform import Platform
 from bench.pods import PodKind, running_status, spread
 from bench.settings import IN_FLIGHT
@@ -26,10 +26,9 @@ from vkgateway.kube.leases import renew_node_lease, utc_now
 from vkgateway.kube.resources import NODES, PODS, SECRETS, SERVICE_ACCOUNTS
 from vkgateway.model import times
 
-NODE: Final = "floor"
+RUN: Final = "floor"
 FINALIZER: Final = "bench.vkgateway.io/floor"
 _RENEW: Final = 10.0
-_ABOUT_BINDING: Final = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": NODE}}
 _ABOUT_TOKEN: Final = {
     "apiVersion": "authentication.k8s.io/v1",
     "kind": "TokenRequest",
@@ -38,11 +37,12 @@ _ABOUT_TOKEN: Final = {
 
 
 class Pair:
-    """A place above and the place below that stands for it."""
+    """A place above and the place below that stands for it; `node` is where its pods are bound."""
 
-    def __init__(self, above: load.Place, below: load.Place, *, token: bool) -> None:
+    def __init__(self, above: load.Place, below: load.Place, *, node: str, token: bool) -> None:
         self.above = above
         self.below = below
+        self.node = node
         self.token = token
 
     async def start(self, name: str) -> None:
@@ -53,7 +53,7 @@ class Pair:
                 "apiVersion": "v1",
                 "kind": "Binding",
                 "metadata": {"name": name},
-                "target": {"kind": "Node", "name": NODE},
+                "target": {"kind": "Node", "name": self.node},
             },
             namespace=self.above.namespace,
             name=name,
@@ -62,7 +62,7 @@ class Pair:
         )
         if self.token:
             await self.hand_down_token(name)
-        await self.below.create(name, PodKind(run="floor", node=NODE, finalizer=FINALIZER))
+        await self.below.create(name, PodKind(run=RUN, node=self.node, finalizer=FINALIZER))
         await self._write_status(self.below, name, ready=True)
         await self.tell_above(name)
 
@@ -105,14 +105,15 @@ async def floor(platform: Platform, *, pods: int, tenants: int, token: bool) -> 
     """Do the unavoidable for so many pods; the gateway must not run meanwhile, for the pods are on no node of its."""
     above = platform.places(tenants)
     below = await namespaces(platform, [f"floor-{number:02d}" for number in range(tenants)])
-    pairs = [Pair(up, down, token=token) for up, down in zip(above, below, strict=True)]
-    async with nodes([platform.compute, *(place.client for place in above)]):
+    node = own_node(RUN, pods=pods, token=token)
+    pairs = [Pair(up, down, node=node, token=token) for up, down in zip(above, below, strict=True)]
+    async with nodes([platform.compute, *(place.client for place in above)], node):
         await _run(pairs, len(pairs), platform=platform)
         return await _run(pairs, pods, platform=platform)
 
 
 async def _run(pairs: Sequence[Pair], count: int, *, platform: Platform) -> Flow:
-    kind = PodKind(run="floor", scheduler=NODE)
+    kind = PodKind(run=RUN, scheduler=RUN)
     timeline = Timeline()
     wanted = spread(count, len(pairs))
     meter = await platform.meter()
@@ -180,7 +181,7 @@ async def relay(
 
 @contextlib.asynccontextmanager
 async def nodes(
-    clients: Sequence[Client], name: str = NODE, *, capacity: Mapping[str, str] | None = None
+    clients: Sequence[Client], name: str, *, capacity: Mapping[str, str] | None = None
 ) -> AsyncIterator[None]:
     """A node for the load's pods at each server, alive for as long as the block lasts.
 

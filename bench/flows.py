@@ -123,6 +123,12 @@ async def namespaces(platform: Platform, names: Sequence[str]) -> list[load.Plac
     return [load.Place(name, client, name) for name in names]
 
 
+def own_node(run: str, *, pods: int, token: bool) -> str:
+    """The name of a flow's own node, which no other has: controllers remember nodes that were deleted by their names,
+    and take a new one of the same name for dead."""
+    return f"{run}-{pods}-token" if token else f"{run}-{pods}"
+
+
 def always(name: str) -> Where:
     """The place of every pod of a watch that sees one tenant only."""
     return lambda _pod: name

@@ -33,7 +33,7 @@ class _Place(Place):
 
 class _Pair(Pair):
     def __init__(self, above: _Place, below: _Place) -> None:
-        super().__init__(above, below, token=False)
+        super().__init__(above, below, node="", token=False)
         self.asked = above.asked
 
     async def hand_down_token(self, name: str) -> None:
