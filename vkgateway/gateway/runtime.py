@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,8 @@ from vkgateway.translate.context import TenantContext
 
 log = structlog.get_logger(__name__)
 
+_SWEEP_AFTER = 5.0
+"""Seconds, and at most twice that."""
 _OUR_NODES = f"type={VIRTUAL_NODE_TYPE},{COMPUTE_CLUSTER_LABEL}"
 PODS_MAX = 64 * 1024 * 1024
 """Bytes of pods that are told at once by the kubelet endpoint's /pods."""
@@ -216,7 +219,8 @@ class TenantRuntime:
         await node.remove()
 
     async def _sweep(self) -> None:
-        """Remove nodes of pools that the tenant lost while nobody worked for it."""
+        """Remove nodes of pools that the tenant lost while nobody worked for it; pods come first."""
+        await asyncio.sleep(_SWEEP_AFTER * (1 + random.random()))  # noqa: S311 - spreads work
         failures = 0
         while True:
             try:

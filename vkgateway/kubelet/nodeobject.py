@@ -11,11 +11,13 @@ from typing import Any, Final
 import msgspec
 
 from vkgateway.model.objects import Condition, Object, Taint, set_condition
+from vkgateway.model.quantity import parse
 from vkgateway.model.times import render
 from vkgateway.translate.governed import CORDONED
 
 _BY_CONDITION = "node.kubernetes.io/"
 _TIMES = frozenset(("lastHeartbeatTime", "lastTransitionTime"))
+_AMOUNTS: Final = frozenset(("capacity", "allocatable"))
 _UNDECLARED: Final = re.compile(r"\.status\.(\w+)[^\n]*?: field not declared in schema")
 """How server-side apply refuses a field that the server's release does not have yet."""
 
@@ -90,11 +92,24 @@ def _conditions(node: Mapping[str, Any] | None) -> Any:
 def projection(node: Mapping[str, Any], wanted: Mapping[str, Any]) -> Object:
     """The part of a Node that `wanted` speaks of, as the server tells it: to see whether somebody changed it.
 
-    The server writes some values in its own way (quantities), so its answers are compared with each other,
-    never with what was sent.
+    The server writes some values in its own way (quantities), so its answers are compared with each other; with what
+    was sent `says` compares them.
     """
     seen: Object = _part({key: node.get(key) for key in ("metadata", "spec", "status")}, wanted)
     return seen
+
+
+def says(node: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a Node holds all that is wanted, quantities in whatever way they are written."""
+    sent: Object = projection(wanted, wanted)
+    return _in_one_way(projection(node, wanted)) == _in_one_way(sent)
+
+
+def _in_one_way(node: Object) -> Object:
+    status = dict(node.get("status") or {})
+    for name in _AMOUNTS & status.keys():
+        status[name] = {resource: parse(amount) for resource, amount in (status[name] or {}).items() if amount}
+    return {**node, "status": status}
 
 
 def _part(value: Any, shape: Any) -> Any:

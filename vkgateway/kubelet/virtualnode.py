@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from vkgateway.model.objects import Meta, Object, ObjectView, Taint
 
 REPORT_SECONDS: Final = 300.0
 """How often conditions get a new heartbeat when nothing else changes: a kubelet's nodeStatusReportFrequency."""
+FOUND_SECONDS: Final = 30.0
+"""When a node that was found as it should be is written: at a start there is more to do than that."""
 SETTLE_SECONDS: Final = 0.2
 """Changes within this time become one write."""
 
@@ -49,9 +52,11 @@ class VirtualNode:
     `build` gives the Node as it should be now (`translate.nodes`); times in its conditions do not count. It is called
     when `refresh` says that something it depends on changed, when the tenant changed or deleted the object, and every
     `report_every` seconds; only differences are written, by server-side apply, so that labels, taints and annotations
-    of others stay. The Lease is renewed every `renew_every` seconds and valid for `lease_seconds`, also while the node
-    is NotReady: the node then tells the truth about itself, it is not lost. `on_registered` is called each time
-    the object was written as wanted, `on_seen` with its labels and taints (`nodeobject.reach`) each time it is seen.
+    of others stay. A node that is found as it should be at the start is written `found_after` seconds later or, so that
+    not all are written at once, up to twice that; what an earlier gateway gave it and this one does not goes then. The
+    Lease is renewed every `renew_every` seconds and valid for `lease_seconds`, also while the node is NotReady: the
+    node then tells the truth about itself, it is not lost. `on_registered` is called each time the object was written
+    as wanted or found so, `on_seen` with its labels and taints (`nodeobject.reach`) each time it is seen.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class VirtualNode:
         lease_seconds: int = 40,
         renew_every: float = 10.0,
         report_every: float = REPORT_SECONDS,
+        found_after: float = FOUND_SECONDS,
         settle: float = SETTLE_SECONDS,
         on_registered: Callable[[], None] | None = None,
         on_seen: Callable[[Mapping[str, str], tuple[Taint, ...]], None] | None = None,
@@ -73,12 +79,13 @@ class VirtualNode:
     ) -> None:
         self.name: Final = name
         self.registered = False
-        """Whether the object was written as wanted, and has not gone since."""
+        """Whether the object was written as wanted, or found so, and has not gone since."""
         self._client = client
         self._build = build
         self._lease_seconds = lease_seconds
         self._renew_every = renew_every
         self._report_every = report_every
+        self._found_after = min(found_after, report_every)
         self._settle = settle
         self._on_registered = on_registered
         self._on_seen = on_seen
@@ -95,7 +102,8 @@ class VirtualNode:
         """The server's view of `_wanted` after it was last written."""
         self._unknown: frozenset[str] = frozenset()
         """Fields of the status that the tenant's Kubernetes is too old for."""
-        self._reported = float("-inf")
+        self._due_at = float("-inf")
+        """When it is to be written whatever it says."""
         self._reflector = Reflector(
             client, NODES, decode=_decode, on_change=self._changed, field_selector=f"metadata.name={name}"
         )
@@ -151,7 +159,7 @@ class VirtualNode:
     async def _rest(self) -> None:
         """Wait for a reason to look again, and then for those that follow on its heels."""
         try:
-            async with asyncio.timeout(self._report_every):
+            async with asyncio.timeout(max(0.0, self._due_at - self._clock())):
                 await self._wake.wait()
         except TimeoutError:
             return
@@ -160,17 +168,22 @@ class VirtualNode:
     async def _reconcile(self) -> None:
         held = self._reflector.items.get(("", self.name))
         wanted = nodeobject.without(nodeobject.timeless(self._build()), self._unknown)
+        if held is not None and not self._wanted and nodeobject.says(held.body, wanted):
+            spread = 1 + random.random()  # noqa: S311 - spreads work
+            self._is_as_wanted(held, wanted, until=self._clock() + self._found_after * spread)
         if held is not None and not self._due(wanted, held):
             return
         current = held.body if held is not None else None
         writes = nodeobject.writes(wanted, current, now=self._now())
         answer = await self._client.patch(NODES, self.name, writes.main, kind="apply")
         answer = await self._client.patch(NODES, self.name, writes.status, kind="apply", subresource="status")
-        stored = _decode(answer)
+        self._is_as_wanted(_decode(answer), wanted, until=self._clock() + self._report_every)
+
+    def _is_as_wanted(self, stored: _Node, wanted: Object, *, until: float) -> None:
         self._wanted, self._seen = wanted, nodeobject.projection(stored.body, wanted)
         self._uid = stored.metadata.uid
         self._version = int(stored.metadata.resource_version)
-        self._reported = self._clock()
+        self._due_at = until
         if not self.registered:
             _log.info("virtual node registered", node=self.name, uid=self._uid)
         self.registered = True
@@ -180,7 +193,7 @@ class VirtualNode:
 
     def _due(self, wanted: Object, held: _Node) -> bool:
         """Whether there is something to write: other wishes, another's change, or a heartbeat."""
-        if wanted != self._wanted or self._clock() >= self._reported + self._report_every:
+        if wanted != self._wanted or self._clock() >= self._due_at:
             return True
         return not self._outdated(held) and nodeobject.projection(held.body, wanted) != self._seen
 

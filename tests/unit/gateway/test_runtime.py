@@ -167,7 +167,10 @@ async def test_a_pool_that_goes_takes_its_node_along(world: Setting) -> None:
     assert seen.verdict.reason == "NoPools"
 
 
-async def test_nodes_of_pools_lost_while_nobody_looked_are_swept_and_others_are_not(world: Setting) -> None:
+async def test_nodes_of_pools_lost_while_nobody_looked_are_swept_and_others_are_not(
+    world: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vkgateway.gateway.runtime._SWEEP_AFTER", 0.01)
     ours = {"type": "virtual-kubelet", "vkgateway.io/compute-cluster": "local"}
     for name, labels in (("old.local", ours), ("own", {"type": "virtual-kubelet"})):
         world.tenant.store.create(NODES, {"kind": "Node", "metadata": {"name": name, "labels": labels}})

@@ -107,6 +107,29 @@ async def test_only_differences_are_written(world: World) -> None:
         assert world.writes() == 4
 
 
+async def test_a_node_that_is_found_as_it_should_be_is_written_later(world: World) -> None:
+    async with running(world) as node:
+        await world.until(lambda: node.registered)
+    world.cpu = "8000m"
+    renewals = f"PATCH /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{NAME}"
+    before = sum(renewals in request for request in world.server.requests)
+    told = asyncio.Event()
+    async with running(world, on_registered=told.set) as node:
+        await told.wait()
+        assert node.registered
+        await world.until(lambda: sum(renewals in request for request in world.server.requests) > before)
+        assert world.writes() == 2
+        world.ready = "False"
+        node.refresh()
+        await world.until(lambda: world.writes() == 4)
+    world.ready = "True"
+    async with running(world) as node:
+        await world.until(lambda: node.registered)
+        assert world.writes() == 6, "it said something else"
+    async with running(world, found_after=0.01) as node:
+        await world.until(lambda: world.writes() == 8)
+
+
 async def test_becoming_not_ready_is_told(world: World) -> None:
     async with running(world) as node:
         await world.until(lambda: node.registered)
