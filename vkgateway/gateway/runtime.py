@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from vkgateway.gateway.planes import Access, NodesSeen
 from vkgateway.gateway.pools import quota
 from vkgateway.gateway.status import Verdict, failing, passed, waiting
 from vkgateway.kube import errors
-from vkgateway.kube.backoff import Backoff
+from vkgateway.kube.backoff import Backoff, spread
 from vkgateway.kube.resources import NODES, PODS
 from vkgateway.kubelet.target import PlacedPod, PodTarget
 from vkgateway.kubelet.virtualnode import VirtualNode
@@ -220,7 +219,7 @@ class TenantRuntime:
 
     async def _sweep(self) -> None:
         """Remove nodes of pools that the tenant lost while nobody worked for it; pods come first."""
-        await asyncio.sleep(_SWEEP_AFTER * (1 + random.random()))  # noqa: S311 - spreads work
+        await asyncio.sleep(spread(_SWEEP_AFTER))
         failures = 0
         while True:
             try:

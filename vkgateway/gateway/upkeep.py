@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ from vkgateway.gateway.planes import Access, ControlPlanes, OnStep, Runtimes
 from vkgateway.gateway.status import failing, passed, waiting
 from vkgateway.gateway.tenant_record import Teller, TenantRecord, api_server
 from vkgateway.kube import errors
+from vkgateway.kube.backoff import spread
 from vkgateway.model.api import Tenant, TenantPolicy, TenantSpec
 from vkgateway.model.errors import UnavailableError, VkgatewayError
 
@@ -112,7 +112,7 @@ class Upkeep:
             return None
         record.access, record.built_from = access, _shape(tenant.spec)
         record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
-        record.renewal_due = self._monotonic() + RECALLED_SECONDS * (1 + random.random())  # noqa: S311 - spreads work
+        record.renewal_due = self._monotonic() + spread(RECALLED_SECONDS)
         record.keeping_due = record.renewal_due
         return access
 

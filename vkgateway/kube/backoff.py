@@ -1,4 +1,4 @@
-"""How long to wait before trying again: exponential, jittered, bounded."""
+"""How long to wait: before trying again (exponential, jittered, bounded), and so that not all do a thing at once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from dataclasses import dataclass
 
 Random = Callable[[], float]
 """Gives a number in [0, 1)."""
+
+
+def spread(seconds: float) -> float:
+    """So many seconds at least and less than twice that, drawn by lot: work of many that begin together comes apart."""
+    return seconds * (1 + random.random())  # noqa: S311 - nobody gains by guessing it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

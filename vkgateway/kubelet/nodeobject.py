@@ -101,8 +101,7 @@ def projection(node: Mapping[str, Any], wanted: Mapping[str, Any]) -> Object:
 
 def says(node: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether a Node holds all that is wanted, quantities in whatever way they are written."""
-    sent: Object = projection(wanted, wanted)
-    return _in_one_way(projection(node, wanted)) == _in_one_way(sent)
+    return _in_one_way(projection(node, wanted)) == _in_one_way(projection(wanted, wanted))
 
 
 def _in_one_way(node: Object) -> Object:

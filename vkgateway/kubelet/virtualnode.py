@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import msgspec
 import structlog
 
 from vkgateway.kube import errors
-from vkgateway.kube.backoff import Backoff
+from vkgateway.kube.backoff import Backoff, spread
 from vkgateway.kube.client import Client
 from vkgateway.kube.leases import NODE_LEASES, renew_node_lease, utc_now
 from vkgateway.kube.reflector import Reflector
@@ -169,8 +168,7 @@ class VirtualNode:
         held = self._reflector.items.get(("", self.name))
         wanted = nodeobject.without(nodeobject.timeless(self._build()), self._unknown)
         if held is not None and not self._wanted and nodeobject.says(held.body, wanted):
-            spread = 1 + random.random()  # noqa: S311 - spreads work
-            self._is_as_wanted(held, wanted, until=self._clock() + self._found_after * spread)
+            self._is_as_wanted(held, wanted, until=self._clock() + spread(self._found_after))
         if held is not None and not self._due(wanted, held):
             return
         current = held.body if held is not None else None
