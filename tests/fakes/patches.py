@@ -16,6 +16,8 @@ _MERGE_KEYS = {
     "env": "name",
     "ownerReferences": "uid",
     "hostAliases": "ip",
+    "hostIPs": "ip",
+    "podIPs": "ip",
     "imagePullSecrets": "name",
     "schedulingGates": "name",
 }
@@ -60,6 +62,9 @@ def strategic(target: Any, patch: Any) -> Any:
 
 def _merge_list(target: list[Document], patch: list[Document], merge_key: str) -> list[Document]:
     result = {entry.get(merge_key): entry for entry in target}
+    if {"$patch": "replace"} in patch:
+        result = {}
+        patch = [entry for entry in patch if "$patch" not in entry]
     for entry in patch:
         name = entry.get(merge_key)
         if entry.get("$patch") == "delete":

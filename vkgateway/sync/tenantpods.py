@@ -112,7 +112,7 @@ class TenantPods:
         """Whether all that is new of a pod that goes on is the status that we wrote: nothing follows from that."""
         if (
             new.terminal
-            or not self.hands.upward.is_own(new.metadata)
+            or not self.hands.upward.is_own(old.metadata, new.metadata)
             or new.fingerprint != old.fingerprint
             or new.spec.node_name != old.spec.node_name
             or new.metadata.deletion_timestamp != old.metadata.deletion_timestamp

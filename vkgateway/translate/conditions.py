@@ -76,6 +76,17 @@ def tenant_conditions(
     return made + [entry for entry in above if entry["type"] not in present]
 
 
+def changed_conditions(wanted: Sequence[Object], standing: Sequence[Object]) -> Conditions:
+    """What a strategic merge patch must say of conditions to make `wanted` of those that stand; others are left."""
+    before = {entry["type"]: entry for entry in standing}
+    made: Conditions = []
+    for entry in wanted:
+        old = before.pop(entry["type"], {})
+        if entry != old:
+            made.append({**dict.fromkeys(old.keys() - entry.keys()), **entry})
+    return [*made, *({"$patch": "delete", "type": kind} for kind in before)]
+
+
 def placed(conditions: Sequence[Object], new: Object, *, now: str) -> Conditions:
     """The conditions with `new` in the place of its type or at the end; its time is `now` if the status changed."""
     old = next((entry for entry in conditions if entry["type"] == new["type"]), None)

@@ -8,7 +8,13 @@ from typing import Any, Final
 from vkgateway.model import times
 from vkgateway.model.objects import Object
 from vkgateway.translate.cleaning import Cleaner
-from vkgateway.translate.conditions import DISRUPTION_CONDITION, Conditions, placed, tenant_conditions
+from vkgateway.translate.conditions import (
+    DISRUPTION_CONDITION,
+    Conditions,
+    changed_conditions,
+    placed,
+    tenant_conditions,
+)
 from vkgateway.translate.metadata import READINESS_GATES_ANNOTATION
 
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
@@ -66,6 +72,9 @@ _OF_CONTAINERS: Final = frozenset(
 )
 """The same of a container's status."""
 
+_MERGED_LISTS: Final = frozenset({"podIPs", "hostIPs"})
+"""Lists that a strategic merge patch would add to (core/v1 PodStatus); conditions are another."""
+
 _ENDED_BY_ITSELF: Final = frozenset({"Completed", "Error", "OOMKilled"})
 """Reasons of containers that ran: the message that goes with one is the container's own (its termination log)."""
 
@@ -97,6 +106,20 @@ def mirror_status(
     """
     wanted = _wanted(compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name, observed=observed)
     return None if wanted is None else _difference(wanted, tenant_status)
+
+
+def strategic_status(patch: Object, standing: Object) -> Object:
+    """A patch made for the status `standing` as a strategic merge patch, in which the tenant's pods are written.
+
+    A merge patch replaces lists, and would undo what others set since: readiness gates, or that the pod is disrupted.
+    """
+    made = {**patch}
+    if "conditions" in patch:
+        made["conditions"] = changed_conditions(patch["conditions"], standing.get("conditions") or [])
+    for key in _MERGED_LISTS & patch.keys():
+        if patch[key]:
+            made[key] = [{"$patch": "replace"}, *patch[key]]
+    return made
 
 
 def final_status(
@@ -204,11 +227,21 @@ def _set_host_addresses(wanted: Object, tenant_status: Object, node_ip: str) -> 
 def _difference(
     wanted: Mapping[str, Any], tenant_status: Mapping[str, Any], *, removable: frozenset[str] = _REMOVABLE
 ) -> Object | None:
-    patch = {key: value for key, value in wanted.items() if key not in tenant_status or tenant_status[key] != value}
+    patch = {
+        key: value for key, value in wanted.items() if key not in tenant_status or not _same(key, value, tenant_status)
+    }
     for key in removable:
         if key in tenant_status and key not in wanted:
             patch[key] = None
     return patch or None
+
+
+def _same(key: str, value: Any, tenant_status: Mapping[str, Any]) -> bool:
+    """Whether a field stands so already; in which order conditions stand is the server's affair."""
+    standing = tenant_status[key]
+    if value == standing or key != "conditions":
+        return bool(value == standing)
+    return not changed_conditions(value, standing or [])
 
 
 def _container_statuses(statuses: Sequence[Object], cleaner: Cleaner) -> list[Object]:

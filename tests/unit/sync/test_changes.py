@@ -180,6 +180,34 @@ async def test_a_readiness_gate_is_judged_above_and_is_nothing_below(here: World
     assert [entry["type"] for entry in below["status"]["conditions"]] == ["Ready"]
 
 
+async def test_what_others_set_in_a_status_while_ours_is_on_its_way_stays(here: World) -> None:
+    def conditions() -> dict[str, str]:
+        found = (here.tenant_pod() or {})["status"].get("conditions", [])
+        return {entry["type"]: entry["status"] for entry in found}
+
+    async with here.gateway():
+        await start(here, readinessGates=[{"conditionType": "mine"}])
+        await until(lambda: conditions() == {"Ready": "False"})
+        await here.settled()
+        on_its_way = here.above.hold("PATCH", "/pods/web/status")
+        asked = len(here.above.requests)
+        below = copy.deepcopy(here.compute_pod() or {})
+        below["status"]["conditions"].append({"type": "ContainersReady", "status": "True"})
+        below["status"]["podIPs"] = [{"ip": "10.1.2.4"}]
+        here.below.store.update(PODS, below, name="web", namespace=BELOW, status=True)
+        await here.above.until(lambda: any("/status" in request for request in here.above.requests[asked:]))
+        pod = copy.deepcopy(here.tenant_pod() or {})
+        pod["status"]["conditions"].append({"type": "mine", "status": "True"})
+        here.above.store.update(PODS, pod, name="web", namespace="default", status=True)
+        on_its_way.set()
+        await until(lambda: conditions() == {"Ready": "True", "ContainersReady": "True", "mine": "True"})
+        below = copy.deepcopy(here.compute_pod() or {})
+        below["status"] |= {"podIPs": [{"ip": "10.1.2.5"}], "conditions": below["status"]["conditions"][:1]}
+        here.below.store.update(PODS, below, name="web", namespace=BELOW, status=True)
+        await until(lambda: conditions() == {"Ready": "True", "mine": "True"})
+    assert (here.tenant_pod() or {})["status"]["podIPs"] == [{"ip": "10.1.2.5"}]
+
+
 async def test_changes_go_down_though_a_webhook_of_the_tenants_refuses_every_status(here: World) -> None:
     async with here.gateway():
         here.create()

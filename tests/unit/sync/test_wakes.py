@@ -43,12 +43,17 @@ def changed(view: TenantPodView, **metadata: object) -> TenantPodView:
     return msgspec.structs.replace(view, metadata=msgspec.structs.replace(view.metadata, **metadata))
 
 
+def before(sync: TenantSync, view: TenantPodView) -> TenantPodView:
+    """The pod as it was when our last write of its status began."""
+    return changed(view, resource_version=sync.pods.hands.upward._written[view.metadata.uid][0])
+
+
 async def test_our_own_status_asks_for_no_look() -> None:
     async with world() as here:
         here.create()
         async with here.gateway() as sync:
             view = await running(here, sync)
-            assert looks(here, sync, changed(view, resource_version="1"), view) == 0
+            assert looks(here, sync, before(sync, view), view) == 0
 
 
 async def test_what_was_let_go_of_a_pod_stays_so_at_the_echo() -> None:
@@ -56,21 +61,23 @@ async def test_what_was_let_go_of_a_pod_stays_so_at_the_echo() -> None:
         here.create()
         async with here.gateway() as sync:
             view = await running(here, sync)
-            old = changed(view, resource_version="1")
+            old = before(sync, view)
             old.raw, view.raw = None, b"{}"
             looks(here, sync, old, view)
             assert view.raw is None
 
 
-@pytest.mark.parametrize("what", ["version", "fingerprint", "node", "deletion", "end", "absence"])
+@pytest.mark.parametrize("what", ["version", "between", "fingerprint", "node", "deletion", "end", "absence"])
 async def test_whatever_else_is_new_asks_for_one(what: str) -> None:
     async with world() as here:
         here.create()
         async with here.gateway() as sync:
             view = await running(here, sync)
-            old = changed(view, resource_version="1")
+            old = before(sync, view)
             if what == "version":
-                view, old = changed(view, resource_version="999999"), view
+                view = changed(view, resource_version="999999")
+            elif what == "between":
+                old = changed(old, resource_version="999999")
             elif what == "fingerprint":
                 old.fingerprint = "another"
             elif what == "end":

@@ -9,7 +9,14 @@ import pytest
 from tests.unit.translate.samples import SCHEDULED, compute_pod, pod
 from vkgateway.model.objects import Object
 from vkgateway.translate.conditions import taken_away
-from vkgateway.translate.up import Taken, condition_status, failed_status, final_status, mirror_status
+from vkgateway.translate.up import (
+    Taken,
+    condition_status,
+    failed_status,
+    final_status,
+    mirror_status,
+    strategic_status,
+)
 
 NOW = datetime(2026, 3, 1, 13, 0, tzinfo=UTC)
 AT = "2026-03-01T13:00:00Z"
@@ -372,3 +379,23 @@ def test_one_condition() -> None:
     assert later is not None
     assert later["conditions"][1]["lastTransitionTime"] == AT
     assert told({"phase": "Failed"}) is None
+
+
+def test_a_strategic_patch_leaves_what_it_does_not_know_of() -> None:
+    ready = condition("Ready", "False", reason="ContainersNotReady", message="unready: [app]")
+    standing = {"phase": "Running", "conditions": [ready, condition("Initialized"), condition("PodResizePending")]}
+    patch = mirror(running(conditions=[condition("Initialized"), condition("Ready")]), standing)
+    assert patch is not None
+    assert strategic_status({"conditions": patch["conditions"], "podIPs": patch["podIPs"]}, standing) == {
+        "conditions": [
+            {**condition("Ready"), "reason": None, "message": None},
+            {"$patch": "delete", "type": "PodResizePending"},
+        ],
+        "podIPs": [{"$patch": "replace"}, {"ip": "10.1.2.3"}],
+    }
+
+
+def test_the_order_of_conditions_is_no_difference() -> None:
+    below = running()
+    standing = merged(PENDING, mirror(below, PENDING))
+    assert mirror(below, {**standing, "conditions": standing["conditions"][::-1]}) is None

@@ -19,7 +19,14 @@ from vkgateway.sync.pods.case import Case, above_of, as_object, below_of, plan_o
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 from vkgateway.translate.cleaning import Cleaner
 from vkgateway.translate.policy import Refusal
-from vkgateway.translate.up import Taken, condition_status, failed_status, final_status, mirror_status
+from vkgateway.translate.up import (
+    Taken,
+    condition_status,
+    failed_status,
+    final_status,
+    mirror_status,
+    strategic_status,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -43,19 +50,21 @@ class Upward:
         self._meter = meter
         self._events = events
         self._clock = clock
-        self._settled: dict[str, tuple[str, str]] = {}
-        """Pod UIDs to the versions above and below whose statuses were last made equal."""
+        self._written: dict[str, tuple[str, str]] = {}
+        """Pod UIDs to the version that our last write of a status began from, and the one that it made."""
         self._removed: set[str] = set()
         """UIDs of pods that were removed, until the watch shows that they are gone."""
 
-    def is_own(self, metadata: Meta) -> bool:
-        """Whether this version of a pod is what our last write of its status made of it."""
-        settled = self._settled.get(metadata.uid)
-        return settled is not None and settled[0] == metadata.resource_version
+    def is_own(self, old: Meta, new: Meta) -> bool:
+        """Whether all that lies between two versions of a pod is our last write of its status.
+
+        Where it began from an earlier one than `old`, it told nothing of what others wrote in between.
+        """
+        return self._written.get(new.uid) == (old.resource_version, new.resource_version)
 
     def is_late(self, metadata: Meta) -> bool:
         """Whether the watch has yet to tell what we wrote of a pod's status; versions of one object are numbers."""
-        written, _ = self._settled.get(metadata.uid, ("", ""))
+        _, written = self._written.get(metadata.uid, ("", ""))
         shown = metadata.resource_version
         return written.isdecimal() and shown.isdecimal() and int(shown) < int(written)
 
@@ -65,7 +74,7 @@ class Upward:
 
     def forget(self, uid: str) -> None:
         """Drop what is remembered of a pod that is gone."""
-        self._settled.pop(uid, None)
+        self._written.pop(uid, None)
         self._removed.discard(uid)
 
     async def whole(self, view: TenantPodView) -> bytes:
@@ -82,22 +91,16 @@ class Upward:
     async def mirror(self, case: Case) -> None:
         """Make the status above equal to that below, where it differs."""
         above, below = above_of(case), below_of(case)
-        uid = above.metadata.uid
-        versions = above.metadata.resource_version, below.metadata.resource_version
-        if self._settled.get(uid) == versions:
-            return
-        compute_pod = as_object(below)
+        compute_pod, standing = as_object(below), msgspec.json.decode(above.status)
         patch = mirror_status(
             compute_pod,
-            msgspec.json.decode(above.status),
+            standing,
             node_ip=_node_ip(case),
             node_name=above.spec.node_name,
             observed=_observed(above, below, compute_pod["status"]),
         )
         if patch is not None:
-            versions = await self._patch_status(above.metadata, patch), versions[1]
-            self._meter.mirrored()
-        self._settled[uid] = versions
+            await self._mirror(above.metadata, patch, standing)
 
     async def finish(self, case: Case) -> None:
         """Write how the pod ended; a final status that stands above is never touched."""
@@ -107,9 +110,10 @@ class Upward:
         taken = None
         if above.metadata.deletion_timestamp is None and below.metadata.deletion_timestamp is not None:
             taken = _taken(below)
+        standing = msgspec.json.decode(above.status)
         patch = final_status(
             as_object(below),
-            msgspec.json.decode(above.status),
+            standing,
             taken=taken,
             now=self._now(),
             node_ip=_node_ip(case),
@@ -118,9 +122,7 @@ class Upward:
         )
         if patch is None:
             return
-        version = await self._patch_status(above.metadata, patch)
-        self._settled[above.metadata.uid] = version, below.metadata.resource_version
-        self._meter.mirrored()
+        await self._mirror(above.metadata, patch, standing)
         if taken is not None:
             self._meter.failed(taken.reason)
             await self._events.emit(above.metadata, reason=taken.reason, message=taken.message)
@@ -158,7 +160,7 @@ class Upward:
         status = msgspec.json.decode(above.status)
         patch = final_status({"status": status}, status, taken=LOST, now=self._now())
         if patch is not None:
-            await self._patch_status(above.metadata, patch)
+            await self._patch_status(above.metadata, patch, status)
             self._meter.failed(LOST.reason)
             await self._events.emit(above.metadata, reason=LOST.reason, message=LOST.message)
 
@@ -167,9 +169,10 @@ class Upward:
         await self._fail(above_of(case), reason, message)
 
     async def _fail(self, above: TenantPodView, reason: str, message: str) -> None:
-        patch = failed_status(reason, message, tenant_status=msgspec.json.decode(above.status))
+        standing = msgspec.json.decode(above.status)
+        patch = failed_status(reason, message, tenant_status=standing)
         if patch is not None:
-            await self._patch_status(above.metadata, patch)
+            await self._patch_status(above.metadata, patch, standing)
             self._meter.failed(reason)
             await self._events.emit(above.metadata, reason=reason, message=message)
 
@@ -179,8 +182,9 @@ class Upward:
         """Tell why the pod waits: an event, and a condition that says the same for as long as it is so."""
         above = above_of(case)
         await self._events.emit(above.metadata, reason=reason, message=message, kind=kind)
+        standing = msgspec.json.decode(above.status)
         patch = condition_status(
-            msgspec.json.decode(above.status),
+            standing,
             FORWARDED_CONDITION,
             status="False",
             reason=reason,
@@ -188,20 +192,29 @@ class Upward:
             now=self._now(),
         )
         if patch is not None:
-            await self._patch_status(above.metadata, patch)
+            await self._patch_status(above.metadata, patch, standing)
 
     async def tell(self, case: Case, reason: str, message: str) -> None:
         """An event about the pod, and nothing else."""
         await self._events.emit(above_of(case).metadata, reason=reason, message=message)
 
-    async def _patch_status(self, metadata: Meta, status: Object) -> str:
-        """Patch the pod's status, only if it is still that very pod; returns the version it then has."""
+    async def _mirror(self, metadata: Meta, patch: Object, standing: Object) -> None:
+        version = await self._patch_status(metadata, patch, standing)
+        self._written[metadata.uid] = metadata.resource_version, version
+        self._meter.mirrored()
+
+    async def _patch_status(self, metadata: Meta, status: Object, standing: Object) -> str:
+        """Patch the pod's status, only if it is still that very pod; returns the version it then has.
+
+        `standing` is the status that the watch has shown. Others may have set conditions since, which stay.
+        """
         answer = await self._client.patch(
             resources.PODS,
             metadata.name,
-            {"metadata": {"uid": metadata.uid}, "status": status},
+            {"metadata": {"uid": metadata.uid}, "status": strategic_status(status, standing)},
             namespace=metadata.namespace,
             subresource="status",
+            kind="strategic",
             metadata_only=True,
         )
         return decode_object(answer).metadata.resource_version
