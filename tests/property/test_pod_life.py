@@ -93,6 +93,7 @@ class Gateway:
             Instruction.STATUS_UP: self.status_up,
             Instruction.FINISH: self.finish,
             Instruction.LOSE: self.lose,
+            Instruction.CLOSE: self.lose,
             Instruction.REMOVE_TENANT: self.remove_above,
         }
         if instruction in acts:

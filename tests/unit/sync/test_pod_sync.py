@@ -95,6 +95,25 @@ async def test_deleted_above_stays_terminating_until_it_is_gone_below(here: Worl
         await until(lambda: here.tenant_pod() is None)
 
 
+async def test_a_pod_that_is_deleted_before_it_starts_ends_before_it_goes(here: World) -> None:
+    """A Job that replaces only failed pods waits for that end, and holds the pod with a finalizer for so long."""
+    source = {"configMapRef": {"name": "lacking"}}
+    pod = here.create(containers=[{"name": "main", "image": "busybox", "envFrom": [source]}])
+    pod["metadata"]["finalizers"] = ["batch.kubernetes.io/job-tracking"]
+    here.above.store.update(PODS, pod, name="web", namespace="default")
+    async with here.gateway():
+        await until(lambda: any(reason == "MissingDependency" for reason, _ in here.events()))
+        here.delete()
+        await until(lambda: here.phase() == "Failed")
+        await until(lambda: (here.tenant_pod() or {})["metadata"]["deletionGracePeriodSeconds"] == 0)
+        await here.settled()
+        pod = copy.deepcopy(here.tenant_pod() or {})
+        pod["metadata"]["finalizers"] = []
+        here.above.store.update(PODS, pod, name="web", namespace="default")
+        await until(lambda: here.tenant_pod() is None)
+    assert here.compute_pod() is None
+
+
 async def test_deleted_by_force_above_is_deleted_below(here: World) -> None:
     here.create()
     async with here.gateway():

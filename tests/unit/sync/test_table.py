@@ -97,6 +97,7 @@ def test_what_is_not_ours_is_never_touched() -> None:
         Instruction.WAIT,
         Instruction.FORGET,
         Instruction.REPORT_TAKEN,
+        Instruction.CLOSE,
         Instruction.REMOVE_TENANT,
     }
     for record in CREATES:
@@ -111,7 +112,8 @@ def test_nothing_is_an_orphan_before_the_tenants_list_is_complete() -> None:
 
 
 def test_a_terminal_status_is_final() -> None:
+    ends = {Instruction.FINISH, Instruction.REFUSE, Instruction.LOSE, Instruction.CLOSE}
+    writes = {Instruction.STATUS_UP} | ends
     for record in CREATES:
         if record.tenant is TenantPod.TERMINAL:
-            writes = {Instruction.STATUS_UP, Instruction.FINISH, Instruction.REFUSE, Instruction.LOSE}
             assert not writes & set(table.decide(record))

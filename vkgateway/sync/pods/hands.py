@@ -68,6 +68,7 @@ class Hands:
             Instruction.LOSE: upward.lose,
             Instruction.STATUS_UP: upward.mirror,
             Instruction.FINISH: upward.finish,
+            Instruction.CLOSE: upward.close,
             Instruction.REMOVE_TENANT: upward.remove,
         }
 

@@ -98,4 +98,5 @@ class Instruction(StrEnum):
     STATUS_UP = "write the status up if it differs"
     SPEC_DOWN = "write mutable fields and refreshed copies down if they differ"
     FINISH = "write the final status up"
+    CLOSE = "fail the tenant pod that is to go: nothing of it is below, and it never ended"
     REMOVE_TENANT = "remove the tenant pod (grace 0, its uid)"

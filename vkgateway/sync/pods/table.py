@@ -74,7 +74,8 @@ ROWS: tuple[Row, ...] = (
     Row(None, _below(C.STALE), (I.DELETE_STALE,)),
     # The name below belongs to somebody else: never touched.
     Row(_only(T.BOUND), _below(C.FOREIGN), (I.REPORT_TAKEN,)),
-    Row(_DELETING_ABOVE, _below(C.FOREIGN), (I.REMOVE_TENANT,)),
+    Row(_only(T.DELETING), _below(C.FOREIGN), (I.CLOSE, I.REMOVE_TENANT)),
+    Row(_only(T.TERMINAL_DELETING), _below(C.FOREIGN), (I.REMOVE_TENANT,)),
     Row(_only(T.TERMINAL), _below(C.FOREIGN), (I.WAIT,)),
     # Bound, and not below yet.
     Row(_only(T.BOUND), _below(C.ABSENT), (I.LOSE,), ran=True),
@@ -103,7 +104,8 @@ ROWS: tuple[Row, ...] = (
     Row(_only(T.TERMINAL), _below(C.ABSENT), (I.REMOVE_TENANT,), in_the_way=True),
     Row(_only(T.TERMINAL), _below(C.ABSENT, C.TERMINAL), (I.WAIT,)),
     # Deleted above: gone above only when it is gone below.
-    Row(_DELETING_ABOVE, _below(C.ABSENT), (I.REMOVE_TENANT,)),
+    Row(_only(T.DELETING), _below(C.ABSENT), (I.CLOSE, I.REMOVE_TENANT)),
+    Row(_only(T.TERMINAL_DELETING), _below(C.ABSENT), (I.REMOVE_TENANT,)),
     Row(_only(T.DELETING), _below(C.LIVE), (I.DELETE_COMPUTE_LIKE_TENANT,)),
     Row(_only(T.DELETING), _below(C.DELETING), (I.DELETE_COMPUTE_LIKE_TENANT, I.STATUS_UP)),
     Row(_DELETING_ABOVE, _ENDED_BELOW, (I.FINISH, I.RELEASE, I.DELETE_COMPUTE, I.REMOVE_TENANT)),

@@ -41,6 +41,8 @@ LOST: Final = Taken(
     message="the pod ran, and nothing of it is left in the compute cluster; it is not started a second time",
 )
 
+NEVER_STARTED: Final = Taken(reason="Deleted", message="the pod was deleted before it was started")
+
 
 class Upward:
     """Writes about one tenant's pods; every write names the pod's UID, so that it never meets a namesake."""
@@ -126,6 +128,20 @@ class Upward:
         if taken is not None:
             self._meter.failed(taken.reason)
             await self._events.emit(above.metadata, reason=taken.reason, message=taken.message)
+
+    async def close(self, case: Case) -> None:
+        """End a pod that goes before it has ended, as kubelets do, where somebody's finalizer keeps it there.
+
+        The controller of a Job may wait for that end, and takes its finalizer off only after it.
+        """
+        above = above_of(case)
+        if not above.metadata.finalizers or self.was_removed(above.metadata.uid):
+            return
+        standing = msgspec.json.decode(above.status)
+        end = LOST if above.ran else NEVER_STARTED
+        patch = failed_status(end.reason, end.message, tenant_status=standing)
+        if patch is not None:
+            await self._patch_status(above.metadata, patch, standing)
 
     async def remove(self, case: Case) -> None:
         """Remove the pod: grace 0, that very UID; what then still holds it are finalizers of the tenant's own."""
