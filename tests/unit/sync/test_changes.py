@@ -72,6 +72,19 @@ async def test_an_ephemeral_container_goes_down_and_what_it_refers_to_before_it(
     assert writes_above(here) == []
 
 
+async def test_an_ephemeral_container_of_a_pod_that_waits_goes_down_once_that_is_there(here: World) -> None:
+    source = {"configMapRef": {"name": "late"}}
+    async with here.gateway():
+        here.create(containers=main(envFrom=[source]))
+        await until(lambda: any(reason == "MissingDependency" for reason, _ in here.events()))
+        edit(here, ephemeralContainers=[{"name": "debug", "image": "busybox"}])
+        await here.settled()
+        here.above.store.create(CONFIG_MAPS, {"metadata": {"name": "late"}, "data": {"a": "b"}}, "default")
+        await here.forwarded()
+        await until(lambda: ephemeral(here) == ["debug"])
+    assert writes_above(here) == []
+
+
 async def test_an_ephemeral_container_that_policy_forbids_is_told_and_the_pod_runs_on(here: World) -> None:
     async with here.gateway():
         await start(here)

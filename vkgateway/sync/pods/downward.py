@@ -168,7 +168,10 @@ class Downward:
             claims=case.claims.names,
         )
         requests = encode(plan_of(case).requests).decode()
-        below["metadata"]["annotations"] |= {FORWARDED: above.fingerprint, REQUESTS: requests}
+        marks = {REQUESTS: requests}
+        if not whole["spec"].get("ephemeralContainers"):  # none can be given at creation: they are still to go down
+            marks[FORWARDED] = above.fingerprint
+        below["metadata"]["annotations"] |= marks
         if said is not None and said.behind:
             below["metadata"]["annotations"][BEHIND] = said.behind
         return below
