@@ -192,6 +192,30 @@ async def test_tokens_of_running_pods_are_refreshed_also_after_a_change_of_the_p
             await until(lambda: here.below.store.all(SECRETS)[0]["data"] != first)
 
 
+async def test_tokens_are_refreshed_while_a_resize_waits_for_room() -> None:
+    moved = 0.0
+    async with world(clock=lambda: time.time() + moved) as here:
+        here.limit |= {"cpu": 2000}
+        here.above.store.create(SERVICE_ACCOUNTS, {"metadata": {"name": "builder"}}, "default")
+        root = {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "CA"}}
+        here.above.store.create(CONFIG_MAPS, root, "default")
+        main = {"name": "main", "image": "busybox", "resources": {"requests": {"cpu": "1"}}}
+        here.create(containers=[main], **TOKEN_VOLUME)
+        async with here.gateway() as sync:
+            await here.forwarded()
+            here.run()
+            await until(lambda: here.phase() == "Running")
+            first = copy.deepcopy(here.below.store.all(SECRETS)[0]["data"])
+            pod = copy.deepcopy(here.tenant_pod() or {})
+            pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "3"
+            here.above.store.update(PODS, pod, name="web", namespace="default")
+            await until(lambda: "ResizeDeferred" in dict(here.events()))
+            await here.settled()
+            moved = 3000.0
+            sync.look_at_everything()
+            await until(lambda: here.below.store.all(SECRETS)[0]["data"] != first)
+
+
 async def test_large_pods_are_not_kept_while_they_are_held_and_run_like_others(here: World) -> None:
     large: dict[str, Any] = {
         "containers": [{**GPUS["containers"][0], "env": [{"name": "LARGE", "value": "x" * 100_000}]}]

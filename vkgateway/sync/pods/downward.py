@@ -213,8 +213,8 @@ class Downward:
         above, below = above_of(case), below_of(case)
         if below.forwarded != above.fingerprint:
             await self._changes.write(case, self.tenant)
-            return
-        above.raw = None
+        else:
+            above.raw = None
         if case.plan is not None and case.plan.tokens:
             await self._refresh_tokens(case)
 
