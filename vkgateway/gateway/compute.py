@@ -40,6 +40,8 @@ log = structlog.get_logger(__name__)
 FINALIZER = f"{GROUP}/compute-cluster"
 RESYNC_SECONDS = 30.0
 SETTLING_LOOK_SECONDS = 0.2
+ENDING_LOOK_SECONDS = 1.0
+"""How soon to look again whether the last pods of tenants have ended in a cluster that is to go."""
 
 Guaranteed = Callable[[str, str], Mapping[str, str]]
 """Compute cluster and pool to what tenants are guaranteed of it, all told."""
@@ -192,11 +194,17 @@ class ComputeController:
     async def _remove(self, found: ComputeCluster) -> Outcome:
         metadata = found.metadata
         if users := self.users(metadata.name):
-            why = failing("InUse", f"goes when no tenant has pools of it any more: {', '.join(users)}")
-            attached = await self._attach(found)
-            facts = self._facts(found, attached)
-            await self._tell(found, ComputeFacts(facts.connected, why, facts.version, facts.pools))
+            why = f"goes when no tenant has pools of it any more: {', '.join(users)}"
+            await self._tell_in_use(found, await self._attach(found), why)
             return RESYNC_SECONDS
+        attached = await self._last_look(found) if FINALIZER in metadata.finalizers else None
+        link = attached.link if attached is not None else None
+        if link is not None and not (link.pods.complete if link.reachable else link.reachability.judged):
+            return SETTLING_LOOK_SECONDS
+        if attached is not None and link is not None and link.reachable and (left := link.pods.tenants()):
+            why = f"goes when the last pods of tenants have ended there: {', '.join(left)}"
+            await self._tell_in_use(found, attached, why)
+            return ENDING_LOOK_SECONDS
         await self._detach(metadata.name)
         if FINALIZER in metadata.finalizers:
             rest = [one for one in metadata.finalizers if one != FINALIZER]
@@ -206,6 +214,20 @@ class ComputeController:
             except errors.NotFound:
                 return None
         return None
+
+    async def _last_look(self, found: ComputeCluster) -> Attached | None:
+        """Connect to a cluster that is to go, for once we let go of it nobody ends what runs there; None: we cannot."""
+        try:
+            return await self._attach(found)
+        except errors.ApiError:
+            raise
+        except VkgatewayError as error:
+            log.warning("what runs there is left alone", compute=found.metadata.name, error=str(error))
+            return None
+
+    async def _tell_in_use(self, found: ComputeCluster, attached: Attached, why: str) -> None:
+        facts = self._facts(found, attached)
+        await self._tell(found, ComputeFacts(facts.connected, failing("InUse", why), facts.version, facts.pools))
 
     async def _attach(self, found: ComputeCluster) -> Attached:
         name = found.metadata.name

@@ -17,8 +17,9 @@ from vkgateway.gateway.compute_connection import connection_from
 from vkgateway.gateway.events import Recorder
 from vkgateway.kube.client import Client
 from vkgateway.kube.kubeconfig import Connection
-from vkgateway.kube.resources import COMPUTE_CLUSTERS, EVENTS, NAMESPACES, NODES, PRIORITY_CLASSES, SECRETS
+from vkgateway.kube.resources import COMPUTE_CLUSTERS, EVENTS, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, SECRETS
 from vkgateway.model.errors import InputError
+from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
 
 
 @asynccontextmanager
@@ -113,6 +114,35 @@ async def test_a_cluster_in_use_stays_until_nobody_uses_it(server: FakeApiServer
         computes.tenants_changed()
         await until(lambda: server.store.find(COMPUTE_CLUSTERS, "local") is None)
         await until(lambda: not computes.links)
+
+
+async def test_a_cluster_stays_until_the_last_pod_of_a_tenant_has_ended_there(
+    server: FakeApiServer, client: Client
+) -> None:
+    add_compute_cluster(server)
+    marks = {NAMESPACE_ANNOTATION: "default", NAME_ANNOTATION: "web", UID_ANNOTATION: "1"}
+    metadata = {"name": "web", "labels": {TENANT_LABEL: "alpha"}, "annotations": marks}
+    server.store.create(PODS, {"metadata": metadata, "spec": {"containers": []}}, "alpha--default")
+    server.store.create(PODS, {"metadata": metadata | {"annotations": {}}, "spec": {"containers": []}}, "strange")
+    async with controller(server, client):
+        await until(lambda: is_ready(server))
+    server.store.delete(COMPUTE_CLUSTERS, "local")
+    async with controller(server, client) as computes:
+        await until(lambda: condition(server, "Ready", "local", tenant=False).get("reason") == "InUse")
+        assert condition(server, "Ready", "local", tenant=False)["message"].endswith("have ended there: alpha")
+        assert computes.links
+        server.store.delete(PODS, "web", "alpha--default", grace=0)
+        await until(lambda: server.store.find(COMPUTE_CLUSTERS, "local") is None)
+
+
+async def test_a_cluster_that_cannot_be_reached_any_more_goes_all_the_same(
+    server: FakeApiServer, client: Client
+) -> None:
+    add_compute_cluster(server, "east", connection={"kubeconfigSecret": {"namespace": "ops", "name": "east"}})
+    async with controller(server, client):
+        await until(lambda: condition(server, "Connected", "east", tenant=False))
+        server.store.delete(COMPUTE_CLUSTERS, "east")
+        await until(lambda: server.store.find(COMPUTE_CLUSTERS, "east") is None)
 
 
 @pytest.mark.parametrize("user", ["exec: {command: sh}", "tokenFile: /etc/shadow", "client-key: /etc/key"])

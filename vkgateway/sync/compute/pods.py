@@ -49,6 +49,10 @@ class ComputePods(Reflector[ComputePodView]):
         """All tenant pods that something stands for here."""
         return list(self._by_tenant[tenant])
 
+    def tenants(self) -> list[str]:
+        """The tenants for whose pods something stands here, by name."""
+        return sorted(tenant for tenant, pods in self._by_tenant.items() if pods)
+
     def of(self, tenant: str) -> list[ComputePodView]:
         """All compute pods that stand for a tenant's."""
         return list(self._by_tenant[tenant].values())
