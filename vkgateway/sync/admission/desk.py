@@ -12,7 +12,7 @@ from vkgateway.model.names import COMPUTE_NODE_ANNOTATION
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.beside import Beside
 from vkgateway.sync.admission.done import DoneRecords
-from vkgateway.sync.admission.gates import Gates
+from vkgateway.sync.admission.gates import Gates, is_gated
 from vkgateway.sync.admission.notices import Notices
 from vkgateway.sync.admission.tenant import Service, TenantAdmission
 from vkgateway.sync.compute.ownership import Key
@@ -133,10 +133,12 @@ class Desk:
             self._agenda.gate(member.key)
 
     def listed(self) -> None:
-        """Everything that the tenant has is known: what was not read yet is read."""
+        """Everything that the tenant has is known: what was not read yet is read, looks that were put off are made."""
         for key, view in self._pods.items.items():
             if self.gates.wants(view):
                 self._read(key)
+            elif is_gated(view):
+                self._agenda.gate(key)
         self.admission.listed()
 
     def pod_changed(self, old: TenantPodView | None, new: TenantPodView | None) -> None:

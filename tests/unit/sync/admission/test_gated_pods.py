@@ -143,6 +143,25 @@ async def test_a_pod_for_which_there_is_no_room_is_told_so_and_starts_when_there
         await until(lambda: condition(here, ADMITTED, "second") is None)
 
 
+async def test_a_pod_that_was_admitted_while_its_tenants_server_was_away_is_let_go_when_that_is_back(
+    here: World,
+) -> None:
+    gated(here, "first", gpus=8)
+    async with here.gateway() as sync:
+        await start(here, "first")
+        uid = gated(here, gpus=8)["metadata"]["uid"]
+        await until(lambda: condition(here, ADMITTED))
+        here.above.fail("GET", "/configmaps", status=500, times=10_000)
+        here.above.end_watches()
+        await until(lambda: not sync.complete)
+        here.end("first")
+        await until(lambda: uid in sync.pods.desk.admission.book.verdicts)
+        await here.settled()
+        assert not is_let_go(here)
+        here.above.heal()
+        await let_go(here)
+
+
 async def test_a_gang_of_two_with_room_for_one_stays_gated_as_a_whole(here: World) -> None:
     add_node(here)
     stranger(here, gpus=8, node=SECOND_NODE)
