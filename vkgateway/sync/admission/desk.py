@@ -134,6 +134,7 @@ class Desk:
 
     def listed(self) -> None:
         """Everything that the tenant has is known: what was not read yet is read, looks that were put off are made."""
+        self.admission.unread.intersection_update(self._pods.items)
         for key, view in self._pods.items.items():
             if self.gates.wants(view):
                 self._read(key)

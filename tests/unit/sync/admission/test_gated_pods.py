@@ -162,6 +162,22 @@ async def test_a_pod_that_was_admitted_while_its_tenants_server_was_away_is_let_
         await let_go(here)
 
 
+async def test_a_pod_that_came_and_went_while_lists_were_taken_anew_is_not_waited_for(here: World) -> None:
+    async with here.gateway() as sync:
+        await until(lambda: sync.pods.desk.admission.known)
+        here.above.fail("GET", "/configmaps", status=500, times=10_000)
+        here.above.end_watches()
+        await until(lambda: not sync.complete)
+        gated(here)
+        await until(lambda: not sync.pods.desk.admission.known)
+        await here.settled()
+        here.delete(grace=0)
+        await until(lambda: not sync.holdings.pods.items)
+        here.above.heal()
+        await until(lambda: sync.complete)
+        await until(lambda: sync.pods.desk.admission.known)
+
+
 async def test_a_gang_of_two_with_room_for_one_stays_gated_as_a_whole(here: World) -> None:
     add_node(here)
     stranger(here, gpus=8, node=SECOND_NODE)
