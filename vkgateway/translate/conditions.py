@@ -1,8 +1,10 @@
 """Conditions of a tenant's pod: which come from below, which were set above and stay, and readiness gates."""
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Final
 
+from vkgateway.model import times
 from vkgateway.model.objects import Object
 
 Conditions = list[Object]
@@ -52,13 +54,15 @@ def tenant_conditions(
     gates: Sequence[str],
     clean: Callable[[str], str],
     observed: int = 0,
+    now: datetime | None = None,
 ) -> Conditions:
     """The conditions that the tenant's pod should have, given those of the compute pod and those it has.
 
     `observed` takes the place of the compute pod's generation; 0: none is told.
 
     PodScheduled and conditions of readiness gates are the tenant's own. Conditions that only stand above stay, except
-    those of `_FROM_BELOW`. A pod with readiness gates is Ready if it is below and the gates are True above.
+    those of `_FROM_BELOW`. A pod with readiness gates is Ready if it is below and the gates are True above, as of
+    `now` where that is news.
     """
     standing = {entry["type"]: entry for entry in above}
     made: Conditions = []
@@ -69,7 +73,7 @@ def tenant_conditions(
         if kind == _SCHEDULED:
             made += _scheduled(entry, standing, clean, observed)
         elif kind == _READY and gates:
-            made.append(_gated(_cleaned(entry, clean, observed), standing, gates))
+            made.append(_since(_gated(_cleaned(entry, clean, observed), standing, gates), standing.get(_READY), now))
         else:
             made.append(_cleaned(entry, clean, observed))
     present = {entry["type"] for entry in made} | _FROM_BELOW
@@ -124,6 +128,13 @@ def _gated(ready: Object, standing: dict[str, Object], gates: Sequence[str]) -> 
     if not lacking:
         return ready
     return {**ready, "status": "False", "reason": "ReadinessGatesNotReady", "message": ", ".join(lacking)}
+
+
+def _since(ready: Object, old: Object | None, now: datetime | None) -> Object:
+    """Ready with the time since when it is as it is: gates open and close above, where nobody below sees it."""
+    if old is not None and old["status"] == ready["status"] and old.get("lastTransitionTime"):
+        return {**ready, "lastTransitionTime": old["lastTransitionTime"]}
+    return ready if now is None else {**ready, "lastTransitionTime": times.render(now)}
 
 
 def _cleaned(entry: Object, clean: Callable[[str], str], observed: int) -> Object:

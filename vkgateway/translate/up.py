@@ -95,6 +95,7 @@ def mirror_status(
     hide: Iterable[str] = (),
     node_name: str = "the node",
     observed: int = 0,
+    now: datetime | None = None,
 ) -> Object | None:
     """Merge patch (RFC 7386) for the tenant pod's `status`, or None if nothing differs.
 
@@ -104,7 +105,9 @@ def mirror_status(
     compute pod says otherwise, nothing is patched. `observed` is the generation of the tenant's pod that is in force
     below; 0: as it was last told.
     """
-    wanted = _wanted(compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name, observed=observed)
+    wanted = _wanted(
+        compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name, observed=observed, now=now
+    )
     return None if wanted is None else _difference(wanted, tenant_status)
 
 
@@ -138,7 +141,9 @@ def final_status(
     A compute pod that is gone or going without a terminal phase of its own (its node is lost) ends as Failed. With
     `taken`, the condition DisruptionTarget says why, unless one from below already does.
     """
-    wanted = _wanted(compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name, observed=observed)
+    wanted = _wanted(
+        compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name, observed=observed, now=now
+    )
     if wanted is None:
         return None
     conditions: Conditions = wanted.get("conditions") or []
@@ -177,7 +182,14 @@ def condition_status(
 
 
 def _wanted(
-    compute_pod: Object, tenant_status: Object, *, node_ip: str, hide: Iterable[str], node_name: str, observed: int
+    compute_pod: Object,
+    tenant_status: Object,
+    *,
+    node_ip: str,
+    hide: Iterable[str],
+    node_name: str,
+    observed: int,
+    now: datetime | None,
 ) -> Object | None:
     """The whole status that the tenant's pod should have, its own fields left out; None if its phase is final."""
     status: Object = compute_pod.get("status") or {}
@@ -204,6 +216,7 @@ def _wanted(
         gates=tuple(filter(None, gates.split(","))),
         clean=cleaner.clean,
         observed=observed,
+        now=now,
     )
     if observed:
         wanted["observedGeneration"] = observed

@@ -1,7 +1,7 @@
 """Status on its way up: what is copied, what is the tenant's own, what never shows, and how a pod ends."""
 
 import copy
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -218,6 +218,23 @@ def test_readiness_gates_are_judged_above(gate: str | None, status: str, message
     assert ready["status"] == status
     assert ready.get("message") == message
     assert [entry for entry in patch["conditions"] if entry["type"] == "g"] == own
+
+
+def test_a_gated_pod_is_ready_since_its_gates_opened() -> None:
+    """A Deployment counts `minReadySeconds` from then on."""
+
+    def since(above: Object, now: datetime) -> tuple[str, str]:
+        compute = compute_pod(pod(readinessGates=[{"conditionType": "g"}]), running())
+        standing.update(merged(above, mirror_status(compute, above, node_ip="10.213.0.1", now=now)))
+        ready = next(entry for entry in standing["conditions"] if entry["type"] == "Ready")
+        return ready["status"], ready["lastTransitionTime"]
+
+    standing: Object = {**PENDING, "conditions": [SCHEDULED]}
+    assert since(standing, NOW) == ("False", AT)
+    assert since(standing, NOW + timedelta(minutes=1)) == ("False", AT)
+    opened = {**standing, "conditions": [*standing["conditions"], condition("g")]}
+    assert since(opened, NOW + timedelta(minutes=2)) == ("True", "2026-03-01T13:02:00Z")
+    assert since(standing, NOW + timedelta(minutes=3)) == ("True", "2026-03-01T13:02:00Z")
 
 
 def test_a_gate_of_the_same_name_below_opens_nothing() -> None:
