@@ -107,12 +107,13 @@ class Volumes:
                 await self._show(claim, link, below)
             else:
                 await self._follow(claim, volume, link, below)
-        elif not self._all_trusted or claim.deleting:
+        elif claim.deleting:
             return
-        elif volume is not None and not volume.provisional:
-            await self._miss(uid, volume)
-        elif volume is not None or not claim.spec.volume_name:
-            await self._begin(claim)
+        elif volume is None:
+            if self._own_trusted and not claim.spec.volume_name:
+                await self._begin(claim)
+        elif self._all_trusted:
+            await (self._begin(claim) if volume.provisional else self._miss(uid, volume))
 
     async def _begin(self, claim: ClaimView) -> None:
         """Ask the compute cluster for the volume, once the tenant's own controllers have asked us."""
@@ -300,6 +301,13 @@ class Volumes:
     def _all_trusted(self) -> bool:
         """Whether what is not seen below is not there."""
         return all(link.claims_trusted for link in self._links.values())
+
+    @property
+    def _own_trusted(self) -> bool:
+        """The same of where the tenant has pools, or claims still: elsewhere none of its volumes was ever made."""
+        own = {binding.link.name for binding in self._bindings.values()}
+        links = (link for link in self._links.values() if link.name in own or link.claims.uids(self.tenant.name))
+        return all(link.claims_trusted for link in links)
 
     async def _tell(self, metadata: Meta, reason: str, message: str, *, kind: Severity = "Warning") -> None:
         await self._events.emit(metadata, reason=reason, message=message, kind=kind, about="PersistentVolumeClaim")

@@ -26,9 +26,10 @@ from tests.unit.sync.storage.players import (
     volume,
     volumes,
 )
-from tests.unit.sync.world import BELOW, World, names, until, world
+from tests.unit.sync.world import BELOW, NODE, World, names, until, world
 from vkgateway.kube.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 from vkgateway.model.names import TENANT_LABEL
+from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.translate.storage.views import PROVISIONER
 
 
@@ -104,6 +105,17 @@ async def test_nothing_is_made_before_the_tenants_own_controllers_ask(here: Worl
         assert (below(here), volumes(here)) == (None, [])
         change(here, annotations={"volume.kubernetes.io/storage-provisioner": PROVISIONER})
         await until(lambda: below(here))
+
+
+async def test_a_silent_compute_cluster_that_the_tenant_has_no_pools_of_holds_up_no_volume(here: World) -> None:
+    async with here.gateway() as sync, here.below.client("away") as client:
+        await until(lambda: sync.storage.above.watched)
+        assert here.link is not None
+        links = {"local": here.link, "away": ComputeLink("away", client)}
+        sync.rebind(sync.tenant, links=links, bindings={NODE: here.binding(here.link)})
+        claim(here)
+        await volume(here)
+        assert below(here) is not None
 
 
 @pytest.mark.parametrize(
