@@ -15,6 +15,7 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.model.errors import ConflictError
 from vkgateway.model.names import UID_ANNOTATION, compute_namespace
 from vkgateway.model.objects import Meta, ObjectView, decode_object
+from vkgateway.sync.compute.everywhere import everywhere
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import COPY_RESOURCES, CopyKind, Key, is_copy
 from vkgateway.sync.marks import SOURCE_VERSION
@@ -103,10 +104,13 @@ class Copies:
 
     async def freshen(self, reference: Reference, links: Iterable[ComputeLink]) -> None:
         """Do so in all compute clusters that can be trusted and have the object's namespace, as long as that stays."""
-        for link in links:
+
+        async def freshen(link: ComputeLink) -> None:
             below = link.namespaces.find(self.tenant.name, reference[1])
             if link.trusted and below is not None and below.metadata.deletion_timestamp is None:
                 await self.ensure(link, reference)
+
+        await everywhere(links, freshen)
 
     def orphans(self, link: ComputeLink) -> list[Reference]:
         """Copies in a compute cluster that no pod of the tenant refers to."""

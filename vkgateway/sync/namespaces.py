@@ -15,6 +15,7 @@ from vkgateway.kube.resources import KNOWN
 from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import FENCE_ANNOTATION, UID_ANNOTATION, compute_namespace
 from vkgateway.model.objects import NamespaceView, Object, decode_namespace
+from vkgateway.sync.compute.everywhere import everywhere
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import namespace_owner
 from vkgateway.translate.context import TenantContext
@@ -91,15 +92,18 @@ class Namespaces:
 
         What is to stay is left as it is, or made complete again with `repair`.
         """
-        for link in links:
+
+        async def reconcile(link: ComputeLink) -> None:
             below = link.namespaces.find(self.tenant.name, namespace)
             if not link.trusted or below is None:
-                continue
+                return
             above = self._above(namespace)
             if above is None or above.metadata.uid != _uid(below):
                 await self.remove(link, below)
             elif repair and below.metadata.deletion_timestamp is None:
                 await self.repair(link, namespace, above.metadata.uid)
+
+        await everywhere(links, reconcile)
 
     async def remove(self, link: ComputeLink, existing: NamespaceView) -> None:
         """Delete a compute namespace; what is in it ends by the usual way of its kind."""

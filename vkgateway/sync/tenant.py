@@ -13,6 +13,7 @@ from vkgateway.model.objects import NamespaceView
 from vkgateway.model.requests import Milli
 from vkgateway.sync.admission.desk import ArbiterService
 from vkgateway.sync.agenda import SWEEP_AGAIN, Agenda
+from vkgateway.sync.compute.everywhere import everywhere
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import CopyKind, Key
 from vkgateway.sync.copies import Copies, Reference
@@ -265,16 +266,19 @@ class TenantSync:
 
         With `repair` what fences namespaces in is made again, too: now and then, but not at each start.
         """
-        for link in list(self.links.values()):
+
+        async def sweep(link: ComputeLink) -> None:
             if not link.trusted:
-                continue
+                return
             for namespace in link.namespaces.of(self.tenant.name):
                 original = namespace.metadata.annotations.get(NAME_ANNOTATION, "")
-                await self.network.namespaces.reconcile(original, list(self.links.values()), repair=repair)
+                await self.network.namespaces.reconcile(original, [link], repair=repair)
             for reference in self.copies.orphans(link):
                 self._agenda.unused_copy(reference)
             # Taken anew for each link: pods may have come while the last one was swept.
             alive = {view.metadata.uid for view in self.holdings.pods.items.values()}
             await self.pods.tokens.sweep(link, alive.__contains__)
+
+        await everywhere(list(self.links.values()), sweep)
         self.storage.look_at_classes(always=repair)
         self._agenda.next_sweep()

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import structlog
 
 from vkgateway.kube import errors
+from vkgateway.sync.compute.everywhere import everywhere
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.network.ownrange import OwnRange
 from vkgateway.sync.network.ownservices import Endpoint, OwnService, Port, remove_own_service
@@ -116,9 +117,10 @@ class Names:
 
     async def refresh(self, links: Mapping[str, ComputeLink]) -> None:
         """Have the right server answer, with the right addresses, wherever pods of the tenant may ask."""
-        for link in links.values():
-            if not self.active or not link.services_trusted:
-                continue
+        await everywhere(links.values(), self._refresh)
+
+    async def _refresh(self, link: ComputeLink) -> None:
+        if self.active and link.services_trusted:
             await self._api.lead(link, to=self._server)
             # As long as it is not known what Services there are, whoever answers goes on.
             if (

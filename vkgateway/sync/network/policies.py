@@ -14,6 +14,7 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import compute_namespace
 from vkgateway.model.objects import Object
+from vkgateway.sync.compute.everywhere import everywhere
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key, owned_by
 from vkgateway.sync.events import EventRecorder
@@ -107,14 +108,17 @@ class NetworkPolicies:
         if not self.above.complete:
             return
         told: dict[Key, tuple[PolicyView, str]] = {}
-        for link in links.values():
+
+        async def reconcile(link: ComputeLink) -> None:
             below = link.namespaces.find(self.tenant.name, namespace)
             if not (link.services_trusted and link.policies.complete) or below is None:
-                continue
+                return
             if below.metadata.deletion_timestamp is None:
                 made = self._fence(link, namespace, uid)
                 await self._write(link, namespace, made.documents)
-                told |= {policy.metadata.key: (policy, why) for policy, why in made.left_out}
+                told.update({policy.metadata.key: (policy, why) for policy, why in made.left_out})
+
+        await everywhere(links.values(), reconcile)
         for policy, why in told.values():
             await self._events.emit(policy.metadata, reason="PartLeftOut", message=why, about="NetworkPolicy")
 

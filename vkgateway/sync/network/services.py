@@ -15,6 +15,7 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import CLUSTER_IP_ANNOTATION, NAMESPACE_ANNOTATION, UID_ANNOTATION, compute_namespace
 from vkgateway.model.objects import Meta, Object
+from vkgateway.sync.compute.everywhere import everywhere
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key, owned_by, source_key
 from vkgateway.sync.events import EventRecorder, Severity
@@ -183,8 +184,7 @@ class Services:
             await self._tell(above.metadata, "NotOpened", message, kind="Normal")
         trusted = [link for link in links.values() if link.services_trusted]
         own = {link.name: pod_addresses(link, self.tenant.name) for link in trusted} if self.slices.any_of(key) else {}
-        for link in trusted:
-            await self._reconcile(link, key, above, own.get(link.name, frozenset()))
+        await everywhere(trusted, lambda link: self._reconcile(link, key, above, own.get(link.name, frozenset())))
         if above is not None and own and len(trusted) == len(links):
             for message in self.slices.refused(key, own=frozenset().union(*own.values())):
                 await self._tell(above.metadata, "EndpointRefused", message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from tests.unit.sync.admission.platform import (
 )
 from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, TENANT, World, compute_node, until
 from vkgateway.arbiter.facts import Quota
-from vkgateway.kube.resources import NAMESPACES, NODES, PODS
+from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES, NETWORK_POLICIES, NODES, PODS, SERVICES
 from vkgateway.model.api import Pool
 from vkgateway.sync.admission.arbiter import Arbitration, Settings
 from vkgateway.sync.compute.link import ComputeLink
@@ -135,6 +136,36 @@ async def test_the_first_cluster_is_taken_as_long_as_it_has_room(here: TwoCluste
             await let_go(here, name)
             assert chosen(here, name) == node
             bind(here, name, node)
+
+
+async def test_what_one_cluster_refuses_reaches_the_other(here: TwoClusters) -> None:
+    assert here.east is not None
+    store, east = here.above.store, here.east.store
+    store.create(CONFIG_MAPS, {"metadata": {"name": "settings"}, "data": {"a": "1"}}, "default")
+    main = {"name": "main", "image": "busybox", "envFrom": [{"configMapRef": {"name": "settings"}}]}
+    async with here.gateway() as sync:
+        for name, node in (("one", NODE), ("two", EAST_NODE)):
+            here.create(name, node=node, containers=[main])
+        await here.forwarded("one")
+        await until(lambda: east.find(PODS, "two", BELOW))
+        await until(lambda: sync.network.services.complete and sync.network.policies.above.complete)
+        for method in ("POST", "PUT", "DELETE"):
+            here.below.fail(method, BELOW, status=403, times=10_000)
+        settings = copy.deepcopy(store.get(CONFIG_MAPS, "settings", "default"))
+        store.update(CONFIG_MAPS, settings | {"data": {"a": "2"}}, name="settings", namespace="default")
+        await until(lambda: east.get(CONFIG_MAPS, "settings", BELOW)["data"] == {"a": "2"})
+        web = {"clusterIP": "10.96.0.9", "selector": {"app": "web"}, "ports": [{"port": 80, "protocol": "TCP"}]}
+        store.create(SERVICES, {"metadata": {"name": "web"}, "spec": web}, "default")
+        await until(lambda: east.find(SERVICES, "web", BELOW))
+        closed = {"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"]}
+        fences = len(east.all(NETWORK_POLICIES))
+        store.create(NETWORK_POLICIES, {"metadata": {"name": "closed"}, "spec": closed}, "default")
+        await until(lambda: len(east.all(NETWORK_POLICIES)) > fences)
+        for name in ("one", "two"):
+            here.delete(name, grace=0)
+        store.delete(NAMESPACES, "default")
+        await until(lambda: east.find(NAMESPACES, BELOW) is None)
+    assert here.below.store.find(NAMESPACES, BELOW) is not None
 
 
 async def test_a_gang_is_not_parted_between_clusters_and_starts_where_room_comes_first(here: TwoClusters) -> None:
