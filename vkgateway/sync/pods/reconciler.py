@@ -130,12 +130,15 @@ class PodReconciler:
             self._agenda.pod(key, left)
         if view is None:
             self._arbiter.below_changed(key)
+        first: Exception | None = None
         for case in self._cases(key, view):
             try:
                 await self._settle(case)
             except (errors.ApiError, ConflictError, UnavailableError) as error:
                 await self._troubled(case, error)
-                raise
+                first = first or error
+        if first is not None:
+            raise first
         self._trouble.pop(key, None)
 
     def _cases(self, key: Key, view: TenantPodView | None) -> Iterable[Case]:

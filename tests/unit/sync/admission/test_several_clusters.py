@@ -168,6 +168,19 @@ async def test_what_one_cluster_refuses_reaches_the_other(here: TwoClusters) -> 
     assert here.below.store.find(NAMESPACES, BELOW) is not None
 
 
+async def test_a_pod_that_one_cluster_does_not_let_go_holds_up_none_of_its_name_in_the_other(here: TwoClusters) -> None:
+    assert here.east is not None
+    east = here.east.store
+    async with here.gateway():
+        here.create("web", node=NODE)
+        await here.forwarded()
+        here.below.fail("DELETE", f"{BELOW}/pods/web", status=403, times=10_000)
+        here.delete(grace=0)
+        here.create("web", node=EAST_NODE)
+        await until(lambda: east.find(PODS, "web", BELOW))
+        assert here.compute_pod() is not None
+
+
 async def test_a_gang_is_not_parted_between_clusters_and_starts_where_room_comes_first(here: TwoClusters) -> None:
     stranger(TwoClusters(here.above, here.east or here.below), gpus=1, node="east-1")
     for name in ("one", "two"):
