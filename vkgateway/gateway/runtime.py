@@ -124,19 +124,28 @@ class TenantRuntime:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def rewire(self, wiring: Wiring) -> None:
-        """Take over what changed in the tenant's spec or in the compute clusters."""
+        """Take over what changed in the tenant's spec or in the compute clusters.
+
+        Raises ApiError where a node could not be removed; all else is done by then, and the next call tries it again.
+        """
         old, self._wiring = self._wiring, wiring
         if (old.context, old.links, old.bindings()) != (wiring.context, wiring.links, wiring.bindings()):
             self._sync.rebind(wiring.context, links=wiring.links, bindings=wiring.bindings())
         if old.quotas() != wiring.quotas() or old.bindings() != wiring.bindings():
             self._sync.set_quotas(wiring.quotas())
+        stays: errors.ApiError | None = None
         for name in self._nodes.keys() - wiring.sources.keys():
-            await self._remove_node(name)
+            try:
+                await self._remove_node(name)
+            except errors.ApiError as error:
+                stays = error
         for name in wiring.sources:
-            if name in self._nodes:
+            if f"node/{name}" in self._tasks:
                 self._nodes[name].refresh()
             else:
                 self._add_node(name)
+        if stays is not None:
+            raise stays
 
     def seen(self) -> NodesSeen:
         """Say how the virtual nodes are."""
@@ -210,12 +219,14 @@ class TenantRuntime:
         self._spawn(f"node/{name}", node.run())
 
     async def _remove_node(self, name: str) -> None:
-        node = self._nodes.pop(name)
-        task = self._tasks.pop(f"node/{name}")
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        """Remove a node of a pool that the tenant has no more; where that fails, it is still known the next time."""
+        task = self._tasks.pop(f"node/{name}", None)
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         self._limit(name, {})
-        await node.remove()
+        await self._nodes[name].remove()
+        del self._nodes[name]
 
     async def _sweep(self) -> None:
         """Remove nodes of pools that the tenant lost while nobody worked for it; pods come first."""

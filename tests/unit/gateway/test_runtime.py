@@ -17,6 +17,7 @@ from vkgateway.gateway.config import Nodes
 from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.planes import Access, NodesSeen
 from vkgateway.gateway.runtimes import TenantRuntimes
+from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NAMESPACES, NODES, PODS
 from vkgateway.model.api import Tenant, TenantPool, TenantSpec
@@ -165,6 +166,25 @@ async def test_a_pool_that_goes_takes_its_node_along(world: Setting) -> None:
     seen = await world.serve()
     assert world.node("a100.local") is None
     assert seen.verdict.reason == "NoPools"
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_a_node_that_could_not_be_removed_is_removed_later_or_looked_after_again(
+    world: Setting, *, comes_back: bool
+) -> None:
+    pool = TenantPool(name="a100")
+    await world.ready(pool)
+    world.tenant.fail("DELETE", "/nodes/a100.local", status=503)
+    with pytest.raises(errors.ApiError):
+        await world.serve()
+    assert world.node("a100.local") is not None
+    if comes_back:
+        await world.ready(pool)
+        world.tenant.store.delete(NODES, "a100.local")
+        await until(lambda: world.node("a100.local"))
+    else:
+        await world.ready()
+        assert world.node("a100.local") is None
 
 
 async def test_nodes_of_pools_lost_while_nobody_looked_are_swept_and_others_are_not(
