@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import structlog
 
 from vkgateway.kube import errors
+from vkgateway.model.errors import UnavailableError
 from vkgateway.sync.compute.everywhere import everywhere
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.network.ownrange import OwnRange
@@ -25,6 +26,9 @@ _API_PORTS: Final = (Port("https", "TCP", 443),)
 _API_NUMBER: Final = 1
 _DNS_NUMBER: Final = 10
 """Their places in the tenant's own range: the first is where its API server puts the Service `kubernetes`."""
+_PATIENCE: Final = 10.0
+"""Seconds for which a refusal is not believed: a server that has just started knows no access rules yet, and a pod that
+starts without names has none for as long as it lives."""
 _REFUSED_FOR: Final = 60.0
 """Seconds for which a compute cluster that refused is not asked again by each pod."""
 
@@ -67,6 +71,8 @@ class Names:
         self._wake = wake
         self._dns = OwnService(_dns_name(tenant.name), _DNS_PORTS, own_range=own_range, number=_DNS_NUMBER)
         self._api = OwnService(_api_name(tenant.name), _API_PORTS, own_range=own_range, number=_API_NUMBER)
+        self._refusing: dict[str, float] = {}
+        """By compute cluster that refuses them, since when, in seconds of the event loop's clock."""
         self._refused: dict[str, float] = {}
         """By compute cluster that refused them, when to try again, in seconds of the event loop's clock."""
 
@@ -83,8 +89,8 @@ class Names:
     async def seen_from(self, link: ComputeLink) -> TenantContext:
         """Return the tenant as its pods in a compute cluster must know it: who answers for names, where its server is.
 
-        Raises ApiError where the cluster cannot be asked now; what it refuses for good leaves pods with their node's
-        resolver.
+        Raises ApiError where the cluster cannot be asked now, UnavailableError while it only just began to refuse; what
+        it refuses for good leaves pods with their node's resolver.
         """
         if not self.active:
             return self.tenant
@@ -100,9 +106,13 @@ class Names:
         except errors.ApiError as error:
             if error.transient:
                 raise
+            if now - self._refusing.setdefault(link.name, now) < _PATIENCE:
+                why = "the compute cluster does not let the tenant's names be served now"
+                raise UnavailableError(why, hint="it is tried again") from error
             log.warning("no name service", tenant=self.tenant.name, compute=link.name, error=error.message)
             self._refused[link.name] = now + _REFUSED_FOR
             return self.tenant
+        self._refusing.pop(link.name, None)
         if dns is None:
             self._wake()
         return self._with(nameserver, api_service)

@@ -12,6 +12,7 @@ from tests.unit.sync.world import BELOW, World, names, until, world
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, SERVICES
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
+from vkgateway.sync.network import names as network_names
 from vkgateway.sync.network.names import remove_names
 from vkgateway.sync.network.ownservices import Endpoint
 
@@ -187,7 +188,18 @@ async def test_what_somebody_deletes_comes_back_at_the_same_address(here: World)
         assert address(here) == before
 
 
-async def test_without_the_right_pods_run_with_their_nodes_resolver(here: World) -> None:
+async def test_a_refusal_of_a_server_that_just_started_is_not_believed(here: World) -> None:
+    here.below.fail("POST", "/services", status=403, reason="Forbidden", times=2)
+    here.create()
+    async with here.gateway():
+        pod = await here.forwarded()
+    assert pod["spec"]["dnsConfig"]["nameservers"] == [address(here)]
+
+
+async def test_without_the_right_pods_run_with_their_nodes_resolver(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_names, "_PATIENCE", 0.0)
     fault = here.below.fail("POST", "/services", status=403, reason="Forbidden", times=100)
     here.create()
     async with here.gateway():

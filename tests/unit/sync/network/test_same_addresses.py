@@ -13,6 +13,7 @@ from tests.unit.sync.network.test_services import below, nothing_to_write, serve
 from tests.unit.sync.world import World, compute_node, until, world
 from vkgateway.kube.resources import NAMESPACES, NODES, SERVICE_CIDRS, SERVICES
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
+from vkgateway.sync.network import names
 from vkgateway.sync.teardown import remove_tenant
 
 RANGE = "10.160.16.0/20"
@@ -90,7 +91,8 @@ async def test_a_pod_waits_until_its_namespaces_services_are_below(here: World) 
         assert all(cluster_ip(here, f"s{number}") for number in range(20))
 
 
-async def test_a_service_that_cannot_be_made_holds_no_pod_up(here: World) -> None:
+async def test_a_service_that_cannot_be_made_holds_no_pod_up(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "_PATIENCE", 0.0)
     here.below.fail("POST", "/services", status=403, reason="Forbidden", times=1000)
     serve(here, clusterIP="10.160.17.7")
     here.create(enableServiceLinks=True)
