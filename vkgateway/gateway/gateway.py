@@ -17,6 +17,7 @@ from vkgateway.gateway.config import Config
 from vkgateway.gateway.connections import connect
 from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.health import HealthServer
+from vkgateway.gateway.heap import trim_loop
 from vkgateway.gateway.planes import ControlPlanes
 from vkgateway.gateway.roomkeeping import Datastore, RoomKeeping
 from vkgateway.gateway.runtimes import TenantRuntimes
@@ -131,6 +132,7 @@ class Gateway:
                     group.create_task(self.tenants.run(), name="tenants")
                     group.create_task(self.arbiter.run(), name="arbiter")
                     group.create_task(metrics.watch_loop(), name="event-loop-lag")
+                    group.create_task(trim_loop(), name="heap")
                     group.create_task(self._watch.run(), name="usage")
                     group.create_task(self._room.run(), name="datastore")
             finally:

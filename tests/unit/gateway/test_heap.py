@@ -1,0 +1,55 @@
+"""What the C library's allocator holds free goes back to the system."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import subprocess
+import sys
+
+import pytest
+
+from vkgateway.gateway import heap
+
+GAPS = """
+from pathlib import Path
+from vkgateway.gateway.heap import trimmer
+
+def size():
+    return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) >> 10
+
+kept = [bytes(2000) for _ in range(40_000)]
+# Two of twenty are kept: gaps of nine pages, none of them at the end of the heap.
+kept = [value for number, value in enumerate(kept) if number % 20 < 2]
+before = size()
+trimmer()()
+print(before - size())
+"""
+
+
+@pytest.fixture
+def _glibc() -> None:
+    if heap.trimmer() is None:
+        pytest.skip("the C library has no malloc_trim")
+
+
+@pytest.mark.usefixtures("_glibc")
+def test_gaps_between_what_is_in_use_are_given_back() -> None:
+    run = subprocess.run([sys.executable, "-c", GAPS], check=True, capture_output=True, text=True)
+    assert int(run.stdout) > 20, "MiB of some 70 that are free"
+
+
+async def test_it_is_done_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    often, times = asyncio.Event(), itertools.count(1)
+    monkeypatch.setattr(heap, "trimmer", lambda: lambda: often.set() if next(times) == 3 else None)
+    task = asyncio.create_task(heap.trim_loop(every=0.001))
+    async with asyncio.timeout(5):
+        await often.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_where_nothing_does_it_goes_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heap, "trimmer", lambda: None)
+    async with asyncio.timeout(5):
+        await heap.trim_loop()

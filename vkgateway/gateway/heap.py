@@ -1,0 +1,35 @@
+"""Gives the system back what the C library's allocator holds free: what pods came and went with leaves gaps.
+
+The size of what is in use stays; but between what lives long and what lives short, gaps add up, by half a MiB for a
+thousand pods, and the allocator by itself only ever gives back what lies at the end of the heap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+from collections.abc import Callable
+from typing import Final
+
+EVERY_SECONDS: Final = 30.0
+"""A heap of 40 MiB takes some 2 ms to go through."""
+
+
+async def trim_loop(*, every: float = EVERY_SECONDS) -> None:
+    """Trim the heap now and then until cancelled; returns at once where the C library has no way to (musl)."""
+    trim = trimmer()
+    if trim is None:
+        return
+    while True:
+        await asyncio.sleep(every)
+        trim()
+
+
+def trimmer() -> Callable[[], object] | None:
+    """What gives free memory back (malloc_trim(3), of glibc alone); None where there is nothing that does."""
+    try:
+        malloc_trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError):
+        return None
+    malloc_trim.argtypes, malloc_trim.restype = [ctypes.c_size_t], ctypes.c_int
+    return lambda: malloc_trim(0)
