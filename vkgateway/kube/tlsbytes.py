@@ -7,6 +7,8 @@ import ssl
 from typing import Any, Final, cast
 
 _RECORD: Final = 64 * 1024
+PORTION: Final = 32 * 1024
+"""Bytes that are passed through at once: OpenSSL's buffers grow to what they held once, and stay so."""
 
 
 class Resumption:
@@ -48,26 +50,30 @@ class Tls:
 
     def receive(self, data: bytes) -> bytes:
         """Take bytes from the network; returns those meant for the application. Raises ssl.SSLError."""
-        self._incoming.write(data)
-        if not self.established and not self._shake_hands():
-            return b""
-        chunks = []
-        try:
-            # Asked only while there is something: the refusal of one read too many costs as much as a read.
-            while self._incoming.pending:
-                if not (chunk := self._session.read(_RECORD)):
-                    self.ended = True
-                    break
-                chunks.append(chunk)
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLZeroReturnError:
-            self.ended = True
+        chunks: list[bytes] = []
+        view = memoryview(data)
+        for start in range(0, len(view), PORTION):
+            self._incoming.write(view[start : start + PORTION])
+            if self.established or self._shake_hands():
+                self._decrypt(chunks)
         if chunks and self._resumption is not None:
             # The server's ticket comes after the handshake, and has come before what it says first.
             self._keep_ticket(self._resumption)
             self._resumption = None
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _decrypt(self, chunks: list[bytes]) -> None:
+        try:
+            # Asked only while there is something: the refusal of one read too many costs as much as a read.
+            while self._incoming.pending and not self.ended:
+                if chunk := self._session.read(_RECORD):
+                    chunks.append(chunk)
+                else:
+                    self.ended = True
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            self.ended = True
 
     def _keep_ticket(self, resumption: Resumption) -> None:
         """Keep the ticket, unless the one there is did its service just now: to read one costs as much as a request."""
@@ -86,7 +92,7 @@ class Tls:
         """Say hello, where we are the client; the bytes are in `pending`."""
         self._shake_hands()
 
-    def seal(self, data: bytes) -> None:
+    def seal(self, data: bytes | memoryview) -> None:
         """Encrypt application bytes into `pending`."""
         view = memoryview(data)
         while view:

@@ -316,6 +316,8 @@ async def tunnel(
     try:
         joint.start()
         ended = await joint.wait(idle=idle_timeout, linger=linger, alive=alive, quiet=quiet)
+        if ended in (Ended.IDLE, Ended.GONE):  # what has not moved for so long will not
+            linger = min(linger, quiet)
         await asyncio.gather(near.closed(linger=linger), far.closed(linger=linger))
     finally:
         near.abort()

@@ -10,12 +10,14 @@ It also saves the event loop's 256 KiB of buffer for each TLS connection.
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 import ssl
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from vkgateway.kube.tlsbytes import Tls
+from vkgateway.kube.tlsbytes import PORTION, Tls
+from vkgateway.kube.turns import Turns
 
 _INBOX = 64 * 1024
 """Bytes that wait for `read` before the peer is asked to stop, roughly."""
@@ -37,7 +39,14 @@ class Joint(Protocol):
 class Wire(asyncio.Protocol):
     """One connection. Whoever opened it closes it: the end of the peer's bytes alone does not."""
 
-    def __init__(self, *, tls: Tls | None = None, on_open: Callable[[Wire], None] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        tls: Tls | None = None,
+        turns: Turns | None = None,
+        on_made: Callable[[Wire], None] | None = None,
+        on_open: Callable[[Wire], None] | None = None,
+    ) -> None:
         self.tls = tls
         self.ended = False
         """No more bytes will come."""
@@ -46,6 +55,9 @@ class Wire(asyncio.Protocol):
         self.on_end: Callable[[], None] | None = None
         """Called once when the peer ends while the wire is not joined."""
         self.error: Exception | None = None
+        self._turns = turns
+        """In which the bytes of the handshake are looked at; None: at once."""
+        self._on_made = on_made
         self._on_open = on_open
         self._transport: asyncio.Transport | None = None
         self._opened = False
@@ -63,6 +75,11 @@ class Wire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start: greet by TLS where we are the client."""
         self._transport = cast("asyncio.Transport", transport)
+        if self._closing:  # given up before it was there
+            self._transport.abort()
+            return
+        if self._on_made is not None:
+            self._on_made(self)
         _keep_alive(transport)
         if self.tls is None:
             self._open()
@@ -72,6 +89,18 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Decrypt, and hand on or keep."""
+        if self._turns is not None and self.tls is not None and not self.tls.established:
+            self.pause()
+            self._turns.ask(functools.partial(self._take_turn, data))
+        else:
+            self._receive(data)
+
+    def _take_turn(self, data: bytes) -> None:
+        if not self._closing:
+            self.resume()
+            self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
         tls = self.tls
         if tls is not None:
             fresh = not tls.established
@@ -146,12 +175,13 @@ class Wire(asyncio.Protocol):
         if self.tls is None:
             self._transport.write(data)
             return
+        view = memoryview(data)
         try:
-            self.tls.seal(data)
+            for start in range(0, len(view), PORTION):
+                self.tls.seal(view[start : start + PORTION])
+                self._flush()
         except ssl.SSLError as error:
             self._fail(error)
-            return
-        self._flush()
 
     async def drain(self) -> None:
         """Wait until the peer has taken most of what was written, or is gone."""
@@ -205,7 +235,10 @@ class Wire(asyncio.Protocol):
 
     def close(self) -> None:
         """Send what is left, then close; see `closed`."""
-        if self._closing or self._transport is None:
+        if self._closing:
+            return
+        if self._transport is None:
+            self._closing = True
             return
         if self.tls is not None and not self._said_all and not self._transport.is_closing():
             self.tls.seal_end()

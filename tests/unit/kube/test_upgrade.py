@@ -237,6 +237,22 @@ async def test_what_a_stream_is_about_may_go_and_what_is_on_its_way_still_comes(
     await close_far()
 
 
+async def test_what_nobody_takes_is_not_waited_for_once_its_subject_is_gone() -> None:
+    near, _, close_near, writer = await _pair_with_writer()
+    far, far_reader, close_far, _ = await _pair_with_writer()
+    there = True
+    joined = asyncio.create_task(tunnel(near, far, alive=lambda: there, quiet=0.2, linger=60))
+    writer.write(bytes(50_000_000))  # more than all buffers on the way to a reader that does not read
+    await asyncio.sleep(0.3)
+    there = False
+    async with asyncio.timeout(20):
+        assert await joined is Ended.GONE
+    assert far_reader.at_eof() is False
+    writer.transport.abort()
+    await close_near()
+    await close_far()
+
+
 async def _pair() -> tuple[Wire, asyncio.StreamReader, Callable[[], Awaitable[None]]]:
     """A wire, and the reading stream of its other end."""
     wire, reader, close, _ = await _pair_with_writer()

@@ -1,0 +1,103 @@
+"""One connection: what becomes of it when its owner gives it up at an odd time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import uvloop
+
+from vkgateway.kube.tlsbytes import Tls
+from vkgateway.kube.turns import Turns
+from vkgateway.kube.wire import Wire
+
+
+class FakeTransport(asyncio.Transport):
+    """Goes nowhere."""
+
+    paused = False
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None: ...
+
+
+async def _give_up_before_it_is_made(end: Callable[[Wire], None]) -> bytes:
+    """What the peer reads of a connection whose owner ended it between accepting and its transport."""
+
+    def accept() -> Wire:
+        wire = Wire()
+        end(wire)
+        return wire
+
+    server = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+    try:
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionResetError):
+                return await reader.read()
+            return b""
+    finally:
+        writer.close()
+        server.close()
+
+
+@pytest.mark.parametrize("end", [Wire.close, Wire.abort])
+@pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
+def test_what_is_given_up_before_it_is_made_is_closed_all_the_same(
+    run: Callable[..., Any], end: Callable[[Wire], None]
+) -> None:
+    assert run(_give_up_before_it_is_made(end)) == b""
+
+
+async def test_handshakes_of_a_crowd_come_one_a_turn() -> None:
+    """Each costs a millisecond; a hundred at once would hold up all other work for as long as all of them take."""
+    turns = Turns()
+    seen: list[int] = []
+    turn = 0
+
+    class Handshake:
+        established = False
+        ended = False
+
+        def start(self) -> None: ...
+
+        def pending(self) -> bytes:
+            return b""
+
+        def receive(self, data: bytes) -> bytes:
+            seen.append(turn)
+            if data == b"last":
+                self.established = True
+                return b"first words"
+            return b""
+
+    wires = [Wire(tls=cast("Tls", Handshake()), turns=turns) for _ in range(5)]
+    transports = [FakeTransport() for _ in wires]
+    for wire, transport in zip(wires, transports, strict=True):
+        wire.connection_made(transport)
+        wire.data_received(b"hello")
+    assert all(transport.paused for transport in transports)
+    for _ in range(8):
+        await asyncio.sleep(0)
+        turn += 1
+    assert seen == [0, 1, 2, 3, 4]
+    assert not any(transport.paused for transport in transports)
+
+    wires[0].data_received(b"last")
+    wires[1].data_received(b"last")
+    wires[1].abort()
+    await asyncio.sleep(0)
+    assert await wires[0].read() == b"first words"
+    wires[0].data_received(b"at once from now on")
+    assert len(seen) == 7
