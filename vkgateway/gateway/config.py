@@ -40,6 +40,13 @@ class Kubelet(_Section, frozen=True):
     streams_per_tenant: Annotated[
         Count, Meta(description="Log, exec, attach and port-forward streams a tenant may hold open at once.")
     ] = 100
+    streams: Annotated[
+        Count,
+        Meta(
+            description="Such streams of all tenants at once; a tenant holds no more than are left for others, and "
+            "there are no more than an eighth of the files that the gateway may open."
+        ),
+    ] = 2048
     idle_seconds: Annotated[Seconds, Meta(description="A stream without a byte for so long is closed, in seconds.")] = (
         4 * 3600.0
     )

@@ -29,6 +29,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.tls import load_identity
 from vkgateway.kubelet.identity import server_context
 from vkgateway.model.errors import VkgatewayError
+from vkgateway.programs.filelimit import raise_file_limit
 from vkgateway.version import __version__
 
 log = structlog.get_logger(__name__)
@@ -44,8 +45,9 @@ async def serve(settings: Config) -> None:
     """Run the gateway until a signal tells it to stop; raises VkgatewayError where it cannot begin."""
     logs.configure(settings.logging)
     tune_collector()
-    log.info("gateway starts", version=__version__)
-    work = asyncio.create_task(_work(settings), name="gateway")
+    files = raise_file_limit()
+    log.info("gateway starts", version=__version__, files=files)
+    work = asyncio.create_task(_work(settings, files=files), name="gateway")
     loop = asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, work.cancel)
@@ -68,7 +70,7 @@ def tune_collector() -> None:
     gc.set_threshold(_COLLECT_AFTER, 10, 20)
 
 
-async def _work(settings: Config) -> None:
+async def _work(settings: Config, *, files: int) -> None:
     async with contextlib.AsyncExitStack() as stack:
         management = await stack.enter_async_context(connect(settings, name="the management cluster"))
         datastore_authority = etcd_authority(settings.datastore)
@@ -93,6 +95,7 @@ async def _work(settings: Config) -> None:
             name_servers=planes.names,
             tls=tls,
             address=address,
+            files=files,
         )
         planes.avoid(gateway.computes.networks)
         await gateway.run()

@@ -34,6 +34,8 @@ from vkgateway.sync.clock import EvenClock
 from vkgateway.sync.engine import Engine
 from vkgateway.sync.network.names import NameServers
 
+CONNECTIONS_BESIDE_STREAMS_OF_ALL = 4096
+"""Connections to the kubelet endpoint, of all tenants, beside those of their streams."""
 GATHER_SECONDS = 0.1
 """Changes of compute clusters within this time are looked at together."""
 
@@ -44,7 +46,7 @@ class _Completable(Protocol):
 
 
 class Gateway:
-    """One gateway process, apart from its settings' files and signals."""
+    """One gateway process, apart from its settings' files and signals; `files` is how many it may open."""
 
     def __init__(
         self,
@@ -56,6 +58,7 @@ class Gateway:
         name_servers: NameServers | None = None,
         tls: ssl.SSLContext,
         address: str,
+        files: int = 8192,
     ) -> None:
         self._settings = settings
         self._waking: asyncio.TimerHandle | None = None
@@ -85,6 +88,8 @@ class Gateway:
             figures=Figures(self._placed),
             tokens=Tokens(self._client_of),
             streams_per_tenant=settings.kubelet.streams_per_tenant,
+            streams=min(settings.kubelet.streams, files // 8),
+            connections=min(settings.kubelet.streams + CONNECTIONS_BESIDE_STREAMS_OF_ALL, files // 4),
             idle_timeout=settings.kubelet.idle_seconds,
         )
         self.runtimes = TenantRuntimes(

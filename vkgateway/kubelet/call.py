@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from vkgateway.kubelet.held import Take
 from vkgateway.kubelet.http import Reply, Request, Session
 from vkgateway.kubelet.target import Backends, Pods, PodTarget
 from vkgateway.model.errors import NotFoundError
@@ -39,6 +40,8 @@ class Call:
     figures: Figures
     idle_timeout: float
     """Seconds after which an upgraded connection on which nothing moves is closed."""
+    take: Take
+    """Counts what answering takes of the memory that the tenant may have."""
     node: str = ""
     """The virtual node that is asked, where that is known: all of them share an address."""
 

@@ -30,6 +30,18 @@ class Callers:
         if self._tokens is not None:
             self._tokens.forget(tenant)
 
+    def certified(self, tls: Tls | None) -> str:
+        """The tenant that the connection's certificate stands for, if it is served now; empty otherwise."""
+        certificate = tls.peer_certificate() if tls is not None else None
+        if tls is None or certificate is None:
+            return ""
+        try:
+            tenant = tenant_of(tls.peer_names())
+            self.admission.check(tenant, certificate)
+        except Stranger:
+            return ""
+        return tenant
+
     async def tenant(self, tls: Tls | None, request: Request, address: Address) -> str:
         """The tenant that calls, told anew for every request: it may have been revoked since.
 

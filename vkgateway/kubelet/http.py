@@ -12,6 +12,7 @@ import h11
 
 from vkgateway.kube.upgrade import Headers
 from vkgateway.kube.wire import Wire
+from vkgateway.kubelet.held import HeldError, Take, uncounted
 
 _LONGEST_HEAD: Final = 256 * 1024
 """The command of an exec travels in the query, so heads may be long; Go's own limit is 1 MiB."""
@@ -73,7 +74,7 @@ class Session:
         self._body_max = body_max
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_LONGEST_HEAD)
 
-    async def next_request(self) -> Request | None:
+    async def next_request(self, *, take: Take = uncounted) -> Request | None:
         """Return the next request with its whole body; None at the connection's end. Raises Malformed."""
         try:
             if self._http.states != {h11.CLIENT: h11.IDLE, h11.SERVER: h11.IDLE}:
@@ -81,21 +82,21 @@ class Session:
             event = await self._next_event()
             if not isinstance(event, h11.Request):
                 return None
-            body = await self._body()
+            body = await self._body(take)
         except h11.RemoteProtocolError as error:
             raise Malformed(str(error), status=error.error_status_hint) from error
         except h11.LocalProtocolError:
             return None  # the connection cannot be used again
         return _request(event, body)
 
-    async def await_request(self, *, patience: float) -> Request | None:
+    async def await_request(self, *, patience: float, take: Take = uncounted) -> Request | None:
         """Wait for the next request; None at the connection's end, or where no request came and that was answered.
 
-        Raises TimeoutError after `patience` seconds.
+        `take` counts its body's bytes as they come. Raises TimeoutError after `patience` seconds.
         """
         try:
             async with asyncio.timeout(patience):
-                return await self.next_request()
+                return await self.next_request(take=take)
         except Malformed as error:
             await self.reply(Reply.text(error.status, str(error)), last=True)
             return None
@@ -138,12 +139,16 @@ class Session:
                 self._http.receive_data(b"")
         return event
 
-    async def _body(self) -> bytes:
+    async def _body(self, take: Take) -> bytes:
         body = bytearray()
         while isinstance(event := await self._next_event(), h11.Data):
             body += event.data
             if len(body) > self._body_max:
                 raise Malformed("the request's body is too large", status=413)
+            try:
+                take(len(event.data))
+            except HeldError as error:
+                raise Malformed(str(error), status=429) from error
         return bytes(body)
 
 

@@ -22,6 +22,7 @@ from vkgateway.kube.wire import Wire
 from vkgateway.kubelet import refusals
 from vkgateway.kubelet.call import Call, uid_and_container
 from vkgateway.kubelet.errorchannel import frame_length
+from vkgateway.kubelet.held import Take
 from vkgateway.kubelet.http import Reply
 from vkgateway.kubelet.target import PodTarget
 
@@ -50,7 +51,7 @@ async def run_command(call: Call, namespace: str, pod: str, *rest: str) -> Reply
     known_as = f"{namespace}/{pod}"
     try:
         async with asyncio.timeout(call.idle_timeout):
-            said = await _said(target, params)
+            said = await _said(target, params, take=call.take)
     except (OSError, Unreachable, TimeoutError) as error:
         _log.warning("command unavailable", tenant=call.tenant, namespace=namespace, pod=pod, error=str(error))
         return Reply.text(500, refusals.unavailable("run", pod=known_as))
@@ -64,8 +65,8 @@ async def run_command(call: Call, namespace: str, pod: str, *rest: str) -> Reply
     return Reply(200, bytes(said[_STDOUT] + said[_STDERR]), _JSON)
 
 
-async def _said(target: PodTarget, params: list[tuple[str, str]]) -> dict[int, bytearray] | Refused:
-    """What came on each channel, up to a little more than OUTPUT_MAX."""
+async def _said(target: PodTarget, params: list[tuple[str, str]], *, take: Take) -> dict[int, bytearray] | Refused:
+    """What came on each channel, up to a little more than OUTPUT_MAX; `take` counts it."""
     path = PODS.path(target.namespace, target.name, "exec")
     answer = await open_upgrade(target.client, "GET", path, params=params, headers=_handshake())
     if isinstance(answer, Refused):
@@ -74,6 +75,7 @@ async def _said(target: PodTarget, params: list[tuple[str, str]]) -> dict[int, b
     try:
         async for payload in _frames(answer.wire):
             if payload and payload[0] in said:
+                take(len(payload))
                 said[payload[0]] += payload[1:]
             if sum(map(len, said.values())) > OUTPUT_MAX:
                 return said

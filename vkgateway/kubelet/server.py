@@ -13,17 +13,20 @@ from typing import Any, Final, Self
 import structlog
 
 from vkgateway.kube.tlsbytes import Tls
+from vkgateway.kube.turns import Turns
 from vkgateway.kube.wire import Wire
 from vkgateway.kubelet import routes
 from vkgateway.kubelet.call import Call, Rejected
 from vkgateway.kubelet.callers import Callers
+from vkgateway.kubelet.guests import Guest, Guests
+from vkgateway.kubelet.held import HELD_MAX, Held, HeldError, Take
 from vkgateway.kubelet.http import Reply, Request, Session
 from vkgateway.kubelet.identity import Stranger
+from vkgateway.kubelet.shares import Shares
 from vkgateway.kubelet.stats import Figures
 from vkgateway.kubelet.streams import Streams, TooManyStreamsError
 from vkgateway.kubelet.target import Backends, Pods, no_placements, no_pods
 from vkgateway.kubelet.tokens import Tokens
-from vkgateway.kubelet.unread import UNREAD_MAX, Unread, UnreadError
 from vkgateway.model.errors import UnavailableError
 
 HANDSHAKE_SECONDS: Final = 10.0
@@ -33,13 +36,10 @@ BETWEEN_REQUESTS_SECONDS: Final = 120.0
 REPLY_SECONDS: Final = 120.0
 """In which a caller must have read an answer that is told whole."""
 _LINGER_SECONDS: Final = 5.0
-_UNKNOWN_AT_ONCE: Final = 512
-"""Connections that may be in their handshake at the same time."""
-_NAMELESS_AT_ONCE: Final = 256
-_NAMELESS_OF_ONE: Final = 64
-"""Connections without a certificate that may be open at the same time, in all and from one address."""
 _NAMELESS_SECONDS: Final = 10.0
 _NAMELESS_BODY: Final = 1024
+CONNECTIONS_BESIDE_STREAMS: Final = 512
+"""Connections that a tenant may have beside its streams': its API server calls the webhook with 200 at once."""
 
 _log = structlog.get_logger(__name__)
 
@@ -51,8 +51,9 @@ class KubeletServer:
     for reading figures and pods only); see `callers`. Nobody is served before `admit`. `backends` finds the compute
     pod, `pods` lists a tenant's pods for `/pods`, `figures` measures them. `port` 0 is any free one, and the property
     tells it after `start`. `idle_timeout` (seconds) ends silent exec, attach and port-forward connections, as a
-    kubelet's streamingConnectionIdleTimeout does; logs may be silent for ever. `unread_max` bounds the bytes of answers
-    that a tenant has not read.
+    kubelet's streamingConnectionIdleTimeout does; logs may be silent for ever. `streams_per_tenant` and
+    `streams` bound the streams of one and of all, `connections` the connections of all, and `held_max` the bytes of
+    requests and answers that a tenant has in memory.
     """
 
     def __init__(
@@ -66,8 +67,10 @@ class KubeletServer:
         figures: Figures | None = None,
         tokens: Tokens | None = None,
         streams_per_tenant: int = 256,
+        streams: int = 2048,
+        connections: int = 8192,
         idle_timeout: float = 4 * 3600.0,
-        unread_max: int = UNREAD_MAX,
+        held_max: int = HELD_MAX,
     ) -> None:
         self._address = address
         self._port = port
@@ -77,13 +80,11 @@ class KubeletServer:
         self.figures: Final = figures or Figures(no_placements)
         self._idle_timeout = idle_timeout
         self._callers = Callers(tokens)
-        self._unread = Unread(unread_max)
-        self.streams: Final = Streams(streams_per_tenant)
+        self._held = Held(held_max)
+        self.streams: Final = Streams(streams_per_tenant, total=streams)
+        self._guests = Guests(Shares(streams_per_tenant + CONNECTIONS_BESIDE_STREAMS, connections))
+        self._turns = Turns()
         self._server: asyncio.Server | None = None
-        self._tasks: dict[asyncio.Task[None], str] = {}
-        """Every connection's task and its tenant; the empty name until that is known."""
-        self._nameless: dict[asyncio.Task[None], str] = {}
-        """Tasks of connections without a certificate, and the addresses they come from."""
 
     @property
     def port(self) -> int:
@@ -101,9 +102,9 @@ class KubeletServer:
         """Serve a tenant no longer, and end what it holds open."""
         self._callers.forget(tenant)
         self.figures.forget(tenant)
-        for task, owner in list(self._tasks.items()):
-            if owner == tenant:
-                task.cancel()
+        for guest in self._guests:
+            if guest.tenant == tenant:
+                guest.end()
 
     async def start(self) -> None:
         """Listen. Raises UnavailableError where the address or port cannot be had."""
@@ -124,10 +125,10 @@ class KubeletServer:
         """Stop listening and end every connection."""
         if self._server is not None:
             self._server.close()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        guests = list(self._guests)
+        for guest in guests:
+            guest.end()
+        await asyncio.gather(*(guest.task for guest in guests if guest.task is not None), return_exceptions=True)
         await self.figures.close()
         if self._server is not None:
             await self._server.wait_closed()
@@ -143,88 +144,88 @@ class KubeletServer:
         await self.close()
 
     def _accept(self) -> Wire:
-        wire = Wire(tls=Tls(self._tls, server_side=True))
-        task = asyncio.get_running_loop().create_task(self._connection(wire), name="kubelet-connection")
-        self._tasks[task] = ""
-        task.add_done_callback(self._finished)
-        return wire
+        return Wire(tls=Tls(self._tls, server_side=True), turns=self._turns, on_made=self._arrived)
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
-        self._nameless.pop(task, None)
+    def _arrived(self, wire: Wire) -> None:
+        guest = Guest(wire)
+        guest.task = asyncio.get_running_loop().create_task(self._connection(guest), name="kubelet-connection")
+        guest.task.add_done_callback(functools.partial(self._finished, guest))
+        self._guests.enter(guest)
+
+    def _finished(self, guest: Guest, task: asyncio.Task[None]) -> None:
+        self._guests.leave(guest)
+        guest.task = None  # what a task was cancelled by knows its guest
+        guest.wire.abort()  # a task that was cancelled before its first step has closed nothing
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("kubelet connection failed", exc_info=error)
 
-    async def _connection(self, wire: Wire) -> None:
+    async def _connection(self, guest: Guest) -> None:
+        wire = guest.wire
         try:
-            await self._greet(wire)
-            await self._converse(wire)
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                await wire.opened()
+            tenant = self._callers.certified(wire.tls)
+            if not tenant or not self._guests.known(guest, tenant):
+                self._guests.nameless(guest)
+            await self._converse(guest)
         except (OSError, TimeoutError) as error:
             _log.debug("kubelet connection ended", peer=wire.peer, error=str(error))
         finally:
             with contextlib.suppress(asyncio.CancelledError):
                 await wire.closed(linger=_LINGER_SECONDS)
 
-    async def _greet(self, wire: Wire) -> None:
-        unknown = sum(not owner and task not in self._nameless for task, owner in self._tasks.items())
-        if unknown > _UNKNOWN_AT_ONCE:
-            raise ConnectionAbortedError("too many connections are in their handshake")
-        async with asyncio.timeout(HANDSHAKE_SECONDS):
-            await wire.opened()
-        task = asyncio.current_task()
-        if task is not None and (wire.tls is None or wire.tls.peer_certificate() is None):
-            address = wire.peer.rpartition(":")[0]
-            of_one = sum(other == address for other in self._nameless.values())
-            if len(self._nameless) >= _NAMELESS_AT_ONCE or of_one >= _NAMELESS_OF_ONE:
-                raise ConnectionAbortedError("too many connections have no certificate")
-            self._nameless[task] = address
-
-    async def _converse(self, wire: Wire) -> None:
+    async def _converse(self, guest: Guest) -> None:
         """Answer one request after the other."""
-        nameless = asyncio.current_task() in self._nameless
-        session = Session(wire, body_max=_NAMELESS_BODY) if nameless else Session(wire)
+        session = Session(guest.wire) if guest.tenant else Session(guest.wire, body_max=_NAMELESS_BODY)
         more = True
-        patience = _NAMELESS_SECONDS if nameless else FIRST_REQUEST_SECONDS
+        patience = FIRST_REQUEST_SECONDS if guest.tenant else _NAMELESS_SECONDS
         while more:
-            request = await session.await_request(patience=patience)
-            if request is None:
-                return
-            reply, last = await self._answer(session, request)
-            if reply is None:
-                return
-            more = await self._deliver(session, reply, last=last)
+            with self._held.account(guest.tenant) as body:
+                request = await session.await_request(patience=patience, take=body.take)
+                more = request is not None and await self._serve(guest, session, request)
             patience = BETWEEN_REQUESTS_SECONDS
 
-    async def _deliver(self, session: Session, reply: Reply, *, last: bool) -> bool:
-        """Send a whole answer; says whether another request may follow. Raises TimeoutError where it is not read."""
-        task = asyncio.current_task()
-        tenant = self._tasks.get(task, "") if task is not None else ""
-        try:
-            with self._unread.hold(tenant, len(reply.body)):
-                async with asyncio.timeout(REPLY_SECONDS):
-                    return await session.reply(reply, last=last)
-        except UnreadError as error:
-            return await session.reply(Reply.text(429, str(error)), last=True)
-
-    async def _answer(self, session: Session, request: Request) -> tuple[Reply | None, bool]:
-        """The reply, None if the connection is used up, and whether it is to be the connection's last."""
+    async def _serve(self, guest: Guest, session: Session, request: Request) -> bool:
+        """Answer a request; says whether another may follow. Raises TimeoutError where the answer is not read."""
         request, address = routes.addressed(request)
+        refusal = await self._recognise(guest, request, address)
+        if refusal is not None:
+            return await session.reply(refusal, last=True)
+        with self._held.account(guest.tenant) as account:
+            try:
+                reply = await self._answer(guest.tenant, session, request, node=address.node, take=account.take)
+                if reply is None:
+                    return False
+                account.take(max(0, len(reply.body) - account.bytes))  # what it was made from is gone
+                async with asyncio.timeout(REPLY_SECONDS):
+                    return await session.reply(reply, last=bool(request.upgrade))
+            except HeldError as error:
+                return await session.reply(Reply.text(429, str(error)), last=True)
+
+    async def _recognise(self, guest: Guest, request: Request, address: routes.Address) -> Reply | None:
+        """Note whose the connection is, so that it can be ended with its tenant; a reply is a refusal."""
         try:
-            tenant = await self._callers.tenant(session.wire.tls, request, address)
+            tenant = await self._callers.tenant(guest.wire.tls, request, address)
         except Stranger as error:
-            _log.warning("kubelet caller refused", peer=session.wire.peer, why=str(error))
-            return Reply.text(403, str(error)), True
+            _log.warning("kubelet caller refused", peer=guest.wire.peer, why=str(error))
+            return Reply.text(403, str(error))
         except Rejected as rejected:
-            return rejected.reply, True
+            return rejected.reply
         except TooManyStreamsError as error:
-            return Reply.text(429, str(error)), True
-        self._belongs(tenant)
+            return Reply.text(429, str(error))
+        if not self._guests.known(guest, tenant):
+            return Reply.text(429, "too many connections to the virtual nodes are open already; try again")
+        return None
+
+    async def _answer(self, tenant: str, session: Session, request: Request, *, node: str, take: Take) -> Reply | None:
+        """The reply, None if the connection is used up."""
         route = routes.find(request)
+        if isinstance(route, Reply):
+            return route
         call = Call(
-            tenant, request, session, self._backends, self._pods, self.figures, self._idle_timeout, node=address.node
+            tenant, request, session, self._backends, self._pods, self.figures, self._idle_timeout, node=node, take=take
         )
-        reply = route if isinstance(route, Reply) else await self._call(route, call)
-        return reply, bool(request.upgrade)
+        return await self._call(route, call)
 
     async def _call(self, route: routes.Route, call: Call) -> Reply | None:
         """Run an endpoint; whatever goes wrong in it becomes a reply."""
@@ -237,17 +238,11 @@ class KubeletServer:
             return rejected.reply
         except TooManyStreamsError as error:
             return Reply.text(429, str(error))
-        except OSError:
+        except (OSError, HeldError):
             raise
         except Exception:  # noqa: BLE001 - one broken answer must not end the endpoint; it is logged in full
             _log.exception("kubelet request failed", tenant=call.tenant, path="/".join(call.request.path))
             return Reply.text(500, "the virtual node failed to answer; its operators can find out why")
-
-    def _belongs(self, tenant: str) -> None:
-        """Note whose the connection is, so that it can be ended with its tenant."""
-        task = asyncio.current_task()
-        if task in self._tasks:
-            self._tasks[task] = tenant
 
 
 @contextlib.contextmanager

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
+import sys
 from collections.abc import Iterator
 
+from vkgateway.kubelet.shares import Shares
 from vkgateway.model.errors import ConflictError
 
 
@@ -16,33 +17,38 @@ class TooManyStreamsError(ConflictError):
 class Streams:
     """Counts streams (logs, exec, attach, port-forward) by tenant; `limit` is what each may hold at once.
 
-    `what` says what is counted, where it is something else.
+    `total` is what there are for all, shared as `Shares` does. `what` says what is counted, where it is something else.
     """
 
-    def __init__(self, limit: int, *, what: str = "logs, exec, attach and port-forward streams") -> None:
-        self.limit = limit
+    def __init__(
+        self,
+        limit: int,
+        *,
+        total: int = sys.maxsize,
+        what: str = "logs, exec, attach and port-forward streams",
+    ) -> None:
+        self._shares = Shares(limit, total)
         self._what = what
-        self._open: Counter[str] = Counter()
 
     @contextlib.contextmanager
     def hold(self, tenant: str) -> Iterator[None]:
         """Count one stream while the block runs. Raises TooManyStreamsError."""
-        if self._open[tenant] >= self.limit:
-            raise TooManyStreamsError(
-                f"{self.limit} {self._what} are open already, the most that are allowed; end one and try again"
-            )
-        self._open[tenant] += 1
+        if not self._shares.take(tenant):
+            raise TooManyStreamsError(self._refusal(self._shares.of(tenant)))
         try:
             yield
         finally:
-            self._open[tenant] -= 1
-            if not self._open[tenant]:
-                del self._open[tenant]
+            self._shares.give(tenant)
+
+    def _refusal(self, known: int) -> str:
+        if known >= self._shares.each:
+            return f"{known} {self._what} are open already, the most that are allowed; end one and try again"
+        return f"{known} {self._what} are open already, and as many are left for all others; end one or try again later"
 
     def count(self, tenant: str) -> int:
         """How many streams a tenant holds open now."""
-        return self._open.get(tenant, 0)
+        return self._shares.of(tenant)
 
     def total(self) -> int:
         """How many streams are open now."""
-        return self._open.total()
+        return self._shares.taken

@@ -120,6 +120,8 @@ async def make(authority: Authority) -> AsyncIterator[Callable[..., Awaitable[En
         await _close(endpoint.callers)
         await endpoint.server.close()
         assert endpoint.server.streams.total() == 0
+        assert endpoint.server._held.total() == 0
+        assert list(endpoint.server._guests) == []
         await endpoint.compute.__aexit__(None, None, None)
     left = {task for task in asyncio.all_tasks() - before - {asyncio.current_task()} if not task.done()}
     assert not left, f"tasks left behind: {left}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 
@@ -79,6 +80,27 @@ async def test_a_command_that_says_too_much_is_ended(endpoint: Endpoint, monkeyp
     endpoint.compute.script = saying(*(frame(b"\x01" + b"x" * 400) for _ in range(4)), frame(DONE))
     status, _, body = await (await endpoint.call()).ask("POST", URL)
     assert (status, b"more than 1000 bytes" in body) == (500, True)
+
+
+async def test_what_commands_have_said_so_far_is_bounded_by_tenant(make: Callable[..., Awaitable[Endpoint]]) -> None:
+    said = frame(b"\x01" + b"x" * 599)
+
+    async def unfinished(_: Asked, reader: Reader, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n" + said)
+        await reader.read()
+
+    endpoint = await make(held_max=1000)
+    endpoint.server.admit("beta")
+    endpoint.compute.script = unfinished
+    first = await endpoint.call()
+    first.writer.write(f"POST {URL} HTTP/1.1\r\nHost: node\r\n\r\n".encode())
+    async with asyncio.timeout(10):
+        while endpoint.server._held.total() < 600:
+            await endpoint.call()
+    endpoint.compute.script = saying(said, frame(DONE))
+    status, _, body = await (await endpoint.call()).ask("POST", URL)
+    assert (status, b"under way" in body) == (429, True)
+    assert (await (await endpoint.call("beta")).ask("POST", URL))[0] == 200
 
 
 async def test_a_command_that_never_ends_is_left(make: Callable[..., Awaitable[Endpoint]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -281,12 +282,11 @@ async def test_a_node_is_asked_once_for_all_tenants(world: World) -> None:
 
 
 async def test_questions_are_bounded_by_tenant(world: World) -> None:
-    asked = world.endpoint.server.figures.asked
-    for _ in range(AT_ONCE):
-        asked._open["alpha"] += 1
-    assert (await world.get(f"{NODE}/metrics/resource"))[0] == 429
-    assert (await world.get(f"{NODE}/metrics/resource", "beta"))[0] == 200
-    asked._open.clear()
+    with contextlib.ExitStack() as under_way:
+        for _ in range(AT_ONCE):
+            under_way.enter_context(world.endpoint.server.figures.asked.hold("alpha"))
+        assert (await world.get(f"{NODE}/metrics/resource"))[0] == 429
+        assert (await world.get(f"{NODE}/metrics/resource", "beta"))[0] == 200
 
 
 async def test_only_so_many_nodes_are_asked_at_once(world: World) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +13,6 @@ from tests.unit.kubelet.compute import Asked, FakeCompute, Reader, Writer
 from tests.unit.kubelet.conftest import Endpoint
 from vkgateway.kube.client import Client
 from vkgateway.kube.tls import client_context
-from vkgateway.kubelet import server
 from vkgateway.kubelet.tokens import NO_SECONDS, YES_SECONDS, Tokens
 from vkgateway.model.errors import NotFoundError
 
@@ -186,12 +184,12 @@ async def test_a_certificate_counts_more_than_the_path(world: World) -> None:
     assert world.alpha.seen == world.beta.seen == []
 
 
-async def test_connections_without_a_certificate_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_NAMELESS_OF_ONE", 1)
-    assert (await world.ask(METRICS, "good"))[0] == 200
-    with pytest.raises((OSError, EOFError, ssl.SSLError)):
-        await world.ask(METRICS, "good")
-    assert (await (await world.endpoint.call()).ask("GET", "/healthz"))[0] == 200
+async def test_a_connection_that_has_shown_a_token_is_its_tenants(world: World) -> None:
+    caller = await world.endpoint.connect(client_context(ca=world.endpoint.authority.cert_pem))
+    assert (await caller.ask("GET", METRICS, Authorization="Bearer good"))[0] == 200
+    assert [guest.tenant for guest in world.endpoint.server._guests] == ["alpha"]
+    world.endpoint.server.revoke("alpha")
+    assert await caller.reader.read() == b""
 
 
 async def test_long_bodies_without_a_certificate_are_not_read(world: World) -> None:

@@ -1,11 +1,9 @@
 """The supervisor as a process: its lock, its socket, its guardian, its signals."""
 
 import asyncio
-import contextlib
 import fcntl
 import logging
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -15,6 +13,7 @@ import time
 import msgspec
 
 from vkgateway.model.errors import VkgatewayError
+from vkgateway.programs.filelimit import raise_file_limit
 from vkgateway.programs.supervisor import procfs, protocol
 from vkgateway.programs.supervisor.daemon import Supervisor
 from vkgateway.programs.supervisor.running import Running
@@ -151,10 +150,3 @@ def _start_guardian(paths: SupervisorPaths) -> subprocess.Popen[bytes]:
         env={**os.environ, procfs.MARK: procfs.mark(paths.data_dir, name=procfs.GUARDIAN)},
         start_new_session=True,
     )
-
-
-def raise_file_limit() -> None:
-    """Raise the soft limit of open files to the hard one: API servers and etcd inherit it."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
