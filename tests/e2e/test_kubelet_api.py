@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
 import pty
+import socket
 import ssl
 import subprocess
 import urllib.error
@@ -150,6 +152,19 @@ def test_a_service_account_with_the_right_to_metrics_reads_them(alpha: Cluster, 
 def test_run_answers_with_the_output(alpha: Cluster, busy: str) -> None:
     url = f"{PROXY}/run/default/{busy}/main?cmd=echo+hello"
     assert alpha.kubectl("create", "--raw", url, "-f", "-", stdin="").strip() == "hello"
+
+
+def test_who_only_connects_keeps_nobody_from_logs(alpha: Cluster) -> None:
+    alpha.apply(pod("heard", nodeSelector={"vkgateway.io/pool": "a100"}))
+    alpha.wait_pod("heard")
+    status = alpha.get("node", "a100.local")["status"]
+    address = next(each["address"] for each in status["addresses"] if each["type"] == "InternalIP")
+    port = status["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+    with contextlib.ExitStack() as idle:
+        for _ in range(700):
+            idle.enter_context(socket.create_connection((address, port), timeout=20))
+        assert alpha.kubectl("logs", "heard", "--tail=1", timeout=30)
+    alpha.kubectl("delete", "pod", "heard", "--wait=false")
 
 
 def test_files_are_copied_both_ways(alpha: Cluster, busy: str, tmp_path: Path) -> None:

@@ -80,12 +80,20 @@ def test_what_an_elastic_gang_would_grow_by_is_in_the_queue(platform: Platform, 
     waiter.kubectl("delete", "pods", "grows-1", "grows-2", "--grace-period=1")
 
 
-def test_a_pod_past_the_limit_is_held_and_says_why(platform: Platform, waiter: Cluster) -> None:
-    waiter.apply(gpus("big", 2, nodeName="a100.local"))
-    eventually(lambda: any(why == "WaitingForQuota" for why, _ in waiter.events("big")), what="the reason")
-    assert platform.compute.find("pod", "big", "-n", "waiter--default") is None
+def test_a_pod_put_by_hand_past_the_limit_fails_as_at_a_kubelet_and_takes_no_room(
+    platform: Platform, waiter: Cluster
+) -> None:
     assert waiter.get("node", "a100.local")["status"]["allocatable"]["nvidia.com/gpu"] == "1"
-    waiter.kubectl("delete", "pod", "big", "--grace-period=1")
+    cpus: dict[str, Any] = {"resources": {"requests": {"cpu": "100000"}}}
+    waiter.apply(gpus("big", 2, nodeName="a100.local"), pod("wide", container=cpus, nodeName="a100.local"))
+    for name, reason in (("big", "OutOfnvidia.com/gpu"), ("wide", "OutOfcpu")):
+        waiter.wait_pod(name, "jsonpath={.status.phase}=Failed")
+        status = waiter.get("pod", name)["status"]
+        assert (status["reason"], "Node didn't have enough resource" in status["message"]) == (reason, True)
+        assert platform.compute.find("pod", name, "-n", "waiter--default") is None
+    waiter.apply(pod("other", nodeSelector={"vkgateway.io/pool": "a100"}))
+    waiter.wait_pod("other")
+    waiter.kubectl("delete", "pods", "big", "wide", "other", "--grace-period=1")
 
 
 def waiting(platform: Platform, name: str) -> Any:

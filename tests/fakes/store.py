@@ -149,6 +149,13 @@ class ObjectStore:
             new["status"] = {"phase": "Active"}
         return self._store(resource, key, new)
 
+    def bind(self, name: str, namespace: str, node: str) -> Document:
+        """Bind a pod to a node as schedulers do, by its subresource, which says in its status that it is scheduled."""
+        new = copy.deepcopy(self.get(PODS, name, namespace))
+        new["spec"]["nodeName"] = node
+        new["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
+        return self._store(PODS, (namespace, name), new)
+
     def _check_namespace(self, namespace: str, name: str) -> None:
         found = self.find(NAMESPACES, namespace)
         if found is None and self.namespaces_must_exist:

@@ -1,8 +1,9 @@
 """Limits of tenants on virtual nodes: pods bound past their tenant's limit are held until others end.
 
-A tenant's scheduler keeps to what a virtual node offers, and what it offers is never more than the tenant's limit. A
-pod whose `nodeName` was set by hand has passed no scheduler, and a limit may shrink under running pods; so the same
-rule is kept here again, in the order of asking, as a kubelet would (it fails such pods; here they wait).
+A tenant's scheduler keeps to what a virtual node offers, and what that offers is never more than the tenant's limit. A
+limit, though, may shrink under running pods, and what is gone above may still run below; so the same rule is kept here
+again, in the order of asking. Pods that a scheduler bound wait. One whose `nodeName` was set by hand is rejected, as a
+kubelet does: while it waited, the tenant's scheduler would count it, and find no room for others.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from vkgateway.model.requests import Milli, render_milli
 
+_FIRST: Final = {"pods": 0, "cpu": 1, "memory": 2, "ephemeral-storage": 3}
+"""Resources that a kubelet looks at first, in this order."""
 WAITING_FOR_QUOTA = "WaitingForQuota"
 
 
@@ -21,7 +24,7 @@ WAITING_FOR_QUOTA = "WaitingForQuota"
 class Admission:
     """What the arbiter says of one pod; `code` and `message` say why a held pod waits, or an evicting one goes."""
 
-    verdict: Literal["free", "pending", "held", "admitted", "evicting", "retaken"]
+    verdict: Literal["free", "pending", "held", "rejected", "admitted", "evicting", "retaken"]
     code: str = ""
     message: str = ""
     deadline: float | None = None
@@ -54,6 +57,8 @@ class _Node:
     used: Milli = field(default_factory=dict)
     pods: dict[str, Milli] = field(default_factory=dict)
     waiting: dict[str, Milli] = field(default_factory=dict)
+    standing: dict[str, Milli] = field(default_factory=dict)
+    """Pods that were put here by hand, have room, and wait for the arbiter: it counts for others like them."""
 
 
 class Limits:
@@ -72,11 +77,17 @@ class Limits:
         if uid not in self._where:
             self._take(uid, node, requests)
 
-    def ask(self, uid: str, node: str, requests: Milli) -> Admission:
-        """Admit the pod if it fits below its tenant's limit on that node, and hold it otherwise."""
+    def ask(self, uid: str, node: str, requests: Milli, *, by_hand: bool = False) -> Admission:
+        """Admit the pod if it fits below its tenant's limit on that node, and hold it otherwise.
+
+        One that was put there by hand is rejected instead, unless nothing is known of the node.
+        """
         if uid in self._where:
             return ADMITTED
         room = self._nodes[node]
+        if by_hand and (rejected := _rejected(room, requests)) is not None:
+            room.waiting.pop(uid, None)
+            return rejected
         over = [name for name, value in requests.items() if room.used.get(name, 0) + value > room.limit.get(name, 0)]
         if not over:
             room.waiting.pop(uid, None)
@@ -84,6 +95,17 @@ class Limits:
             return ADMITTED
         room.waiting[uid] = requests
         return Admission("held", WAITING_FOR_QUOTA, _sentence(node, over, requests, room))
+
+    def stand(self, uid: str, node: str, requests: Milli) -> Admission | None:
+        """Let a pod that was put there by hand wait for the arbiter, if it fits; else the rejection."""
+        room = self._nodes[node]
+        if uid in self._where or room.standing.get(uid) == requests:
+            return None
+        room.standing.pop(uid, None)
+        rejected = _rejected(room, requests)
+        if rejected is None and room.limit:
+            room.standing[uid] = requests
+        return rejected
 
     def resize(self, uid: str, requests: Milli) -> Admission:
         """Let a pod that runs use other amounts, if what it wants more of fits; otherwise it keeps what it has."""
@@ -107,6 +129,7 @@ class Limits:
         """Forget a pod that has ended or gone; returns the pods that were held on its node, in the order of asking."""
         for room in self._nodes.values():
             room.waiting.pop(uid, None)
+            room.standing.pop(uid, None)
         node = self._where.pop(uid, None)
         if node is None:
             return []
@@ -124,7 +147,24 @@ class Limits:
         for name, value in requests.items():
             room.used[name] = room.used.get(name, 0) + value
         room.pods[uid] = requests
+        room.standing.pop(uid, None)
         self._where[uid] = node
+
+
+def _rejected(room: _Node, requests: Milli) -> Admission | None:
+    """What a kubelet says to a pod that does not fit beside those that it has admitted; None if it does.
+
+    See `InsufficientResourceError` in k8s.io/kubernetes/pkg/kubelet/lifecycle/predicate.go.
+    """
+    for name in sorted(requests, key=lambda name: (_FIRST.get(name, len(_FIRST)), name)) if room.limit else ():
+        used = room.used.get(name, 0) + sum(standing.get(name, 0) for standing in room.standing.values())
+        capacity = room.limit.get(name, 0)
+        if requests[name] > 0 and used + requests[name] > capacity:
+            told = (amount if name == "cpu" else amount // 1000 for amount in (requests[name], used, capacity))
+            wanted, used, capacity = told
+            amounts = f"requested: {wanted}, used: {used}, capacity: {capacity}"
+            return Admission("rejected", f"OutOf{name}", f"Node didn't have enough resource: {name}, {amounts}")
+    return None
 
 
 def _sentence(node: str, over: list[str], requests: Milli, room: _Node, *, what: str = "") -> str:

@@ -105,3 +105,51 @@ def test_the_limit_holds_after_any_course_of_events(steps: list[tuple[int, int, 
         elif limits.ask(uid, NODE, gpus(size)).verdict == "admitted":
             running.setdefault(uid, size)
         assert sum(running.values()) <= 10
+
+
+def test_a_pod_put_there_by_hand_is_rejected_in_a_kubelets_words() -> None:
+    limits = Limits()
+    limits.set_limit(NODE, {"pods": 2000, "cpu": 4000, "memory": 8_000_000_000, "nvidia.com/gpu": 2000})
+    limits.ask("one", NODE, {"pods": 1000, "cpu": 3500, "memory": 1000})
+    said = limits.ask("two", NODE, {"pods": 1000, "memory": 9_000_000_000, "cpu": 501}, by_hand=True)
+    assert (said.verdict, said.code) == ("rejected", "OutOfcpu")
+    assert said.message == "Node didn't have enough resource: cpu, requested: 501, used: 3500, capacity: 4000"
+    said = limits.ask("two", NODE, {"pods": 1000, "memory": 9_000_000_000}, by_hand=True)
+    assert said.message == "Node didn't have enough resource: memory, requested: 9000000, used: 1, capacity: 8000000"
+    assert limits.waiting(NODE) == []
+    assert limits.ask("two", NODE, {"pods": 1000, "cpu": 500}, by_hand=True).verdict == "admitted"
+    assert limits.ask("three", NODE, {"pods": 1000}, by_hand=True).code == "OutOfpods"
+    assert limits.ask("four", NODE, {"pods": 1000}).verdict == "held"
+
+
+def test_nobody_is_rejected_by_a_node_of_which_nothing_is_known() -> None:
+    limits = Limits()
+    assert limits.ask("one", NODE, {"cpu": 1}, by_hand=True).verdict == "held"
+    assert limits.stand("two", NODE, {"cpu": 1}) is None
+
+
+def test_what_is_not_asked_for_rejects_nobody() -> None:
+    limits = Limits()
+    limits.set_limit(NODE, {"pods": 10_000, "cpu": 1000})
+    limits.running("one", NODE, {"pods": 1000, "cpu": 3000})
+    assert limits.stand("two", NODE, {"pods": 1000, "cpu": 0, "nvidia.com/gpu": 0}) is None
+
+
+def test_pods_put_there_by_hand_that_wait_for_the_arbiter_count_for_their_like() -> None:
+    limits = Limits()
+    limits.set_limit(NODE, {"nvidia.com/gpu": 8000, "cpu": 9000})
+    gpus = {"nvidia.com/gpu": 8000, "cpu": 9000}
+    assert limits.stand("one", NODE, gpus) is None
+    assert limits.stand("one", NODE, gpus) is None
+    said = limits.stand("two", NODE, gpus)
+    assert said is not None
+    assert (said.code, said.message.partition(", ")[2]) == ("OutOfcpu", "requested: 9000, used: 9000, capacity: 9000")
+    assert limits.ask("bound", NODE, {"cpu": 9000}).verdict == "admitted"  # the tenant's scheduler has judged that
+    limits.release("bound")
+    limits.running("one", NODE, gpus)
+    assert limits.stand("one", NODE, gpus) is None
+    assert limits.stand("two", NODE, {"nvidia.com/gpu": 1000}) is not None
+    limits.release("one")
+    assert limits.stand("two", NODE, gpus) is None
+    limits.release("two")
+    assert limits.stand("three", NODE, gpus) is None

@@ -243,3 +243,41 @@ async def test_a_namesake_is_not_taken_for_a_pod_that_was_not_kept(here: World) 
         view.metadata.uid = "an-earlier-one"
         with pytest.raises(errors.Conflict):
             await sync.pods.hands.upward.whole(view)
+
+
+async def test_a_pod_put_by_hand_where_it_does_not_fit_is_rejected_as_by_a_kubelet(here: World) -> None:
+    here.limit |= {"cpu": 4000}
+    small: dict[str, Any] = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "3"}}}
+    here.create("first", containers=[small])
+    async with here.gateway():
+        await here.forwarded("first")
+        here.create("second", by_hand=True, containers=[small])
+        await until(lambda: here.phase("second") == "Failed")
+        await here.settled()
+        status = (here.tenant_pod("second") or {})["status"]
+        told = "Node didn't have enough resource: cpu, requested: 3000, used: 3000, capacity: 4000"
+        assert (status["reason"], status["message"]) == ("OutOfcpu", f"Pod was rejected: {told}")
+        assert "OutOfcpu" in [reason for reason, _ in here.events()]
+        assert here.compute_pod("second") is None
+
+        here.run("first")
+        here.end("first")
+        await until(lambda: here.phase("first") == "Succeeded")
+        here.create("third", by_hand=True, containers=[small])
+        await here.forwarded("third")
+        assert here.phase("second") == "Failed"
+
+
+async def test_a_pod_with_devices_put_by_hand_is_rejected_beyond_the_limit_and_waits_within(here: World) -> None:
+    pod = {"containers": GPUS["containers"]}
+    large = copy.deepcopy(pod)
+    large["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "9"
+    here.create("large", by_hand=True, **large)
+    async with here.gateway():
+        await until(lambda: here.phase("large") == "Failed")
+        assert (here.tenant_pod("large") or {})["status"]["reason"] == "OutOfnvidia.com/gpu"
+        here.create("first", by_hand=True, **pod)
+        await here.forwarded("first")
+        here.create("second", by_hand=True, **pod)
+        await until(lambda: here.phase("second") == "Failed")
+        assert here.compute_pod("second") is None

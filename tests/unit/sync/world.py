@@ -66,15 +66,21 @@ class World:
     # -- what a tenant and its API server do ---------------------------------------------------------------------
 
     def create(
-        self, name: str = "web", *, node: str = NODE, labels: dict[str, str] | None = None, **spec: Any
+        self,
+        name: str = "web",
+        *,
+        node: str = NODE,
+        by_hand: bool = False,
+        labels: dict[str, str] | None = None,
+        **spec: Any,
     ) -> Document:
-        """A bound pod of the tenant."""
+        """A bound pod of the tenant: by a scheduler, unless it is told otherwise."""
         body = {"containers": [{"name": "main", "image": "busybox"}], "enableServiceLinks": False} | spec
-        if node:
+        if node and by_hand:
             body["nodeName"] = node
-        return self.above.store.create(
-            PODS, {"metadata": {"name": name, "labels": labels or {}}, "spec": body}, "default"
-        )
+        made: Document = {"metadata": {"name": name, "labels": labels or {}}, "spec": body}
+        created = self.above.store.create(PODS, made, "default")
+        return self.above.store.bind(name, "default", node) if node and not by_hand else created
 
     def delete(self, name: str = "web", *, grace: int | None = None) -> None:
         self.above.store.delete(PODS, name, "default", grace=grace)

@@ -19,6 +19,7 @@ from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 from vkgateway.sync.storage.users import Claims
 from vkgateway.translate.conditions import taken_away
 from vkgateway.translate.context import PoolContext, TenantContext
+from vkgateway.translate.down import is_scheduled
 from vkgateway.translate.gangs.training import remade_once_gone
 from vkgateway.translate.governed import is_extended, is_governed
 from vkgateway.translate.policy import Refusal, refusals
@@ -52,6 +53,8 @@ class Plan:
     requests: Milli
     governed: bool
     """It starts only when the arbiter says so."""
+    scheduled: bool
+    """A scheduler bound it, rather than somebody who set `nodeName` by hand."""
     refusals: tuple[Refusal, ...]
 
 
@@ -104,6 +107,7 @@ def make_plan(
         requests=requests,
         # Most pods ask for nothing of the kind: those are not summed up a second time.
         governed=any(map(is_extended, requests)) and is_governed(pod),
+        scheduled=is_scheduled(pod),
         refusals=refusals(pod, tenant=tenant, pool=pool),
     )
 

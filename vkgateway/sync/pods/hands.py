@@ -64,6 +64,7 @@ class Hands:
             Instruction.WITHDRAW: notices.withdraw,
             Instruction.PROMOTE: notices.promote,
             Instruction.TAKE_BACK: downward.take_back,
+            Instruction.REJECT: self._reject,
             Instruction.REFUSE: upward.refuse,
             Instruction.LOSE: upward.lose,
             Instruction.STATUS_UP: upward.mirror,
@@ -90,6 +91,10 @@ class Hands:
             await self._tell_held(case)
         else:
             await self.upward.report(case, case.admission.code or "Held", case.admission.message, kind="Normal")
+
+    async def _reject(self, case: Case) -> None:
+        assert case.admission is not None
+        await self.upward.fail(case, case.admission.code, f"Pod was rejected: {case.admission.message}")
 
     async def _report_undo(self, case: Case) -> None:
         pod = above_of(case).metadata

@@ -254,12 +254,24 @@ class PodReconciler:
         case.claims = self._claims.find(case.key, plan.claims, case.link)
         if case.claims.lacking:
             return
-        if plan.governed:
-            case.admission = self._arbiter.ask(case)
-            if case.admission.verdict == "admitted":
-                self._room.running(case.key, uid=uid, node=node, requests=plan.requests)
-        else:
-            case.admission = self._room.ask(case.key, case.link, uid=uid, node=node, requests=plan.requests)
+        case.admission = self._admit(case, plan)
+
+    def _admit(self, case: Case, plan: Plan) -> Admission:
+        """What is said of a pod that is not below yet: by its tenant's limits, and by the arbiter if it governs it."""
+        above = above_of(case)
+        uid, node, requests = above.metadata.uid, above.spec.node_name, plan.requests
+        # Before the compute nodes are known, nobody can say what a virtual node lacks.
+        by_hand = not plan.scheduled and case.link.nodes.complete
+        if not plan.governed:
+            return self._room.ask(case.key, case.link, uid=uid, node=node, requests=requests, by_hand=by_hand)
+        if by_hand:
+            rejected = self._room.stand(case.key, case.link, uid=uid, node=node, requests=requests)
+            if rejected is not None:
+                return rejected
+        admission = self._arbiter.ask(case)
+        if admission.verdict == "admitted":
+            self._room.running(case.key, uid=uid, node=node, requests=requests)
+        return admission
 
     @staticmethod
     def _is_changed(case: Case, plan: Plan, *, absent: bool) -> bool:

@@ -47,6 +47,8 @@ class Admission(StrEnum):
 
     FREE = "free"
     HELD = "held"
+    REJECTED = "rejected"
+    """It was put by hand on a virtual node that has no room for it."""
     ADMITTED = "admitted"
     EVICTING = "evicting"
     PENDING = "pending"
@@ -92,6 +94,7 @@ class Instruction(StrEnum):
     REPORT_MISSING = "tell what is missing"
     REPORT_HELD = "tell why it is held"
     REPORT_UNDO = "log that the end cannot be undone above"
+    REJECT = "fail the tenant pod as a kubelet does that has no room for it"
     REFUSE = "fail the tenant pod with the rule it breaks"
     LOSE = "fail the tenant pod: it ran, and nothing of it is left below"
     CREATE = "create namespace, copies, token and compute pod, in this order"

@@ -33,17 +33,22 @@ class Room:
         self._limits.set_limit(node, limit)
         return [self._held[uid] for uid in self._limits.waiting(node) if uid in self._held]
 
-    def ask(self, key: Key, link: ComputeLink, *, uid: str, node: str, requests: Milli) -> Admission:
+    def ask(
+        self, key: Key, link: ComputeLink, *, uid: str, node: str, requests: Milli, by_hand: bool = False
+    ) -> Admission:
         """Admit a pod that is not below yet, or hold it; what runs below already comes first."""
-        if link not in self._counted:
-            self._counted.add(link)
-            for other in link.pods.keys(self._tenant):
-                self._count(other, link)
+        self._look(link)
         self._uids[key].add(uid)
-        admission = self._limits.ask(uid, node, requests)
+        admission = self._limits.ask(uid, node, requests, by_hand=by_hand)
         if admission.verdict == "held":
             self._held[uid] = key
         return admission
+
+    def stand(self, key: Key, link: ComputeLink, *, uid: str, node: str, requests: Milli) -> Admission | None:
+        """Let a pod that was put on a node by hand wait for the arbiter, if it fits there; else the rejection."""
+        self._look(link)
+        self._uids[key].add(uid)
+        return self._limits.stand(uid, node, requests)
 
     def running(self, key: Key, *, uid: str, node: str, requests: Milli) -> None:
         """Note a pod that is known to run, where its compute pod does not tell what it was admitted with."""
@@ -98,6 +103,13 @@ class Room:
                 created.pop(uid, None)
                 self._release(key, uid)
         return left
+
+    def _look(self, link: ComputeLink) -> None:
+        """Count what runs below already, the first time."""
+        if link not in self._counted:
+            self._counted.add(link)
+            for other in link.pods.keys(self._tenant):
+                self._count(other, link)
 
     def _count(self, key: Key, link: ComputeLink) -> None:
         below = link.pods.find(self._tenant, key)

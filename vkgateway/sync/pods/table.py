@@ -81,6 +81,7 @@ ROWS: tuple[Row, ...] = (
     Row(_only(T.BOUND), _below(C.ABSENT), (I.LOSE,), ran=True),
     Row(_only(T.BOUND), _below(C.ABSENT), (I.REFUSE,), dependencies=frozenset({D.REFUSED})),
     Row(_only(T.BOUND), _below(C.ABSENT), (I.REPORT_MISSING,), dependencies=frozenset({D.MISSING})),
+    Row(_only(T.BOUND), _below(C.ABSENT), (I.REJECT,), admission=frozenset({A.REJECTED})),
     Row(_only(T.BOUND), _below(C.ABSENT), (I.REPORT_HELD,), admission=frozenset({A.HELD, A.EVICTING})),
     Row(_only(T.BOUND), _below(C.ABSENT), (I.WAIT,), admission=frozenset({A.PENDING, A.RETAKEN})),
     Row(_only(T.BOUND), _below(C.ABSENT), (I.CREATE,)),
