@@ -169,12 +169,9 @@ class _Keeper:
     def _hold(self, ask: Ask, plan: Plan) -> bool:
         """Whether the plan can be kept as far as nodes, limits and cells go; its cells are held then."""
         standing, pods = self._standing, ask.core
-        if plan.pool != standing.pool.key or not standing.usable_by(ask) or plan.nodes.keys() != {p.uid for p in pods}:
+        if plan.pool != standing.pool.key or plan.pool not in ask.pools or not standing.usable_by(ask):
             return False
-        if not all(
-            node in standing.room and standing.room.nodes[standing.room.position(node)].usable
-            for node in plan.nodes.values()
-        ):
+        if plan.nodes.keys() != {pod.uid for pod in pods} or not _may_go_there(standing, ask, plan):
             return False
         told = total_of(pod for gang, pod in self._ledger.told(standing) if gang.tenant == ask.tenant)
         if standing.missing_of_limit(ask.tenant, pods, [standing.leaving.of(ask.tenant), told]):
@@ -209,6 +206,19 @@ class _Keeper:
         for gang, pod in self._ledger.told(self._standing) if kept else ():
             if pod.uid not in self._standing.leaving and (not self._borrowed or pod.evicted_for in names):
                 yield gang, pod
+
+
+def _may_go_there(standing: Standing, ask: Ask, plan: Plan) -> bool:
+    """Whether the plan's nodes are there and take these pods: since it was made, labels and taints may have changed."""
+    room = standing.room
+    if not all(node in room for node in plan.nodes.values()):
+        return False
+    near = among(standing, ask, plan.nodes)
+    for pod in ask.core:
+        position = room.position(plan.nodes[pod.uid])
+        if not room.fitting.mask(pod.shape)[position] or (near is not None and not near[position]):
+            return False
+    return True
 
 
 def let_go(standing: Standing, ask: Ask, plan: Plan) -> None:

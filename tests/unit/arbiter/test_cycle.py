@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tests.unit.arbiter.sim import GPU, KEY, LOW, Cluster, gang, held, node, quota
+from tests.unit.arbiter.sim import GPU, KEY, LOW, OTHER, Cluster, gang, gpus, held, node, quota
 from tests.unit.arbiter.told import INVARIANTS
 from vkgateway.arbiter.decisions import Decisions, HoldCode
 from vkgateway.arbiter.facts import Band, Gang, Node, PodState, Quota, Requirement
@@ -192,6 +192,59 @@ def test_room_that_is_made_is_not_given_to_others() -> None:
     there.settle(20)
 
     assert there.running() == {"high"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"taints": (Taint(key="team", value="b", effect="NoSchedule"),)}, {"labels": {"rack": "r1"}}],
+    ids=["taint", "label"],
+)
+def test_a_plan_on_a_node_that_takes_the_gang_no_more_is_made_anew(change: dict[str, object]) -> None:
+    there = cluster(2, quota("a", 8), quota("b"))
+    there.add(gang("low0", "b", [8], band=LOW), gang("low1", "b", [8], band=LOW))
+    there.cycle()
+    shape = replace(gpus(8), terms=((Requirement(key="rack", operator="In", values=("r0",)),),))
+    there.add(gang("high", "a", [shape]))
+    first = there.cycle()
+    [planned] = first.plans["high"].nodes.values()
+
+    changed = (replace(each, **change) if each.name == planned else each for each in there.pool.nodes)  # type: ignore[arg-type]
+    there.pool = replace(there.pool, nodes=tuple(changed))
+    then = there.cycle()
+
+    [elsewhere] = then.plans["high"].nodes.values()
+    assert elsewhere != planned
+    assert [each.gang for each in then.reprieves] == [each.gang for each in first.evicts]
+    there.settle(20)
+    assert set(there.placed("high").values()) == {elsewhere}
+
+
+def test_a_plan_outside_of_the_required_domain_is_made_anew() -> None:
+    there = Cluster([node(f"n{at}", rack=f"r{at // 2}") for at in range(4)], [quota("a", 16), quota("b")])
+    there.add(*(gang(f"low{at}", "b", [8], band=LOW) for at in range(4)))
+    there.cycle()
+    there.add(gang("high", "a", [8, 8], required_level="rack"))
+    planned = set(there.cycle().plans["high"].nodes.values())
+
+    moved = min(planned)
+    changed = (replace(each, labels={"rack": "r9"}) if each.name == moved else each for each in there.pool.nodes)
+    there.pool = replace(there.pool, nodes=tuple(changed))
+
+    assert planned.isdisjoint(there.cycle().plans["high"].nodes.values())
+
+
+def test_a_plan_in_a_pool_that_the_gang_leaves_out_now_is_not_kept() -> None:
+    there = Cluster([node("n0")], [quota("a", 8), quota("b"), quota("b", pool=OTHER)], more=[node("m0")])
+    there.add(gang("low", "b", [8], band=LOW))
+    there.cycle()
+    there.add(gang("high", "a", [8], pools=(KEY, OTHER)))
+    assert "high" in there.cycle().plans
+
+    there.gangs["high"] = replace(there.gangs["high"], pools=(OTHER,))
+    decisions = there.cycle()
+
+    assert not decisions.plans
+    assert [each.gang for each in decisions.reprieves] == ["low"]
 
 
 def test_limits_hold() -> None:
