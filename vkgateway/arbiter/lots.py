@@ -6,7 +6,7 @@ rest. Pods inside their tenant's cells are in no lot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -61,6 +61,12 @@ def lots_of(gang: Gang, pool: PoolKey) -> list[Lot]:
     beyond = [pod for pod in runs if pod.borrowed and pod.uid not in inside]
     lots = [Lot(gang, (pod,), stage, whole=False, running=runs) for pod in beyond]
     return [*lots, Lot(gang, core, Stage.WORK, whole=True, running=runs)] if may_go and core else lots
+
+
+def suffices(gang: Gang, pods: Sequence[Pod]) -> bool:
+    """Whether the gang runs with these pods: they are its minimum, of each role too."""
+    roles = all(sum(pod.role == role for pod in pods) >= number for role, number in gang.role_minimum.items())
+    return len(pods) >= gang.minimum and roles
 
 
 def core_of(gang: Gang, pods: Iterable[Pod]) -> list[Pod]:

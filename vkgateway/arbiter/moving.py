@@ -9,6 +9,7 @@ from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.facts import Plan, PodState
 from vkgateway.arbiter.ledger import Ledger
+from vkgateway.arbiter.lots import suffices
 from vkgateway.arbiter.plans import elsewhere, let_go
 from vkgateway.arbiter.standing import Standing
 
@@ -33,6 +34,8 @@ def _is_new(ledger: Ledger, evict: Evict) -> bool:
 def _move(ledger: Ledger, evict: Evict) -> bool:
     plan = ledger.plans[evict.makes_room_for]
     ask, standing = ledger.asks[evict.makes_room_for], ledger.standings[plan.pool]
+    if not _would_run(standing, evict):
+        return False
     stay = {uid: standing.leaving[uid] for uid in evict.pods if uid in standing.leaving}
     tenant = ledger.gangs[evict.gang].tenant
     for uid in stay:
@@ -47,7 +50,20 @@ def _move(ledger: Ledger, evict: Evict) -> bool:
         return False
     standing.take(ask.core, nodes)
     ledger.plans[ask.gang.id] = replace(plan, nodes=dict(nodes))
+    standing.told_nothing(evict)
     return True
+
+
+def _would_run(standing: Standing, evict: Evict) -> bool:
+    """Whether the gang would run with these pods: if it goes for others at the same time, they go with it."""
+    gang, mine = standing.gangs[evict.gang], set(evict.pods)
+    if not any(pod.uid in standing.leaving and pod.uid not in mine for pod in gang.pods):
+        return True
+    there = (pod for pod in gang.pods if pod.state in _THERE and standing.has(pod))
+    return suffices(gang, [pod for pod in there if pod.uid in mine or pod.uid not in standing.leaving])
+
+
+_THERE = (PodState.PLACED, PodState.NOTIFIED)
 
 
 def _when_all_have_gone(standing: Standing, ask: Ask, plan: Plan) -> Mapping[str, str] | None:

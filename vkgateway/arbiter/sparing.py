@@ -10,6 +10,7 @@ from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState
 from vkgateway.arbiter.ledger import Ledger
+from vkgateway.arbiter.lots import suffices
 from vkgateway.arbiter.standing import Standing
 
 
@@ -58,8 +59,7 @@ def _units(standing: Standing, gang: Gang) -> Iterator[_Unit]:
     if not any(pod.uid in standing.leaving for pod in told):
         return
     left = [pod for pod in gang.pods if pod.state is PodState.PLACED]
-    roles = all(sum(pod.role == role for pod in left) >= number for role, number in gang.role_minimum.items())
-    if left and len(left) >= gang.minimum and roles:
+    if left and suffices(gang, left):
         for pod in told:
             if pod.uid in standing.leaving:
                 yield _Unit(gang.id, gang.tenant, (pod,), pod.deadline - gang.notice)

@@ -315,6 +315,15 @@ class Standing(Accounts):
         self.leaving.add(gang.tenant, leaving)
         return leaving
 
+    def told_nothing(self, evict: Evict) -> None:
+        """These pods, which were to be told to go in this cycle and leave no more, stay as they were."""
+        before = {pod.uid: pod for pod in self._changed_gangs[evict.gang].pods if pod.uid in evict.pods}
+        gang = self.gangs[evict.gang]
+        self.gangs[evict.gang] = gang = replace(gang, pods=tuple(before.get(pod.uid, pod) for pod in gang.pods))
+        self.calling.changed(evict.gang)
+        for pod in before.values():
+            self.ends.put(gang, pod)
+
     def held_after_one(self, gang: Gang) -> dict[str, IntArray]:
         """What `held_after` tells, for one gang."""
         created, low, priority = np.array([gang.created]), np.array([gang.band is LOW]), np.array([gang.priority])

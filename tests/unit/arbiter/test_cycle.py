@@ -91,6 +91,18 @@ def test_surplus_goes_before_whole_gangs_and_comes_back() -> None:
     assert len(there.placed("elastic")) == 4
 
 
+def test_surplus_does_not_stay_where_its_gang_goes_for_another_at_the_same_time() -> None:
+    there = cluster(3, quota("a", 4), quota("b", 4), quota("c"), size=4)
+    there.add(gang("elastic", "c", [4] * 3, band=LOW, elastic=True, minimum=2))
+    there.cycle()
+    there.add(gang("first", "a", [4]), gang("second", "b", [4]))
+
+    decisions = there.cycle()
+
+    assert {uid for evict in decisions.evicts for uid in evict.pods} == {"elastic-0", "elastic-1", "elastic-2"}
+    assert not there.placed("elastic")
+
+
 def test_surplus_is_not_inside_while_its_core_borrows() -> None:
     """Were it, the gang as a whole could not be called in, and whoever is guaranteed its room would wait for ever."""
     there = cluster(2, quota("a", 8), quota("c", 4))
