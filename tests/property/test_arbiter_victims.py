@@ -154,7 +154,7 @@ def test_whoever_goes_may_go(case: Case) -> None:
         gang, gone = gangs[evict.gang], set(evict.pods)
         assert gone <= {pod.uid for pod in gang.pods if pod.borrowed}
         if evict.whole:
-            assert gone == {pod.uid for pod in gang.pods}
+            assert gone == {pod.uid for pod in gang.pods if pod.borrowed}
         else:
             assert len(gang.pods) - len(gone) >= min(gang.minimum, len(gang.pods))
             assert gang.elastic or not all(pod.borrowed for pod in gang.pods)
@@ -188,9 +188,8 @@ def _all(gangs: Sequence[Gang], *, surplus_only: bool) -> list[str]:
     found = []
     for gang in gangs:
         core = {pod.uid for pod in core_of(gang, gang.pods)}
-        may_go = all(pod.borrowed for pod in gang.pods) and not surplus_only
-        beyond = gang.elastic or not surplus_only
-        found += [pod.uid for pod in gang.pods if pod.borrowed and (may_go or (beyond and pod.uid not in core))]
+        surplus = [pod for pod in gang.pods if gang.elastic and pod.uid not in core]
+        found += [pod.uid for pod in (surplus if surplus_only else gang.pods) if pod.borrowed]
     return found
 
 

@@ -66,7 +66,10 @@ def _borrowed(ledger: Ledger, standing: Standing, ask: Ask, pod: Pod) -> dict[st
 def _placed(ask: Ask, standing: Standing, nodes: dict[str, str]) -> tuple[Pod, ...]:
     """What of the gang has nodes by now."""
     pods = {pod.uid: pod for pod in ask.gang.pods}
-    started = (replace(pods[uid], node=node, pool=standing.pool.key) for uid, node in nodes.items())
+    started = (
+        replace(pods[uid], node=node, pool=standing.pool.key, borrowed=not standing.is_inside(uid))
+        for uid, node in nodes.items()
+    )
     return (*ask.running, *started)
 
 

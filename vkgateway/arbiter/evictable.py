@@ -36,7 +36,7 @@ class Table:
     """0: dropped."""
     stage: IntArray
     units: IntArray
-    """Thousandths of the pool's unit that are worked with by what goes, companions included."""
+    """Thousandths of the pool's unit that are worked with by what goes, companions and what is idle then included."""
     priority: IntArray
     """By the number that `priorities` gives."""
     low: IntArray
@@ -176,7 +176,7 @@ class Evictable:
 
     def _append(self, number: int, lot: Lot, *, tenant: int, priority: int, protected: float) -> None:
         # Called for each pod of a full cluster: the lone pod takes the short way through each of these.
-        gang, going, saved = lot.gang, lot.going, lot.gang.checkpoint
+        gang, going, saved = lot.gang, lot.going + lot.idle, lot.gang.checkpoint
         self.lots.append(lot)
         units, begun, since = 0, 0.0, going[0].since
         for pod in going:

@@ -1,7 +1,7 @@
 """Lots: which of a gang's running pods may be evicted, and in which company.
 
 A lot is a pod of an elastic gang's surplus, or what is left of a gang: its core, which only goes together with all the
-rest. Pods inside their tenant's cells are in no lot.
+rest. Pods inside their tenant's cells are in no lot, and stay.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Lot:
     stage: Stage
     whole: bool
     running: tuple[Pod, ...]
-    """All of the gang's pods that run."""
+    """All of the gang's pods that run and may go."""
+    idle: tuple[Pod, ...] = ()
+    """Pods inside their tenant's cells, which stay and are of no use without these."""
 
     @property
     def going(self) -> tuple[Pod, ...]:
@@ -48,19 +50,20 @@ class Lot:
 def lots_of(gang: Gang, pool: PoolKey) -> list[Lot]:
     """The lots of a gang: what of its pods that run in the pool may go, and in which company.
 
-    Its core are the pods of lowest rank: of each role its minimum, then up to the gang's minimum. A gang of which a
-    pod is inside its tenant's cells never goes whole; what it borrows beyond its core can still be called in.
+    Its core are the pods of lowest rank: of each role its minimum, then up to the gang's minimum. Of a gang of which
+    pods are inside its tenant's cells these are its core first, and stay; all that it borrows can still be called in,
+    or a pod that was replaced, and whose cells were taken, would stand in the way of others' guarantees.
     """
-    runs = tuple(pod for pod in gang.pods if pod.state is PLACED and pod.node and pod.pool == pool)
-    may_go = all(pod.borrowed for pod in runs)
-    if may_go and (not gang.elastic or len(runs) <= gang.minimum):
-        return [Lot(gang, runs, Stage.WORK, whole=True, running=runs)] if runs else []
-    core = tuple(core_of(gang, runs))
-    inside = {pod.uid for pod in core}
+    runs = [pod for pod in gang.pods if pod.state is PLACED and pod.node and pod.pool == pool]
+    may_go = tuple(pod for pod in runs if pod.borrowed)
+    if len(may_go) == len(runs) and (not gang.elastic or len(runs) <= gang.minimum):
+        return [Lot(gang, may_go, Stage.WORK, whole=True, running=may_go)] if runs else []
+    chosen = {pod.uid for pod in core_of(gang, runs)}
+    core, idle = (tuple(pod for pod in runs if pod.uid in chosen and pod.borrowed is side) for side in (True, False))
     stage = Stage.SURPLUS if gang.elastic else Stage.WORK
-    beyond = [pod for pod in runs if pod.borrowed and pod.uid not in inside]
-    lots = [Lot(gang, (pod,), stage, whole=False, running=runs) for pod in beyond]
-    return [*lots, Lot(gang, core, Stage.WORK, whole=True, running=runs)] if may_go and core else lots
+    beyond = [pod for pod in may_go if pod.uid not in chosen]
+    lots = [Lot(gang, (pod,), stage, whole=False, running=may_go) for pod in beyond]
+    return [*lots, Lot(gang, core, Stage.WORK, whole=True, running=may_go, idle=idle)] if core else lots
 
 
 def suffices(gang: Gang, pods: Sequence[Pod]) -> bool:
@@ -70,10 +73,11 @@ def suffices(gang: Gang, pods: Sequence[Pod]) -> bool:
 
 
 def core_of(gang: Gang, pods: Iterable[Pod]) -> list[Pod]:
-    """The pods that make up the gang's minimum, those of low rank first; all of them where there are no more."""
+    """The pods that make up the gang's minimum, those inside cells and then of low rank first; all of them where there
+    are no more."""
     missing = dict(gang.role_minimum)
     core, others = [], []
-    for pod in sorted(pods, key=lambda pod: (pod.rank, pod.uid)):
+    for pod in sorted(pods, key=lambda pod: (pod.borrowed, pod.rank, pod.uid)):
         if missing.get(pod.role, 0) > 0:
             missing[pod.role] -= 1
             core.append(pod)

@@ -9,8 +9,9 @@ import pytest
 
 from tests.unit.arbiter.sim import GPU, KEY, LOW, OTHER, Cluster, gang, gpus, held, node, quota
 from tests.unit.arbiter.told import INVARIANTS
+from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, HoldCode
-from vkgateway.arbiter.facts import Band, Gang, Node, PodState, Quota, Requirement
+from vkgateway.arbiter.facts import Band, Gang, Node, Pod, PodState, Quota, Requirement
 from vkgateway.model.objects import Taint
 
 
@@ -131,6 +132,28 @@ def test_work_inside_cells_stays() -> None:
     there.settle(20)
     assert there.borrowed("theirs") == {False}
     assert len(there.running()) == 2
+
+
+def test_a_replaced_pod_that_borrows_goes_for_a_guarantee_and_the_rest_of_its_gang_stays() -> None:
+    there = cluster(2, quota("a", 8, cells=(4, 4)), quota("b", 8))
+    there.add(gang("pair", "a", [4, 4]))
+    there.cycle()
+    failed = there.gangs["pair"].pods[1]
+    there.gangs["pair"] = replace(there.gangs["pair"], pods=there.gangs["pair"].pods[:1], minimum=1)
+    there.add(gang("next", "a", [4]))
+    there.cycle()
+    assert there.borrowed("next") == {False}
+    anew = Pod(uid="anew", shape=failed.shape, rank=1)
+    there.gangs["pair"] = replace(there.gangs["pair"], pods=(*there.gangs["pair"].pods, anew), minimum=2)
+    there.cycle()
+    assert there.borrowed("pair") == {False, True}
+
+    there.add(gang("high", "b", [8]))
+    decisions = decide(there.snapshot(), there.now)
+
+    [evict] = decisions.evicts
+    assert (evict.gang, evict.pods, evict.makes_room_for) == ("pair", ("anew",), "high")
+    assert not decisions.plans["high"].borrowed
 
 
 def test_what_borrowed_is_inside_when_its_tenants_cells_come_free() -> None:

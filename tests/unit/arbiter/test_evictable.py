@@ -30,8 +30,20 @@ def test_the_surplus_of_an_elastic_gang_goes_pod_by_pod() -> None:
 def test_what_is_in_cells_stays_with_its_core() -> None:
     gang = changed(running("g", ["a", "b", "c"], minimum=1), 0, borrowed=False)
     assert lots(gang) == [(["g-1"], Stage.WORK, False), (["g-2"], Stage.WORK, False)]
-    assert lots(replace(gang, minimum=3)) == []
     assert lots(replace(gang, elastic=True))[0] == (["g-1"], Stage.SURPLUS, False)
+
+
+def test_what_borrows_of_a_core_goes_without_what_is_in_cells() -> None:
+    gang = changed(running("g", ["a", "b", "c"]), 0, borrowed=False)
+    [lot] = lots_of(gang, KEY)
+    assert [pod.uid for pod in lot.going] == ["g-1", "g-2"]
+    elastic = replace(gang, elastic=True, minimum=2)
+    assert lots(elastic) == [(["g-2"], Stage.SURPLUS, False), (["g-1"], Stage.WORK, True)]
+
+
+def test_what_is_in_cells_is_of_the_core_first() -> None:
+    gang = replace(running("g", ["a", "b", "c"], borrowed=False), elastic=True, minimum=2)
+    assert lots(changed(gang, 0, borrowed=True)) == [(["g-0"], Stage.SURPLUS, False)]
 
 
 def test_only_what_runs_in_the_pool_counts() -> None:

@@ -140,13 +140,23 @@ def test_each_role_keeps_its_minimum() -> None:
     gang = running("elastic", ["n0"] * 4, 2, minimum=2, elastic=True)
     gang = replace(changed(gang, 3, role="ps"), role_minimum={"ps": 1})
     assert going(ask(world(nodes(1), [gang]), waiting(1, 2))) == {"elastic": ("elastic-2",)}
-    assert ask(world(nodes(1), [changed(gang, 2, borrowed=False)]), waiting(1, 4)) is None
+    inside = changed(gang, 2, borrowed=False)
+    assert going(ask(world(nodes(1), [inside]), waiting(1, 4))) == {"elastic": ("elastic-0", "elastic-1")}
 
 
-def test_pods_in_cells_stay_and_so_do_gangs_that_have_one() -> None:
+def test_pods_in_cells_stay_and_what_is_borrowed_beside_them_goes() -> None:
     assert ask(world(nodes(1), [running("cells", ["n0"], 8, borrowed=False)]), waiting(1)) is None
     both = changed(running("both", ["n0", "n1"], 8), 1, borrowed=False)
-    assert ask(world(nodes(2), [both]), waiting(1)) is None
+    choice = ask(world(nodes(2), [both]), waiting(1))
+    assert going(choice) == {"both": ("both-0",)}
+    assert choice is not None
+    assert choice.lost == 1600  # what stays is of no use without it
+
+
+def test_what_keeps_pods_in_cells_going_is_the_dearer_for_it() -> None:
+    both = changed(running("both", ["n0", "n1"], 8), 1, borrowed=False)
+    old = running("old", ["n2"], 8, age=150)
+    assert going(ask(world(nodes(3), [both, old]), waiting(1))) == {"old": ("old-0",)}
 
 
 def test_what_a_gang_in_cells_has_borrowed_beyond_its_core_can_be_called_in() -> None:
