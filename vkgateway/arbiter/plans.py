@@ -173,7 +173,11 @@ class _Keeper:
             return False
         if plan.nodes.keys() != {pod.uid for pod in pods} or not _may_go_there(standing, ask, plan):
             return False
-        told = total_of(pod for gang, pod in self._ledger.told(standing) if gang.tenant == ask.tenant)
+        told = total_of(
+            pod
+            for gang, pod in self._ledger.told(standing)
+            if gang.tenant == ask.tenant and pod.uid not in standing.leaving
+        )
         if standing.missing_of_limit(ask.tenant, pods, [standing.leaving.of(ask.tenant), told]):
             return False
         if plan.borrowed:

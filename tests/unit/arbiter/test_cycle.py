@@ -294,6 +294,19 @@ def test_limits_hold() -> None:
     assert hold.numbers[f"limit {GPU}"] == 8
 
 
+def test_a_plan_beyond_a_limit_that_was_lowered_is_not_kept() -> None:
+    there = cluster(2, quota("a", 4), quota("b", limit=12), size=4)
+    there.add(gang("low", "b", [4, 4], band=LOW))
+    there.cycle()
+    there.add(gang("high", "a", [4]), gang("next", "b", [4]))
+    assert there.cycle().plans["next"].borrowed
+
+    there.quotas = (quota("a", 4), quota("b", limit=4))
+    assert "next" in decide(there.snapshot(), there.now).plans  # within it once the others have gone
+    there.quotas = (quota("a", 4), quota("b", limit=3))
+    assert "next" not in decide(there.snapshot(), there.now).plans
+
+
 def test_who_asks_for_more_than_the_whole_limit_is_told_so() -> None:
     there = cluster(2, quota("a", limit=8))
     there.add(gang("runs", "a", [4]), gang("wide", "a", [8, 4]))
