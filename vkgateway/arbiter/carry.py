@@ -228,12 +228,12 @@ def _any_notified(pods: Sequence[Pod]) -> bool:
 def _as_of_now(gang: Gang, now: float) -> Gang:
     """Notified pods whose time has come are ending."""
     for pod in gang.pods:
-        if pod.state is NOTIFIED and pod.deadline <= now:
+        if pod.state is NOTIFIED and pod.deadline < now:
             return replace(gang, pods=tuple(_pod_as_of_now(gang, pod, now) for pod in gang.pods))
     return gang
 
 
 def _pod_as_of_now(gang: Gang, pod: Pod, now: float) -> Pod:
-    if pod.state is not NOTIFIED or pod.deadline > now:
+    if pod.state is not NOTIFIED or pod.deadline >= now:
         return pod
     return replace(pod, state=ENDING, deadline=now + gang.grace)

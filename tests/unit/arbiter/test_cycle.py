@@ -216,6 +216,23 @@ def test_without_the_plan_nobody_else_is_told_to_go() -> None:
     assert decisions.plans
 
 
+def test_without_any_notice_too_nobody_goes_for_who_starts_at_once() -> None:
+    """That it can is found only when its tenants' cells are counted again, with what it was first planned for."""
+    strangers = replace(node("n1"), used={GPU: 1000})
+    there = Cluster([node("n0", 2), strangers, node("n2", 6, usable=False)], [quota("a", 6), quota("b"), quota("c", 3)])
+    there.add(gang("low", "b", [2], band=LOW, notice=0.0))
+    there.cycle()
+    there.add(gang("two", "a", [2], notice=0.0))
+    there.cycle()
+    assert (there.placed("two"), there.placed("low")) == ({"two-0": "n1"}, {"low-0": "n0"})
+    there.add(gang("pair", "c", [1, 1], notice=0.0))
+
+    decisions = there.cycle()
+
+    assert not decisions.evicts
+    assert set(there.placed("pair").values()) == {"n1"}
+
+
 def test_room_that_is_made_is_not_given_to_others() -> None:
     there = cluster(2, quota("a", 16), quota("b"), recreate=True)
     there.add(gang("low", "b", [8], band=LOW))
