@@ -15,7 +15,7 @@ from vkgateway.arbiter.holds import explain
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.moving import move
 from vkgateway.arbiter.otherpool import start_in_another_pool
-from vkgateway.arbiter.outcome import changed_by, not_started, one_after_the_other, without
+from vkgateway.arbiter.outcome import changed_by, not_started, one_after_the_other, torn_by, without
 from vkgateway.arbiter.plans import keep_plans, start_elsewhere, start_ready
 from vkgateway.arbiter.sparing import spare
 
@@ -65,15 +65,21 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
             decisions = replace(without(decisions, withdrawn), holds=tuple(explain(ledger, turn)))
             _rewind(carry)
             break
-        unsettled = left and _unsettled(ledger, found, turn)
+        torn = torn_by(found, decisions, admitted, carry.told)
+        if torn:
+            found = without(found, torn)
+        unsettled = left and (torn or _unsettled(ledger, found, turn))
         if not unsettled:
             found = replace(found, holds=tuple(explain(ledger, turn)))
         _rewind(carry)
         admitted |= {uid: admit.gang for admit in found.admits for uid in admit.nodes}
-        decisions = found if decisions is None else one_after_the_other(decisions, found, told=told)
+        decisions = found if decisions is None else without(one_after_the_other(decisions, found, told=told), torn)
         if not unsettled:
             break
-        carry.go_on(changed_by(found, carry.told, carry.planned, now), now)
+        changed = changed_by(found, carry.told, carry.planned, now)
+        names = sorted({admitted.pop(uid) for uid in torn & admitted.keys()})
+        waiting = not_started((changed.get(name, carry.told[name]) for name in names), torn)
+        carry.go_on(changed | waiting, now)
     assert decisions is not None
     return decisions
 

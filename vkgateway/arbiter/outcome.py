@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict, Promote, Reprieve
 from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState, PoolKey, Snapshot
+from vkgateway.arbiter.lots import suffices
 
 _Changes = dict[str, dict[str, Pod]]
 """By gang and uid, pods as they are afterwards."""
@@ -59,6 +60,25 @@ def not_started(gangs: Iterable[Gang], uids: Set[str]) -> dict[str, Gang]:
         )
         for gang in gangs
     }
+
+
+def torn_by(
+    found: Decisions, before: Decisions | None, admitted: Mapping[str, str], gangs: Mapping[str, Gang]
+) -> set[str]:
+    """Uids of pods that start, in these decisions or in those before, while so much of their gang goes that it does not
+    run with them; `admitted` are those that started before, by uid their gangs.
+    """
+    starts = {**admitted, **{uid: admit.gang for admit in found.admits for uid in admit.nodes}}
+    names = {evict.gang for each in (found, before) if each is not None for evict in each.evicts} & set(starts.values())
+    gone = {uid for evict in found.evicts for uid in evict.pods}
+    stays = {uid for reprieve in found.reprieves for uid in reprieve.pods}
+    torn: set[str] = set()
+    for name in sorted(names):
+        pods = (pod for pod in gangs[name].pods if pod.uid not in gone)
+        left = [pod for pod in pods if pod.state is PodState.PLACED or pod.uid in starts or pod.uid in stays]
+        if not suffices(gangs[name], left):
+            torn |= {uid for uid, gang in starts.items() if gang == name}
+    return torn
 
 
 def without(decisions: Decisions, uids: Set[str]) -> Decisions:

@@ -11,7 +11,7 @@ from tests.unit.arbiter.sim import GPU, KEY, LOW, OTHER, Cluster, gang, gpus, he
 from tests.unit.arbiter.told import INVARIANTS
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, HoldCode
-from vkgateway.arbiter.facts import Band, Gang, Node, Pod, PodState, Quota, Requirement
+from vkgateway.arbiter.facts import Band, Gang, Node, Plan, Pod, PodState, Quota, Requirement
 from vkgateway.model.objects import Taint
 
 
@@ -506,6 +506,25 @@ def test_a_pod_that_failed_comes_back_to_its_gang() -> None:
     [admit] = there.cycle().admits
 
     assert admit.nodes.keys() == {"again"}
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_pod_is_not_started_for_a_gang_that_is_told_to_go(planned: bool) -> None:
+    there = Cluster([node("n0"), node("n1", 4)], [quota("a", 8), quota("b")])
+    there.add(gang("pair", "b", [4, 4], band=LOW))
+    there.cycle()
+    assert there.placed("pair") == {"pair-0": "n0", "pair-1": "n1"}
+    first, second = there.gangs["pair"].pods
+    pods = (first, Pod(uid="anew", shape=second.shape, rank=1))
+    plan = Plan(pool=KEY, nodes={"anew": "n1"}, borrowed=True, made=there.now) if planned else None
+    there.gangs["pair"] = replace(there.gangs["pair"], pods=pods, plan=plan)
+    there.add(gang("high", "a", [8]))
+
+    decisions = decide(there.snapshot(), there.now)
+
+    assert [evict.pods for evict in decisions.evicts] == [("pair-0",)]
+    assert not decisions.admits
+    assert held(decisions)["pair"].code is HoldCode.MEMBERS
 
 
 def test_where_nodes_died_what_runs_inside_its_cells_stays() -> None:
