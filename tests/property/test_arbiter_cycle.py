@@ -33,6 +33,8 @@ def test_holds_in_every_story(invariant: str, chunk: int) -> None:
     ("invariant", "seed"),
     [
         ("better_than_alone", 3346),  # surplus inside cells, whose core borrowed
+        ("called_in_at_once", 2373),  # the surplus of a gang whose core went for another tenant was spared
+        ("called_in_at_once", 3649),  # and so was whom another plan counted on
         ("deciding_again", 1465),  # a plan on a node that had gone held cells
         ("deciding_again", 2126),
         ("deciding_again", 3311),  # lent to a gang that used up the limit of its tenant's own gang ahead

@@ -11,6 +11,7 @@ from vkgateway.arbiter.facts import Plan, PodState
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.lots import suffices
 from vkgateway.arbiter.plans import elsewhere, let_go
+from vkgateway.arbiter.sparing import stands
 from vkgateway.arbiter.standing import Standing
 
 
@@ -43,15 +44,26 @@ def _move(ledger: Ledger, evict: Evict) -> bool:
     mark, held = standing.room.mark(), standing.cells.mark()
     let_go(standing, ask, plan)
     nodes = _when_all_have_gone(standing, ask, plan)
-    if nodes is None:
+    if nodes is not None:
+        standing.take(ask.core, nodes)
+    if nodes is None or not _others_stand(ledger, standing, ask):
         standing.room.undo(mark)
         standing.cells.undo(held)
         standing.leaving.add(tenant, stay.values())
         return False
-    standing.take(ask.core, nodes)
     ledger.plans[ask.gang.id] = replace(plan, nodes=dict(nodes))
     standing.told_nothing(evict)
     return True
+
+
+def _others_stand(ledger: Ledger, standing: Standing, ask: Ask) -> bool:
+    """Whether all other plans hold when those have gone who leave: they may have counted on whoever is to stay."""
+    mark = standing.room.mark()
+    standing.give(standing.leaving.values())
+    others = ((name, plan) for name, plan in ledger.plans.items() if name != ask.gang.id)
+    found = all(stands(standing, ledger.asks[name], plan) for name, plan in others if plan.pool == standing.pool.key)
+    standing.room.undo(mark)
+    return found
 
 
 def _would_run(standing: Standing, evict: Evict) -> bool:

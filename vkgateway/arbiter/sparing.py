@@ -90,7 +90,7 @@ def _needed(standing: Standing, plans: Sequence[_Planned], units: Sequence[_Unit
         known = [unit for unit in units if id(unit) not in needed and unit.told <= made + _MOMENT]
         for unit in known:
             _goes(standing, unit)
-        if not all(_stands(standing, *each) for each in earlier):
+        if not all(stands(standing, *each) for each in earlier):
             if len(earlier) < len(plans):
                 # As things are now, it takes who was told later: all that there is will be tried in the end.
                 for unit in known:
@@ -124,7 +124,7 @@ def _goes(standing: Standing, unit: _Unit) -> None:
     standing.leaving.add(unit.tenant, unit.pods)
 
 
-def _stands(standing: Standing, ask: Ask, plan: Plan) -> bool:
+def stands(standing: Standing, ask: Ask, plan: Plan) -> bool:
     """Whether a plan holds when those have gone who leave."""
     return standing.holds(ask.core, plan.nodes) and standing.within_limit(
         ask.tenant, ask.core, [standing.leaving.of(ask.tenant)]

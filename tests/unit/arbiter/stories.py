@@ -227,17 +227,24 @@ def _simpler(step: Step) -> Iterator[Step]:
         yield replace(step, leaves=())
     if step.down is not None:
         yield replace(step, down=None)
-    for one, run in step.arrives:
-        if len(one.pods) > 1:
-            fewer = replace(one, pods=one.pods[:-1], minimum=min(one.minimum, len(one.pods) - 1))
-            yield replace(step, arrives=((fewer, run),))
-        plain = {"elastic": False, "run_limit": None, "expected_run": None, "minimum_run": 0.0, "required_level": ""}
-        plain |= {"restart_cost": 0.0, "priority": 0, "maximum": None}
-        for name, value in plain.items():
-            if getattr(one, name) != value:
-                yield replace(step, arrives=((replace(one, **{name: value}), run),))  # type: ignore[arg-type]
-        if len(one.pools) > 1:
-            for key in one.pools:
-                yield replace(step, arrives=((replace(one, pools=(key,)), run),))
-        if run is not None:
-            yield replace(step, arrives=((one, None),))
+    for at, (one, run) in enumerate(step.arrives):
+        before, after = step.arrives[:at], step.arrives[at + 1 :]
+        if before or after:
+            yield replace(step, arrives=before + after)
+        for other in _simpler_gang(one, run):
+            yield replace(step, arrives=(*before, other, *after))
+
+
+def _simpler_gang(one: Gang, run: float | None) -> Iterator[tuple[Gang, float | None]]:
+    if len(one.pods) > 1:
+        yield replace(one, pods=one.pods[:-1], minimum=min(one.minimum, len(one.pods) - 1)), run
+    plain = {"elastic": False, "run_limit": None, "expected_run": None, "minimum_run": 0.0, "required_level": ""}
+    plain |= {"restart_cost": 0.0, "priority": 0, "maximum": None}
+    for name, value in plain.items():
+        if getattr(one, name) != value:
+            yield replace(one, **{name: value}), run  # type: ignore[arg-type]
+    if len(one.pools) > 1:
+        for key in one.pools:
+            yield replace(one, pools=(key,)), run
+    if run is not None:
+        yield one, None

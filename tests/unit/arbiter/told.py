@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -15,6 +15,7 @@ from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, Hold, HoldCode
 from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, Policy, Pool, PoolKey, Quota, Snapshot
 from vkgateway.arbiter.inside import Inside
+from vkgateway.arbiter.lots import suffices
 from vkgateway.arbiter.placement import place
 from vkgateway.arbiter.refusals import refusals
 from vkgateway.arbiter.room import Room
@@ -38,6 +39,7 @@ class Told(Cluster):
         self.conserves(decisions)
         self.needs_all(before, decisions)
         self.waits_for_good(decisions)
+        self.comes_true(decisions)
 
     def play(self, story: Story) -> None:
         """Tell the story to its end."""
@@ -96,6 +98,14 @@ class Told(Cluster):
                     search = Inside(cells, ask.tenant, ask.core, required_level=ask.gang.required_level)
                     assert search(self.room(key, plans=plans)) is None, f"{name} could start in {key[1]}"
 
+    def comes_true(self, decisions: Decisions) -> None:
+        """Once those have gone who leave, all plans can start."""
+        pods = [pod for each in self.gangs.values() for pod in each.pods]
+        leaving = tuple(pod.uid for pod in pods if pod.state in (PodState.NOTIFIED, PodState.ENDING))
+        for pool in self.pools if decisions.plans else ():
+            room = self.room(pool.key, without=leaving, plans=dict(decisions.plans))
+            assert not (short := _beyond(room, decisions.plans, pool.key)), f"nobody makes room for {short}"
+
     def _has_cpu(self, ask: Ask) -> bool:
         return any(pod.shape.amount("cpu") for pod in ask.core)
 
@@ -125,12 +135,17 @@ class Told(Cluster):
         for evict in decisions.evicts:
             if told & set(evict.pods):
                 continue  # They go for another gang than before; all plans together need them.
+            goes = known[evict.gang]
+            stay = [pod for pod in goes.pods if pod.uid in evict.pods or (pod.node and pod.uid not in leaving | gone)]
+            if not suffices(goes, stay):
+                continue  # The rest of their gang goes for others, and they with it.
             asks, plan = known[evict.makes_room_for], decisions.plans[evict.makes_room_for]
             others = {name: other for name, other in decisions.plans.items() if name != asks.id}
             room = self.room(plan.pool, without=tuple((leaving | gone) - set(evict.pods)), plans=others)
+            if _beyond(room, others, plan.pool):
+                continue  # Another plan counts on them.
             core = [pod for pod in asks.pods if pod.uid in plan.nodes]
             if plan.borrowed:
-                goes = known[evict.gang]
                 called = {pod.behind for pod in goes.pods if pod.state is PodState.PLACED}
                 assert (goes.elastic and not evict.whole) or asks.id in called, f"{evict}: who borrows evicts nobody"
                 found = place(room, core, required_level=asks.required_level)
@@ -173,6 +188,12 @@ class Told(Cluster):
             return "" if pod.borrowed else pod.node
         plan = plans.get(each.id)
         return plan.nodes.get(pod.uid, "") if plan is not None and not plan.borrowed else ""
+
+
+def _beyond(room: Room, plans: Mapping[str, Plan], key: PoolKey) -> list[str]:
+    """The gangs that are planned for nodes of a pool on which more is taken than there is."""
+    there = ((name, on) for name, plan in plans.items() if plan.pool == key for on in plan.nodes.values())
+    return sorted({name for name, on in there if min(room.free(on).values()) < 0})
 
 
 def _without(pool: Pool, down: frozenset[str]) -> Pool:
@@ -237,6 +258,18 @@ Telling = tuple[Story, Callable[[Story], None]]
 
 def whatever_comes(random: Random, *, more: int = 0) -> Telling:
     return story(random, Mix(more_nodes=more)), lambda each: Told.of(each).play(each)
+
+
+def called_in_at_once(random: Random, *, more: int = 0) -> Telling:
+    """Low elastic work fills what there is, and all tenants call their guarantees in between two cycles."""
+    fields: dict[str, object] = {"band": Band.LOW, "elastic": True}
+    low = Mix(more_nodes=more, most_gangs=3, limits=False, leaves=False, tail=0, sizes=(1, 2, 4), fields=fields)
+    begins = story(random, replace(low, runs=(None,)))
+    high = replace(low, equal=True, fields={"band": Band.GUARANTEED})
+    come = [replace(gang_of(random, high, f"h{at}"), tenant=tenant) for at, tenant in enumerate(TENANTS)]
+    together = Step(arrives=tuple((one, None) for one in come), seconds=low.step)
+    steps = (*begins.steps, together, Step(seconds=low.step), Step(seconds=low.step))
+    return replace(begins, steps=steps), lambda each: Told.of(each).play(each)
 
 
 def deciding_again(random: Random, *, more: int = 0) -> Telling:
@@ -414,7 +447,7 @@ def _own_cells(there: Cluster, pool: Pool) -> list[int]:
     return [size for size, number in cells.items() for _ in range(number)]
 
 
-_INVARIANTS = (whatever_comes, deciding_again, in_time, nobody_starves, better_than_alone)
+_INVARIANTS = (whatever_comes, called_in_at_once, deciding_again, in_time, nobody_starves, better_than_alone)
 
 INVARIANTS: dict[str, Callable[[Random], Telling]] = {
     **{each.__name__: each for each in _INVARIANTS},
