@@ -178,7 +178,7 @@ async def test_watch_that_ends_goes_on_where_it_was(server: FakeApiServer, clien
 
 
 async def test_one_lost_connection_is_nothing(server: FakeApiServer, client: Client) -> None:
-    async with watching(client, inactivity=0.1) as seen:
+    async with watching(client, inactivity=0.5) as seen:
         await seen.until(lambda: seen.sleeps)
         put(server, "a")
         await seen.heard("+a")
@@ -190,8 +190,8 @@ async def test_connections_that_are_lost_now_and_then_are_nothing(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reflector, "_PROOF", 0.01)
-    async with watching(client, inactivity=0.1) as seen:
-        await seen.until(lambda: len(seen.sleeps) > 3)
+    async with watching(client, inactivity=0.5) as seen:
+        await seen.until(lambda: len(seen.sleeps) > 2)
         put(server, "a")
         await seen.heard("+a")
         assert seen.reachable == [(True, "")]
