@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vkgateway.arbiter.bindings import Bindings, Holding
-from vkgateway.arbiter.cuts import Counts, node_room, pool_levels, quota_cells, total
+from vkgateway.arbiter.cuts import WHOLE, Counts, node_room, pool_levels, quota_cells, total
 from vkgateway.arbiter.decisions import Loss
 from vkgateway.arbiter.derivation import derive
 from vkgateway.arbiter.facts import Pool, Quota
@@ -44,7 +44,7 @@ class Cells:
         for tenant, node, amount in placed:
             used, number = bindings.holding(tenant).used, bindings.number(node)
             used[number] = used.get(number, 0) + amount
-        order = list(dict.fromkeys([*self._asked, *sorted(bindings.holdings)]))
+        self._order = order = list(dict.fromkeys([*self._asked, *sorted(bindings.holdings)]))
         derive(bindings, order)
         self._settle_excess(order)
         self._losses: tuple[Loss, ...] = ()
@@ -210,6 +210,32 @@ class Cells:
         if amount > self.spare(tenant, node):
             raise ValueError(f"{tenant} has less than {amount} thousandths to spare on {node}")
         self.hold(tenant, node, amount)
+
+    def bind_anew(self, tenants: Collection[str]) -> bool:
+        """Bind what these tenants use now as if they had nothing bound: what it was bound in view of may be so no more.
+
+        False: that is just what is bound, or would hold less; then nothing has changed. Whoever has nothing to spare in
+        cells that are bound keeps them as they are.
+        """
+        bindings, mark = self._bindings, self._bindings.mark()
+        order = [tenant for tenant in self._order if tenant in tenants and self._spares(bindings.holding(tenant))]
+        holdings = [bindings.holding(tenant) for tenant in order]
+        before, missing = [dict(holding.bound) for holding in holdings], self._missing(holdings)
+        for holding in holdings:
+            for node in list(holding.bound):
+                bindings.put(holding, node, [0] * len(self.levels), holding.used.get(node, 0))
+        derive(bindings, order)
+        others = [holding.bound for holding in holdings] != before
+        if others and bindings.tally.wholesome() and self._missing(holdings) <= missing:
+            return True
+        bindings.undo(mark)
+        return False
+
+    def _spares(self, holding: Holding) -> bool:
+        return any(self._bindings.spare(holding, node) >= WHOLE for node in holding.bound)
+
+    def _missing(self, holdings: Iterable[Holding]) -> int:
+        return sum(self._bindings.excess(holding, node) for holding in holdings for node in holding.used)
 
     def mark(self) -> int:
         """A point to come back to by `undo`."""

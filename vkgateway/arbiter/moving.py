@@ -14,6 +14,9 @@ from vkgateway.arbiter.plans import elsewhere, let_go
 from vkgateway.arbiter.sparing import stands
 from vkgateway.arbiter.standing import Standing
 
+_MANY = 16
+"""For the plans of so many gangs others' cells are bound anew: more would take too long."""
+
 
 def move(ledger: Ledger) -> bool:
     """Have those stay who are to be told now, and whose gang could start elsewhere without them; whether there are any.
@@ -21,10 +24,32 @@ def move(ledger: Ledger) -> bool:
     Counted on are all others that leave, beside all other plans.
     """
     evicts = [evict for evict in ledger.evicts if _is_new(ledger, evict)]
-    moved = [evict for evict in evicts if evict in ledger.evicts and _move(ledger, evict)]
+    moved = [evict for evict in evicts if _move(ledger, evict)]
+    if not moved:
+        names = list(dict.fromkeys(evict.makes_room_for for evict in evicts))[:_MANY]
+        others = {name for name in names if _others_are_bound_otherwise(ledger, name)}
+        moved = [evict for evict in evicts if evict.makes_room_for in others and _move(ledger, evict, anew=True)]
     for evict in moved:
         ledger.evicts.remove(evict)
     return bool(moved)
+
+
+def _others_are_bound_otherwise(ledger: Ledger, name: str) -> bool:
+    """Whether the cells of whoever was given something in this cycle would be bound otherwise without this gang."""
+    plan, ask = ledger.plans[name], ledger.asks[name]
+    standing = ledger.standings[plan.pool]
+    if plan.borrowed or not standing.within.moved.keys() - {name}:
+        return False
+    mark, held = standing.room.mark(), standing.cells.mark()
+    let_go(standing, ask, plan)
+    found = _bind_anew(ledger, standing)
+    standing.room.undo(mark)
+    standing.cells.undo(held)
+    return found
+
+
+def _bind_anew(ledger: Ledger, standing: Standing) -> bool:
+    return standing.cells.bind_anew({ledger.gangs[name].tenant for name in standing.within.moved})
 
 
 def _is_new(ledger: Ledger, evict: Evict) -> bool:
@@ -32,7 +57,8 @@ def _is_new(ledger: Ledger, evict: Evict) -> bool:
     return evict.makes_room_for in ledger.plans and told.isdisjoint(evict.pods)
 
 
-def _move(ledger: Ledger, evict: Evict) -> bool:
+def _move(ledger: Ledger, evict: Evict, *, anew: bool = False) -> bool:
+    """`anew`: with the cells of all others bound anew, as the next cycle would find them."""
     plan = ledger.plans[evict.makes_room_for]
     ask, standing = ledger.asks[evict.makes_room_for], ledger.standings[plan.pool]
     if not _would_run(standing, evict):
@@ -43,6 +69,8 @@ def _move(ledger: Ledger, evict: Evict) -> bool:
         standing.leaving.drop(uid)
     mark, held = standing.room.mark(), standing.cells.mark()
     let_go(standing, ask, plan)
+    if anew:
+        _bind_anew(ledger, standing)
     nodes = _when_all_have_gone(standing, ask, plan)
     if nodes is not None:
         standing.take(ask.core, nodes)

@@ -351,6 +351,25 @@ def test_a_cell_is_bound_by_hand_and_filled() -> None:
         cells.use("a", "n0", 1)
 
 
+def test_a_cell_that_is_larger_than_it_has_to_be_is_bound_anew() -> None:
+    cells = Cells(pool(8, 4, 4), [quota("a", 1), quota("b", 6), quota("c", 8)])
+    assert cells.hold("a", "n2", 1000)
+    assert cells.hold("b", "n1", 2000)
+    assert cells.bound("b") == {"n1": (4,)}, "beside the cell of a there is no room for it any more"
+    assert not cells.bind_anew({"a", "b"})
+
+    cells.release("a", "n2", 1000)
+    assert not cells.hold("a", "n1", 1000)
+    mark = cells.mark()
+
+    assert not cells.bind_anew({"a"})
+    assert cells.bind_anew({"a", "b"})
+    assert cells.bound("b") == {"n1": (2,)}
+    assert cells.hold("a", "n1", 1000)
+    cells.undo(mark)
+    assert cells.bound("b") == {"n1": (4,)}
+
+
 def test_a_trial_is_taken_back() -> None:
     cells = Cells(pool(8, 8), [quota("a", 16)])
     assert cells.hold("a", "n0", 8000)

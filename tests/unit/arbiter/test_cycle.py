@@ -104,6 +104,34 @@ def test_surplus_does_not_stay_where_its_gang_goes_for_another_at_the_same_time(
     assert not there.placed("elastic")
 
 
+def test_nobody_goes_for_a_cell_that_another_plan_of_the_cycle_only_seems_to_hold() -> None:
+    there = Cluster([node("n0"), node("n1", 4), node("n2", 4)], [quota("a", 1), quota("b", 6), quota("c", 8)])
+    there.add(gang("elastic", "a", [2, 2, 4], band=LOW, elastic=True, minimum=1))
+    there.cycle()
+    there.add(gang("first", "a", [1]), gang("second", "b", [2]))
+
+    decisions = there.cycle()
+
+    assert {uid for evict in decisions.evicts for uid in evict.pods} == {"elastic-2"}
+    there.settle(20)
+    assert {"first", "second"} <= there.running()
+
+
+def test_nobody_goes_for_a_cell_that_could_as_well_be_bound_where_there_is_room() -> None:
+    there = Cluster([node("n0"), node("n1", rack="r1"), node("n2")], [quota("a", 12), quota("b", 4)])
+    there.add(gang("one", "a", [4, 2], band=LOW))
+    there.cycle()
+    there.add(gang("two", "b", [1, 4], band=LOW))
+    there.cycle()
+    there.add(gang("first", "a", [2] * 4), gang("second", "b", [2] * 2))
+
+    decisions = there.cycle()
+
+    assert not decisions.evicts
+    assert {"first", "second"} <= there.running()
+    assert there.borrowed("first") == there.borrowed("second") == {False}
+
+
 def test_surplus_is_not_inside_while_its_core_borrows() -> None:
     """Were it, the gang as a whole could not be called in, and whoever is guaranteed its room would wait for ever."""
     there = cluster(2, quota("a", 8), quota("c", 4))
