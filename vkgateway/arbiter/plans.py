@@ -9,11 +9,12 @@ from vkgateway.arbiter.accounts import total_of
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.evictable import Evictable
-from vkgateway.arbiter.facts import Gang, Plan, Pod
+from vkgateway.arbiter.facts import GUARANTEED, PLACED, Gang, Plan, Pod
 from vkgateway.arbiter.fitting import BoolArray
 from vkgateway.arbiter.inside import Inside, hold_where_placed
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import by_priority
+from vkgateway.arbiter.lots import suffices
 from vkgateway.arbiter.ownroom import own_victims
 from vkgateway.arbiter.placement import place
 from vkgateway.arbiter.standing import Standing
@@ -41,7 +42,7 @@ def find_room(
     on everyone who was told to go before, for whomever, and its tenant's own borrowing work goes where the limit is
     reached.
     """
-    told = ledger.told(standing) if inside is not None else ledger.told_for(ask.gang.id, standing)
+    told = ledger.told(standing) if inside is not None else _told_for_who_borrows(ledger, standing, ask)
     told = [(gang, pod) for gang, pod in told if pod.uid not in standing.leaving]
     coming = [*standing.leaving.values(), *(pod for _, pod in told)]
     own: tuple[Evict, ...] = ()
@@ -68,6 +69,17 @@ def find_room(
         placer=inside,
     )
     return Making(choice, (*own, *choice.evicts), told, inside) if choice is not None else None
+
+
+def _told_for_who_borrows(ledger: Ledger, standing: Standing, ask: Ask) -> list[tuple[Gang, Pod]]:
+    """Who was told to go for the gang, and may be called in for it where it borrows: it may have been inside then."""
+    name = ask.gang.id
+    return [
+        (gang, pod)
+        for gang, pod in ledger.told_for(name, standing)
+        if any(each.behind == name for each in gang.pods)
+        or (gang.elastic and suffices(gang, [each for each in gang.pods if each.state is PLACED]))
+    ]
 
 
 def carry_out(ledger: Ledger, standing: Standing, ask: Ask, making: Making) -> None:
@@ -169,7 +181,8 @@ class _Keeper:
     def _hold(self, ask: Ask, plan: Plan) -> bool:
         """Whether the plan can be kept as far as nodes, limits and cells go; its cells are held then."""
         standing, pods = self._standing, ask.core
-        if plan.pool != standing.pool.key or plan.pool not in ask.pools or not standing.usable_by(ask):
+        usable = plan.pool == standing.pool.key and plan.pool in ask.pools and standing.usable_by(ask)
+        if not usable or not (plan.borrowed or ask.gang.band is GUARANTEED):
             return False
         if plan.nodes.keys() != {pod.uid for pod in pods} or not _may_go_there(standing, ask, plan):
             return False

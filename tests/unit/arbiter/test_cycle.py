@@ -230,6 +230,29 @@ def test_who_is_not_needed_any_more_may_stay() -> None:
     assert there.running() == {"high", evict.gang}
 
 
+@pytest.mark.parametrize("low", [True, False])
+def test_a_plan_inside_cells_is_not_kept_for_a_gang_that_is_low_or_has_no_guarantee_now(low: bool) -> None:
+    there = cluster(1, quota("a", 8), quota("b"))
+    there.add(gang("low", "b", [8], band=LOW))
+    there.cycle()
+    there.add(gang("high", "a", [8]))
+    there.cycle()
+    assert there.gangs["low"].pods[0].state is PodState.NOTIFIED
+    if low:
+        there.gangs["high"] = replace(there.gangs["high"], band=LOW)
+    else:
+        there.quotas = (quota("a"), quota("b"))
+
+    decisions = there.cycle()
+
+    assert not decisions.plans
+    assert [(each.gang, each.pods) for each in decisions.reprieves] == [("low", ("low-0",))]
+    assert held(decisions)["high"].code is HoldCode.ROOM
+    there.quotas = (quota("a", 8), quota("b"))
+    there.add(gang("theirs", "a", [8], priority=1))
+    assert there.cycle().plans.keys() == {"theirs"}
+
+
 def test_without_the_plan_nobody_else_is_told_to_go() -> None:
     there = cluster(3, quota("a", 16), quota("b"))
     there.add(*(gang(f"low{index}", "b", [8], band=LOW) for index in range(3)))
