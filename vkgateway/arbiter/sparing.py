@@ -11,6 +11,7 @@ from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.lots import suffices
+from vkgateway.arbiter.plans import let_go
 from vkgateway.arbiter.standing import Standing
 
 
@@ -41,6 +42,7 @@ def spare(ledger: Ledger) -> None:
         plans.sort(key=lambda each: each[1].made)
         units = [unit for gang in ledger.leaving_gangs(standing) for unit in _units(standing, gang)]
         units.sort(key=lambda unit: (-lost.get(unit.gang, 0.0), unit.gang, -unit.pods[0].rank, unit.pods[0].uid))
+        plans = _not_for_themselves(ledger, standing, plans, units)
         needed = {pod.uid for unit in _needed(standing, plans, units) for pod in unit.pods}
         for unit in units:
             for pod in unit.pods:
@@ -51,6 +53,27 @@ def spare(ledger: Ledger) -> None:
     evicts = [left for evict in ledger.evicts if (left := _left(ledger, evict)) is not None]
     new = {uid for evict in evicts for uid in evict.pods}
     ledger.evicts[:] = [*evicts, *_told_for_others(ledger, new)]
+
+
+def _not_for_themselves(
+    ledger: Ledger, standing: Standing, plans: list[_Planned], units: Sequence[_Unit]
+) -> list[_Planned]:
+    """The plans that are left once gangs stay that were told to go, and would go for none but their own plans."""
+    told = {unit.gang for unit in units}
+    for ask, plan in plans:
+        if ask.gang.id not in told:
+            continue
+        others = [each for each in plans if each[0] is not ask]
+        mark, held = standing.room.mark(), standing.cells.mark()
+        let_go(standing, ask, plan)
+        if any(unit.gang == ask.gang.id for unit in _needed(standing, others, units)):
+            standing.room.undo(mark)
+            standing.cells.undo(held)
+        else:
+            ledger.unplan(ask)
+            ledger.freed = True
+            plans = others
+    return plans
 
 
 def _units(standing: Standing, gang: Gang) -> Iterator[_Unit]:

@@ -253,6 +253,35 @@ def test_a_plan_inside_cells_is_not_kept_for_a_gang_that_is_low_or_has_no_guaran
     assert there.cycle().plans.keys() == {"theirs"}
 
 
+def test_nobody_goes_for_a_pod_of_its_own_gang() -> None:
+    there = cluster(1, quota("a", 4), quota("b", 4))
+    there.add(gang("own", "a", [8, 4], minimum=1))
+    there.cycle()
+    there.add(gang("theirs", "b", [4]))
+    there.cycle()
+    assert there.gangs["own"].pods[0].evicted_for == "theirs"
+    assert there.gangs["own"].plan is not None, "it starts on the rest of the room"
+    del there.gangs["theirs"]
+
+    decisions = there.cycle()
+
+    assert not decisions.plans
+    assert [(each.gang, each.pods) for each in decisions.reprieves] == [("own", ("own-0",))]
+    assert there.placed("own") == {"own-0": "n0"}
+
+
+def test_a_gang_that_goes_for_another_starts_on_the_rest_of_its_room() -> None:
+    there = cluster(1, quota("a", 4), quota("b", 4), recreate=False)
+    there.add(gang("own", "a", [8, 4], minimum=1))
+    there.cycle()
+    there.add(gang("theirs", "b", [4]))
+
+    there.settle(17)
+
+    assert there.running() == {"own", "theirs"}
+    assert there.placed("own") == {"own-1": "n0"}
+
+
 def test_without_the_plan_nobody_else_is_told_to_go() -> None:
     there = cluster(3, quota("a", 16), quota("b"))
     there.add(*(gang(f"low{index}", "b", [8], band=LOW) for index in range(3)))
