@@ -1,7 +1,8 @@
 """Gives the system back what the C library's allocator holds free: what pods came and went with leaves gaps.
 
-The size of what is in use stays; but between what lives long and what lives short, gaps add up, by half a MiB for a
-thousand pods, and the allocator by itself only ever gives back what lies at the end of the heap.
+The size of what is in use stays; but between what lives long and what lives short, gaps add up, by 0.7 MiB for a
+thousand pods, and the allocator by itself only ever gives back what lies at the end of the heap. What remains is gaps
+smaller than a page.
 """
 
 from __future__ import annotations
