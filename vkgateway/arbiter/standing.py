@@ -47,9 +47,6 @@ from vkgateway.arbiter.within import Within
 from vkgateway.arbiter.yard import Saved
 from vkgateway.model.requests import Milli
 
-_LATE = 30.0
-"""Seconds beyond notice and grace after which whoever ends is not waited for."""
-
 
 class _Before(NamedTuple):
     """What a cycle began with."""
@@ -77,8 +74,6 @@ class Standing(Accounts):
         self.told: dict[str, Gang] = {}
         """Gangs of which pods here were told to go before this cycle."""
         self.leaving = Leaving()
-        """Who must go, and whoever ends soon; as of the cycle under way."""
-        self._ending: dict[str, tuple[Gang, Pod]] = {}
         self.reservation: Reservation | None = None
         self.limit_kept: dict[str, str] = {}
         """By tenant its gang that has waited for long, and that what is left of its limit is kept for."""
@@ -167,7 +162,7 @@ class Standing(Accounts):
         if not pod.borrowed:
             self.within.add(gang.tenant, pod)
         if pod.state is ENDING:
-            self._ending[pod.uid] = gang, pod
+            self.leaving.add(gang.tenant, [pod])
 
     def _remove(self, gang: Gang, pod: Pod, gone: list[tuple[str, Shape]]) -> None:
         self.count(gang.tenant, pod, -1)
@@ -177,7 +172,7 @@ class Standing(Accounts):
             self._count_in(pod, -1)
         if not pod.borrowed:
             self.within.remove(gang.tenant, pod)
-        self._ending.pop(pod.uid, None)
+        self.leaving.drop(pod.uid)
 
     def _count_in(self, pod: Pod, count: int) -> None:
         if self._counted and pod.uid in self._counted.get(pod.node, ()):
@@ -204,12 +199,8 @@ class Standing(Accounts):
             if new.band is GUARANTEED and any(pod.borrowed and pod.state is PLACED for pod in after):
                 self._waking.add(new.id)
 
-    def begin(self, now: float) -> None:
+    def begin(self) -> None:
         """A cycle begins: everything from now on is undone by `rewind`."""
-        self.leaving = Leaving()
-        for gang, pod in self._ending.values():
-            if _ends_soon(gang, pod, now):
-                self.leaving.add(gang.tenant, [pod])
         for name in self.within.settle(self.quotas.values(), self.gangs):
             self.calling.changed(name)
         self.reservation = None
@@ -384,14 +375,6 @@ class Standing(Accounts):
         return ask.tenant in self.quotas
 
 
-def _ends_soon(gang: Gang, pod: Pod, now: float) -> bool:
-    """Whether it is worth waiting for: who was told to go now would not have gone sooner.
-
-    A pod inside its guarantee may take hours to end, and one that is long overdue may never.
-    """
-    return abs(pod.deadline - now) <= gang.notice + gang.grace + _LATE
-
-
 def _counted(pool: Pool) -> dict[str, frozenset[str]]:
     """But for those that have gone: if one still counts as placed here, it is taken to have come since."""
     told = {node.name: node.topology for node in pool.nodes if node.topology is not None}
@@ -410,7 +393,6 @@ def _alike(old: Gang, new: Gang) -> bool:
     """Whether what counts of each of their pods depends on the pod alone."""
     return (
         old.tenant == new.tenant
-        and old.notice == new.notice
         and old.grace == new.grace
         and old.run_limit == new.run_limit
         and old.expected_run == new.expected_run

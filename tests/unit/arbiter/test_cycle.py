@@ -379,36 +379,6 @@ def test_a_plan_in_a_pool_that_the_gang_leaves_out_now_is_not_kept() -> None:
     assert [each.gang for each in decisions.reprieves] == ["low"]
 
 
-@pytest.mark.parametrize("deadline", [3600.0, -3600.0], ids=["long grace", "overdue"])
-def test_a_guarantee_does_not_wait_for_a_pod_that_takes_long_to_end(deadline: float) -> None:
-    there = cluster(1, quota("a", 4), quota("b"), quota("c", 4))
-    there.add(gang("inside", "c", [4]), gang("low", "b", [4], band=LOW))
-    there.cycle()
-    [pod] = there.gangs["inside"].pods
-    ending = replace(pod, state=PodState.ENDING, deadline=there.now + deadline)
-    there.gangs["inside"] = replace(there.gangs["inside"], pods=(ending,))
-    there.add(gang("high", "a", [4]))
-
-    decisions = there.cycle()
-
-    assert [evict.gang for evict in decisions.evicts] == ["low"]
-    assert held(decisions)["high"].likely == there.now + 15
-
-
-def test_who_ends_soon_is_waited_for_and_nobody_goes() -> None:
-    there = cluster(1, quota("a", 4), quota("b"), quota("c", 4))
-    there.add(gang("inside", "c", [4]), gang("low", "b", [4], band=LOW))
-    there.cycle()
-    [pod] = there.gangs["inside"].pods
-    there.gangs["inside"] = replace(there.gangs["inside"], pods=(replace(pod, state=PodState.ENDING, deadline=1012.0),))
-    there.add(gang("high", "a", [4]))
-
-    decisions = there.cycle()
-
-    assert not decisions.evicts
-    assert held(decisions)["high"].likely == 1012.0
-
-
 def test_limits_hold() -> None:
     there = cluster(2, quota("a", limit=8))
     there.add(gang("one", "a", [8], created=1.0), gang("two", "a", [4], created=2.0))

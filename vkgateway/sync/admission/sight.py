@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from vkgateway.arbiter.facts import Gang, Pod, PodState, PoolKey, Shape
+from vkgateway.arbiter.facts import Gang, Pod, PodState, Shape
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model import times
 from vkgateway.model.names import (
@@ -15,7 +15,7 @@ from vkgateway.model.names import (
     EVICTION_DEADLINE_ANNOTATION,
     POOL_LABEL,
 )
-from vkgateway.sync.admission.gangs import Bounds, Seen
+from vkgateway.sync.admission.gangs import Seen
 from vkgateway.sync.admission.member import Member, gang_id
 from vkgateway.sync.admission.verdicts import Book, Said, Verdict
 from vkgateway.sync.compute.link import ComputeLink
@@ -151,12 +151,9 @@ def recovered(pod: ComputePodView, cluster: str) -> Verdict:
     )
 
 
-def ending_gang(
-    tenant: str, pod: ComputePodView, cluster: str, *, now: float, bounds: Callable[[PoolKey | None], Bounds]
-) -> Gang:
+def ending_gang(tenant: str, pod: ComputePodView, cluster: str, *, now: float) -> Gang:
     """A pod whose tenant pod is gone, as facts: it is ending, and what it holds comes back."""
     said = recovered(pod, cluster)
-    bound = bounds(said.pool)
     leaving = pod.metadata.deletion_timestamp
     grace = pod.spec.termination_grace_period_seconds
     ending = Pod(
@@ -170,14 +167,7 @@ def ending_gang(
         deadline=times.parse(leaving).timestamp() if leaving else now + (grace or 0),
     )
     name = gang_id(tenant, f"{pod.tenant_key[0]}/gone/{pod.tenant_uid}")
-    return Gang(
-        id=name,
-        tenant=tenant,
-        pods=(ending,),
-        pools=(said.pool,),
-        notice=bound.notice,
-        grace=bound.grace_max if grace is None else min(bound.grace_max, grace),
-    )
+    return Gang(id=name, tenant=tenant, pods=(ending,), pools=(said.pool,))
 
 
 def _moment(text: str | None) -> float:

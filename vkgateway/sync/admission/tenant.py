@@ -176,9 +176,7 @@ class TenantAdmission:
             return
         if not self._sight.has_owner(pod) and self.gangs.member(pod.tenant_uid) is None:
             self._at[place] = pod.tenant_uid
-            self._left_behind[pod.tenant_uid] = ending_gang(
-                self.name, pod, link.name, now=self._clock(), bounds=self._service.bounds
-            )
+            self._left_behind[pod.tenant_uid] = ending_gang(self.name, pod, link.name, now=self._clock())
             self._service.recount(pod, link.name)
 
     def _drop(self, member: Member, *, done: bool = False) -> None:

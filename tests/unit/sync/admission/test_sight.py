@@ -15,7 +15,7 @@ from vkgateway.model.names import (
     EVICTION_DEADLINE_ANNOTATION,
     UID_ANNOTATION,
 )
-from vkgateway.sync.admission.gangs import Bounds, Seen
+from vkgateway.sync.admission.gangs import Seen
 from vkgateway.sync.admission.sight import Sight, ending_gang, is_placed, recovered
 from vkgateway.sync.admission.verdicts import Book, Said, Verdict
 from vkgateway.sync.marks import EVICTED_FOR, REQUESTS, RETAKEN
@@ -255,17 +255,11 @@ def test_a_pod_that_is_not_bound_is_where_it_was_to_go() -> None:
 
 @pytest.mark.parametrize(("meta", "deadline"), [({}, NOW + 40), ({"deletionTimestamp": LEAVING}, LEAVING_AT)])
 def test_what_ends_of_a_pod_that_is_gone_above_is_a_gang_of_its_own(meta: dict[str, Any], deadline: float) -> None:
-    gang = ending_gang(
-        TENANT,
-        below(marks={BORROWED_ANNOTATION: "false"}, **meta),
-        "local",
-        now=NOW,
-        bounds=lambda _: Bounds(20.0, 35.0),
-    )
+    gang = ending_gang(TENANT, below(marks={BORROWED_ANNOTATION: "false"}, **meta), "local", now=NOW)
     pod = gang.pods[0]
 
     assert gang.id == "alpha/default/gone/u1"
-    assert (gang.tenant, gang.pools, gang.notice, gang.grace) == (TENANT, (POOL,), 20.0, 35.0)
+    assert (gang.tenant, gang.pools) == (TENANT, (POOL,))
     assert (pod.state, pod.node, pod.pool, pod.borrowed, pod.deadline) == (
         PodState.ENDING,
         "host-1",
@@ -278,5 +272,5 @@ def test_what_ends_of_a_pod_that_is_gone_above_is_a_gang_of_its_own(meta: dict[s
 
 @pytest.mark.parametrize("text", ["", "no json"])
 def test_what_does_not_say_what_it_holds_is_taken_to_hold_nothing(text: str) -> None:
-    gang = ending_gang(TENANT, below(marks={REQUESTS: text}), "local", now=NOW, bounds=lambda _: Bounds(20.0, 35.0))
+    gang = ending_gang(TENANT, below(marks={REQUESTS: text}), "local", now=NOW)
     assert gang.pods[0].shape == Shape.of({})
