@@ -199,13 +199,19 @@ def test_what_borrowed_is_inside_when_its_tenants_cells_come_free() -> None:
     assert evict.gang == "low"
 
 
-def test_nobody_goes_for_who_has_gone() -> None:
+def called_in() -> Cluster:
+    """One node, from which low work was told to go for a guaranteed gang."""
     there = cluster(1, quota("a", 8), quota("b"))
     there.add(gang("low", "b", [8], band=LOW))
     there.cycle()
     there.add(gang("high", "a", [8]))
     there.cycle()
     assert there.gangs["low"].pods[0].state is PodState.NOTIFIED
+    return there
+
+
+def test_nobody_goes_for_who_has_gone() -> None:
+    there = called_in()
     there.advance(5)
     del there.gangs["high"]
 
@@ -232,12 +238,7 @@ def test_who_is_not_needed_any_more_may_stay() -> None:
 
 @pytest.mark.parametrize("low", [True, False])
 def test_a_plan_inside_cells_is_not_kept_for_a_gang_that_is_low_or_has_no_guarantee_now(low: bool) -> None:
-    there = cluster(1, quota("a", 8), quota("b"))
-    there.add(gang("low", "b", [8], band=LOW))
-    there.cycle()
-    there.add(gang("high", "a", [8]))
-    there.cycle()
-    assert there.gangs["low"].pods[0].state is PodState.NOTIFIED
+    there = called_in()
     if low:
         there.gangs["high"] = replace(there.gangs["high"], band=LOW)
     else:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
 from vkgateway.kube.errors import ApiError
 from vkgateway.model.errors import ConflictError, UnavailableError
-from vkgateway.sync.compute.link import ComputeLink
+
+T = TypeVar("T")
 
 
-async def everywhere(links: Iterable[ComputeLink], act: Callable[[ComputeLink], Awaitable[None]]) -> None:
-    """Do something in each compute cluster, one after the other, each to its end.
+async def everywhere(places: Iterable[T], act: Callable[[T], Awaitable[None]]) -> None:
+    """Do something in each compute cluster, or with what is there of each, one after the other, each to its end.
 
     Raises the first ApiError, ConflictError or UnavailableError, once all have had their turn.
     """
     first: Exception | None = None
-    for link in links:
+    for place in places:
         try:
-            await act(link)
+            await act(place)
         except (ApiError, ConflictError, UnavailableError) as error:
             first = first or error
     if first is not None:

@@ -16,6 +16,7 @@ from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import compute_namespace
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import Milli
+from vkgateway.sync.compute.everywhere import everywhere
 from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.copies import Copies, Reference
 from vkgateway.sync.pods import table
@@ -130,15 +131,15 @@ class PodReconciler:
             self._agenda.pod(key, left)
         if view is None:
             self._arbiter.below_changed(key)
-        first: Exception | None = None
-        for case in self._cases(key, view):
+
+        async def settle(case: Case) -> None:
             try:
                 await self._settle(case)
             except (errors.ApiError, ConflictError, UnavailableError) as error:
                 await self._troubled(case, error)
-                first = first or error
-        if first is not None:
-            raise first
+                raise
+
+        await everywhere(self._cases(key, view), settle)
         self._trouble.pop(key, None)
 
     def _cases(self, key: Key, view: TenantPodView | None) -> Iterable[Case]:
