@@ -1,0 +1,77 @@
+"""Which interpreter ``make setup`` takes: the usual one, unless another is a good deal faster or one was asked for."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Stands for an interpreter: only its pace and its place are made up.
+STAND_IN = """#!/bin/sh
+case "$*" in
+    scripts/pace.py) echo {pace} ;;
+    *realpath*) echo "$0" ;;
+    *) exec {python} "$@" ;;
+esac
+"""
+
+
+def stand_in(folder: Path, name: str, pace: int) -> Path:
+    """An interpreter called ``name`` that takes ``pace`` milliseconds for the piece of work."""
+    path = folder / name
+    path.write_text(STAND_IN.format(pace=pace, python=sys.executable))
+    path.chmod(0o755)
+    return path
+
+
+def taken(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What the script says that it would take, with ``folder`` alone to look in for interpreters."""
+    tools = folder / "tools"
+    tools.mkdir()
+    for tool in ("awk", "dirname", "sha256sum", "cat", "cut", "tr"):
+        (tools / tool).symlink_to(next(path for path in (Path("/usr/bin", tool), Path("/bin", tool)) if path.exists()))
+    return subprocess.run(
+        ["/bin/sh", ROOT / "scripts/setup.sh", "python"],
+        env={"PATH": f"{folder}{os.pathsep}{tools}", **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("pace", [95, 90, 120])
+def test_the_usual_interpreter_is_taken_where_others_are_about_as_fast(tmp_path: Path, pace: int) -> None:
+    usual = stand_in(tmp_path, "python3", 100)
+    stand_in(tmp_path, "python3.11", pace)
+    found = taken(tmp_path)
+    assert found.stdout.strip() == str(usual), found
+    assert not found.stderr
+
+
+def test_a_much_faster_interpreter_is_taken_and_said(tmp_path: Path) -> None:
+    usual = stand_in(tmp_path, "python3", 100)
+    stand_in(tmp_path, "python3.13", 70)
+    fastest = stand_in(tmp_path, "python3.12", 50)
+    stand_in(tmp_path, "python3.11", 60)
+    found = taken(tmp_path)
+    assert found.stdout.strip() == str(fastest), found
+    assert f"{fastest} is a good deal faster than {usual}" in found.stderr
+    assert f"PYTHON={usual} keeps to that" in found.stderr
+
+
+def test_an_interpreter_asked_for_is_taken_as_it_is(tmp_path: Path) -> None:
+    stand_in(tmp_path, "python3", 10)
+    slow = stand_in(tmp_path, "slow", 100)
+    found = taken(tmp_path, PYTHON=str(slow))
+    assert found.stdout.strip() == str(slow), found
+
+
+def test_where_none_fits_it_says_how_to_get_one(tmp_path: Path) -> None:
+    found = taken(tmp_path)
+    assert found.returncode == 1
+    assert "no python3 at all" in found.stderr
+    assert "apt install python3 python3-venv" in found.stderr
