@@ -1,6 +1,6 @@
 """Services on their way down: one cluster address below for each that has one above, and never an outside address."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -131,6 +131,22 @@ def forward_slice(source: SliceView, content: Object, *, service: Meta, tenant: 
     metadata["labels"] |= {SERVICE_NAME_LABEL: service.name, MANAGED_BY_LABEL: OUR_SLICES}
     metadata["ownerReferences"] = [owner_reference(service)]
     return {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata, **content}
+
+
+def other_names(targets: Mapping[str, str], addresses: Mapping[str, str]) -> dict[str, str]:
+    """The addresses of names that are other names of those in `addresses`; `targets` says of each what it stands for.
+
+    Each is followed once, since a tenant may chain thousands. A circle leads nowhere.
+    """
+    ends: dict[str, str] = {}
+    for name in targets:
+        way, last = [], name
+        while last not in ends and (target := targets.get(last)) is not None:
+            ends[last] = ""
+            way.append(last)
+            last = target
+        ends.update(dict.fromkeys(way, ends.get(last) or addresses.get(last, "")))
+    return {name: address for name, address in ends.items() if address}
 
 
 def owner_reference(service: Meta) -> Object:

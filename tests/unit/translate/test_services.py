@@ -15,6 +15,7 @@ from vkgateway.translate.services import (
     SliceView,
     forward_service,
     forward_slice,
+    other_names,
     reserved_selector,
     service_spec,
     slice_content,
@@ -122,3 +123,26 @@ def test_of_a_slice_the_endpoints_go_down_whose_addresses_are_all_ones_own() -> 
         {"apiVersion": "v1", "kind": "Service", "name": "web", "uid": "s-1"},
     ]
     assert slice_content(msgspec.structs.replace(view, endpoints=None), own=())[0]["endpoints"] == []
+
+
+class Counted(dict[str, str]):
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked += 1
+        return super().get(key, default)
+
+
+@pytest.mark.parametrize("backwards", [False, True], ids=["first to last", "last to first"])
+def test_long_chains_of_other_names_are_followed_once(backwards: bool) -> None:
+    chain = [(f"s{number}", f"s{number + 1}") for number in range(5000)]
+    targets = Counted(chain[::-1] if backwards else chain)
+    assert other_names(targets, {"s5000": "10.0.0.7"}) == dict.fromkeys(targets, "10.0.0.7")
+    assert targets.asked <= 2 * len(chain)
+
+
+def test_circles_and_names_of_nobody_lead_nowhere() -> None:
+    targets = {"a": "b", "b": "a", "c": "a", "d": "d", "e": "example.org", "f": "web", "g": "f"}
+    assert other_names(targets, {"web": "10.0.0.7"}) == {"f": "10.0.0.7", "g": "10.0.0.7"}

@@ -18,6 +18,7 @@ from vkgateway.sync.network.ownrange import OwnRange
 from vkgateway.sync.network.ownservices import Endpoint, OwnService, Port, remove_own_service
 from vkgateway.sync.network.services import KUBERNETES, Services
 from vkgateway.translate.context import TenantContext
+from vkgateway.translate.services import other_names
 
 log = structlog.get_logger(__name__)
 
@@ -181,15 +182,7 @@ class Names:
             for (namespace, name), view in self._services.own().items()
             if view.spec.get("type") == "ExternalName"
         }
-        found: dict[str, str] = {}
-        for name, target in targets.items():
-            seen, last = {name}, target
-            while last not in told and last in targets and last not in seen:
-                seen.add(last)
-                last = targets[last]
-            if last in told:
-                found[name] = told[last]
-        return found
+        return other_names(targets, told)
 
 
 async def remove_names(link: ComputeLink, tenant: str) -> None:
