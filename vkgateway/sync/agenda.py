@@ -50,6 +50,10 @@ class Agenda:
         """Look at a Service."""
         self._add(("service", "", *key), _GATHER)
 
+    def addresses(self) -> None:
+        """Look at the addresses of pods that the tenant's own slices name."""
+        self._add(("addresses", "", "", ""), _GATHER)
+
     def policies(self, namespace: str) -> None:
         """Look at the network policies of a namespace."""
         self._add(("policies", "", namespace, ""), _GATHER)

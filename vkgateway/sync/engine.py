@@ -16,7 +16,18 @@ from vkgateway.sync.metrics import RETRIES, WORK_SECONDS
 log = structlog.get_logger(__name__)
 
 Sort = Literal[
-    "pod", "gate", "copy", "namespace", "event", "sweep", "service", "names", "policies", "volume", "classes"
+    "pod",
+    "gate",
+    "copy",
+    "namespace",
+    "event",
+    "sweep",
+    "service",
+    "addresses",
+    "names",
+    "policies",
+    "volume",
+    "classes",
 ]
 Item = tuple[Sort, str, str, str]
 """What to look at: its sort, the kind (of copies), the tenant namespace and the name.

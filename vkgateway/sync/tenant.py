@@ -243,12 +243,8 @@ class TenantSync:
             await self.copies.freshen(reference, list(self.links.values()))
         elif sort == "event":
             await self._mirror_event(kind, (namespace, name))
-        elif sort == "service":
-            await self.network.reconcile_service((namespace, name))
-        elif sort == "policies":
-            await self.network.reconcile_policies(namespace)
-        elif sort == "names":
-            await self.network.names.refresh(self.links)
+        elif sort in ("service", "addresses", "policies", "names"):
+            await self.network.handle(item)
         elif sort == "volume":
             await self.storage.volumes.reconcile(name)
         elif sort == "classes":

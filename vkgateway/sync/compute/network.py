@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 
 from vkgateway.kube import resources
@@ -10,7 +11,7 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.model.objects import Meta
 from vkgateway.sync.compute.listener import Listeners, listener_of
-from vkgateway.sync.compute.ownership import owned_by, source_key
+from vkgateway.sync.compute.ownership import Key, owned_by, source_key
 from vkgateway.translate.netpolicies import PolicyView, decode_policy
 from vkgateway.translate.services import (
     MANAGED_BY_LABEL,
@@ -56,11 +57,30 @@ class ComputeSlices(Reflector[SliceView]):
             on_complete=on_complete,
         )
         self._listeners = listeners
+        self._services: dict[Key, Key] = {}
+        """Where the Service of each is."""
+        self._by_service: defaultdict[Key, set[Key]] = defaultdict(set)
+
+    def of(self, service: Key) -> list[SliceView]:
+        """Those of a Service, by namespace and name in the compute cluster."""
+        return [self.items[key] for key in sorted(self._by_service.get(service, ()))]
 
     def _changed(self, old: SliceView | None, new: SliceView | None) -> None:
         view = new or old
         assert view is not None
+        self._note(view.metadata.key, (view.metadata.namespace, view.service) if new is not None else None)
         _tell_service(self._listeners, view.metadata, view.service)
+
+    def _note(self, key: Key, service: Key | None) -> None:
+        """Note of which Service a slice is; None: it is gone."""
+        known = self._services.pop(key, None)
+        if known is not None:
+            self._by_service[known].discard(key)
+            if not self._by_service[known]:
+                del self._by_service[known]
+        if service is not None:
+            self._services[key] = service
+            self._by_service[service].add(key)
 
 
 class ComputePolicies(Reflector[PolicyView]):

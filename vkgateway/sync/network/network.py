@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key
+from vkgateway.sync.engine import Item
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.sync.network.names import Names, NameServers
 from vkgateway.sync.network.ownrange import OwnRange
@@ -43,6 +44,7 @@ class Network:
             own_range=own_range,
             namespace_uid=holdings.namespace_uid,
             wake=self.service_changed,
+            wake_addresses=self._agenda.addresses,
             on_complete=self.look_at_everything,
         )
         self.names = Names(tenant, name_servers, self.services, own_range=own_range, wake=self.look_at_names)
@@ -89,12 +91,23 @@ class Network:
             await self.services.settle(namespace, self._links)
         return await self.names.seen_from(link)
 
-    async def reconcile_service(self, key: Key) -> None:
-        """Have a Service stand below as it should; nothing is done before all Services are known."""
-        if self.services.complete:
-            await self.services.reconcile(key, self._links)
+    async def handle(self, item: Item) -> None:
+        """Look at a Service, at what addresses of pods lead to, at a namespace's policies, or at who answers for names.
 
-    async def reconcile_policies(self, namespace: str) -> None:
+        No Service is looked at before all are known.
+        """
+        sort, _, namespace, name = item
+        if sort == "service":
+            if self.services.complete:
+                await self.services.reconcile((namespace, name), self._links)
+        elif sort == "addresses":
+            self.services.slices.look_at_addresses(self._links.values())
+        elif sort == "policies":
+            await self._reconcile_policies(namespace)
+        else:
+            await self.names.refresh(self._links)
+
+    async def _reconcile_policies(self, namespace: str) -> None:
         """Have a namespace's policies stand below as they should, as long as it is to stay."""
         above = self._holdings.namespace(namespace)
         if above is not None and above.metadata.deletion_timestamp is None:

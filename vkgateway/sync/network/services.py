@@ -21,7 +21,7 @@ from vkgateway.sync.compute.ownership import Key, owned_by, source_key
 from vkgateway.sync.events import EventRecorder, Severity
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.sync.network.ownrange import OwnRange, refused_address
-from vkgateway.sync.network.tenantslices import TenantSlices, pod_addresses
+from vkgateway.sync.network.tenantslices import TenantSlices
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.services import ServiceView, decode_service, forward_service, reserved_selector, service_spec
 
@@ -46,7 +46,8 @@ class Services:
 
     They are watched from the first time that the tenant has a compute namespace (`need`): before, nothing of it runs
     that could call them. Endpoints of Services with a selector are the compute cluster's own affair: the selector
-    chooses among the pods of one compute namespace. `wake(key)` asks for a look at one Service.
+    chooses among the pods of one compute namespace. `wake(key)` asks for a look at one Service, `wake_addresses()` for
+    one at those that lead to addresses which came or went.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Services:
         own_range: OwnRange,
         namespace_uid: Callable[[str], str],
         wake: Callable[[Key], None],
+        wake_addresses: Callable[[], None],
         on_complete: Callable[[], None],
     ) -> None:
         self._tenant = tenant
@@ -80,7 +82,9 @@ class Services:
             on_change=self._service_changed,
             on_complete=lambda: self._completed(on_complete),
         )
-        self.slices = TenantSlices(tenant, client, wake=self._look_at, on_complete=on_complete)
+        self.slices = TenantSlices(
+            tenant, client, wake=self._look_at, wake_addresses=wake_addresses, on_complete=on_complete
+        )
 
     @property
     def tenant(self) -> TenantContext:
@@ -115,6 +119,7 @@ class Services:
         """Have every Service looked at, above and below."""
         if not self.complete:
             return
+        self.slices.pods_changed()
         keys = set(self.own())
         for link in links:
             for view in link.services.items.values():
@@ -183,7 +188,7 @@ class Services:
             message = f"{' and '.join(above.outside)}: not opened by the compute cluster; the cluster address works"
             await self._tell(above.metadata, "NotOpened", message, kind="Normal")
         trusted = [link for link in links.values() if link.services_trusted]
-        own = {link.name: pod_addresses(link, self.tenant.name) for link in trusted} if self.slices.any_of(key) else {}
+        own = {link.name: self.slices.own(link) for link in trusted} if self.slices.any_of(key) else {}
         await everywhere(trusted, lambda link: self._reconcile(link, key, above, own.get(link.name, frozenset())))
         if above is not None and own and len(trusted) == len(links):
             for message in self.slices.refused(key, own=frozenset().union(*own.values())):

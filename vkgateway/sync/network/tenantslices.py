@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
@@ -26,15 +26,32 @@ from vkgateway.translate.services import (
 
 
 class TenantSlices:
-    """One tenant's own slices; `wake(key)` asks for a look at the Service that one is of."""
+    """One tenant's own slices.
+
+    `wake(key)` asks for a look at the Service that one is of, `wake_addresses()` for one at which of them lead
+    elsewhere now: there may be thousands, and pods change all the time.
+    """
 
     def __init__(
-        self, tenant: TenantContext, client: Client, *, wake: Callable[[Key], None], on_complete: Callable[[], None]
+        self,
+        tenant: TenantContext,
+        client: Client,
+        *,
+        wake: Callable[[Key], None],
+        wake_addresses: Callable[[], None],
+        on_complete: Callable[[], None],
     ) -> None:
         self.tenant = tenant
         self._wake = wake
+        self._wake_addresses = wake_addresses
         self._of: defaultdict[Key, set[Key]] = defaultdict(set)
         """By their Service."""
+        self._own: dict[str, frozenset[str]] = {}
+        """By compute cluster, the addresses of the tenant's pods as they were looked at last."""
+        self._fresh: set[str] = set()
+        """The compute clusters where no pod has changed since."""
+        self._moved: set[str] = set()
+        """Addresses that came or went, and of which slices were not told since."""
         self.above: Reflector[SliceView] = Reflector(
             client,
             resources.ENDPOINT_SLICES,
@@ -49,9 +66,29 @@ class TenantSlices:
         return service in self._of
 
     def pods_changed(self) -> None:
-        """Pods came or went: addresses in slices may be the tenant's own no longer."""
-        for service in self._of:
-            self._wake(service)
+        """Pods came, changed or went: addresses in slices may be the tenant's own no longer."""
+        self._fresh.clear()
+        if self._of:
+            self._wake_addresses()
+
+    def own(self, link: ComputeLink) -> frozenset[str]:
+        """Addresses of the tenant's pods in a compute cluster."""
+        known = self._own.get(link.name, frozenset())
+        if link.name not in self._fresh:
+            self._fresh.add(link.name)
+            found = self._own[link.name] = pod_addresses(link, self.tenant.name)
+            self._moved |= found ^ known
+            return found
+        return known
+
+    def look_at_addresses(self, links: Iterable[ComputeLink]) -> None:
+        """Wake the Services of slices that name an address which came or went."""
+        for link in links:
+            self.own(link)
+        moved, self._moved = self._moved, set()
+        for service in self._of if moved else ():
+            if any(_names(view, moved) for view in self._written(service)):
+                self._wake(service)
 
     async def reconcile(self, link: ComputeLink, service: Meta, key: Key, *, own: Collection[str]) -> None:
         """Have the slices below of a compute Service, which stands for `key`, lead to `own` addresses.
@@ -62,8 +99,8 @@ class TenantSlices:
         """
         below = {
             view.metadata.name: view
-            for view in link.slices.items.values()
-            if view.metadata.namespace == service.namespace and view.service == key[1] and self._is_own(view.metadata)
+            for view in link.slices.of((service.namespace, key[1]))
+            if self._is_own(view.metadata)
         }
         for above in self._written(key):
             content, _ = slice_content(above, own=own)
@@ -99,6 +136,10 @@ class TenantSlices:
                 if not self._of[service]:
                     del self._of[service]
             self._wake(service)
+
+
+def _names(view: SliceView, addresses: Collection[str]) -> bool:
+    return any(address in addresses for one in view.endpoints or () for address in one.get("addresses") or ())
 
 
 class _PodStatus(msgspec.Struct, rename="camel", gc=False):

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.sync.world import BELOW, World, names, until, world
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, PODS, SERVICES
 from vkgateway.model.names import TENANT_LABEL
+from vkgateway.sync.network import tenantslices
 from vkgateway.sync.network.tenantslices import pod_addresses
 from vkgateway.translate.services import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
 
@@ -231,3 +232,68 @@ async def test_a_slice_goes_with_the_tenants(here: World) -> None:
         await until(lambda: addresses(here) == ["10.1.2.3"])
         here.above.store.delete(ENDPOINT_SLICES, "mine", "default")
         await until(lambda: here.below.store.all(ENDPOINT_SLICES) == [])
+
+
+async def test_pods_that_change_wake_only_services_that_name_an_address_that_moved(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    told = 0
+    for number in range(5):
+        serve(here, f"s{number}", selector=None)
+        write_slice(here, "10.1.2.3" if number == 0 else "10.1.2.4", name=f"of-{number}", service=f"s{number}")
+    here.create()
+    here.create("other")
+    async with here.gateway() as sync:
+        await running(here)
+        await until(lambda: addresses(here) == ["10.1.2.3"])
+        await here.forwarded("other")
+        await here.settled()
+        reconcile = sync.network.services.reconcile
+
+        async def noted(key: tuple[str, str], *more: Any) -> None:
+            looked.append(key[1])
+            await reconcile(key, *more)
+
+        def counted(*more: Any) -> frozenset[str]:
+            nonlocal told
+            told += 1
+            return pod_addresses(*more)
+
+        monkeypatch.setattr(sync.network.services, "reconcile", noted)
+        monkeypatch.setattr(tenantslices, "pod_addresses", counted)
+        pod = copy.deepcopy(here.compute_pod("other") or {})
+        del pod["metadata"]["resourceVersion"]
+        pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
+        here.below.store.update(PODS, pod, name="other", namespace=BELOW, status=True)
+        await until(lambda: told)
+        await here.settled()
+        assert looked == []
+        pod["status"] |= {"phase": "Running", "hostIP": "10.9.9.9", "podIP": "10.1.2.4"}
+        here.below.store.update(PODS, pod, name="other", namespace=BELOW, status=True)
+        await until(lambda: sorted(addresses(here)) == ["10.1.2.3", *["10.1.2.4"] * 4])
+        await here.settled()
+        assert set(looked) == {"s1", "s2", "s3", "s4"}
+        assert told <= 4
+
+
+async def test_an_address_that_came_and_went_before_anybody_looked_wakes_its_services(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(here, selector=None)
+    write_slice(here, "10.1.2.3")
+    here.create()
+    woken: list[tuple[str, str]] = []
+    async with here.gateway() as sync:
+        await until(lambda: below(here))
+        await here.settled()
+        slices, link = sync.network.services.slices, here.link
+        assert link is not None
+        monkeypatch.setattr(slices, "_wake", woken.append)
+        for now in ({"10.1.2.3"}, set()):
+            monkeypatch.setattr(tenantslices, "pod_addresses", lambda *_, now=now: frozenset(now))
+            slices.pods_changed()
+            assert slices.own(link) == now
+        slices.look_at_addresses([link])
+        slices.look_at_addresses([link])
+    assert woken == [("default", "web")]
