@@ -30,9 +30,14 @@ Direction = Literal["Ingress", "Egress"]
 Term = tuple[tuple[str, str, tuple[str, ...]], ...]
 """Requirements on labels, all of which must hold: key, operator, values."""
 
-_LINK_LOCAL: Final = "169.254.0.0/16"
-"""Where clouds answer for the node itself (instance metadata): nothing for a tenant's pod."""
-_ANYWHERE: Final = ({"ipBlock": {"cidr": "0.0.0.0/0", "except": [_LINK_LOCAL]}}, {"ipBlock": {"cidr": "::/0"}})
+_OF_THE_NODE: Final = {4: ("169.254.0.0/16",), 6: ("fd00:ec2::254/128", "fd20:ce::254/128", "fe80::/10")}
+"""Link-local addresses, and others where clouds (EC2, GCE) answer for the node itself: nothing for a tenant's pod."""
+_ANYWHERE: Final = (
+    {"ipBlock": {"cidr": "0.0.0.0/0", "except": [*_OF_THE_NODE[4]]}},
+    {"ipBlock": {"cidr": "::/0", "except": [*_OF_THE_NODE[6]]}},
+)
+_MAPPED: Final = ipaddress.IPv6Network("::ffff:0:0/96")
+"""IPv4 addresses in the writing of IPv6: network plug-ins take them for what they are (Go's `IPNet.String`)."""
 _NAMES: Final = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
 _PEERS: Final[Mapping[Direction, str]] = {"Ingress": "from", "Egress": "to"}
 _NEGATED: Final = {"In": "NotIn", "NotIn": "In", "Exists": "DoesNotExist", "DoesNotExist": "Exists"}
@@ -211,13 +216,17 @@ class _Fence:
 
         What leaves for other tenants' pods is stopped at theirs; what enters from them must be stopped here.
         """
-        cidr = ipaddress.ip_network(block["cidr"], strict=False)
-        apart = self._around.pod_ranges if direction == "Ingress" else (_LINK_LOCAL,)
+        try:
+            cidr = _network(block["cidr"])
+            excepted = [str(_network(one)) for one in block.get("except") or ()]
+        except ValueError:
+            self._leave_out(policy, f"ipBlock {block['cidr']}: it is not clear which addresses that means")
+            return None
+        apart = self._around.pod_ranges if direction == "Ingress" else _OF_THE_NODE[cidr.version]
         if direction == "Ingress" and not apart:
             self._leave_out(policy, f"ipBlock {cidr}: the addresses of other tenants' pods are not known")
             return None
         self._budget.spend(looks=len(apart))
-        excepted = list(block.get("except") or ())
         for one in map(_network, apart):
             if one.version != cidr.version or not one.overlaps(cidr):
                 continue
@@ -247,7 +256,12 @@ class _Fence:
 
 @lru_cache(maxsize=8192)
 def _network(cidr: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-    return ipaddress.ip_network(cidr)
+    """A block of addresses; Kubernetes before 1.36 takes them with bits beyond the prefix. Raises ValueError."""
+    found = ipaddress.ip_network(cidr, strict=False)
+    if isinstance(found, ipaddress.IPv4Network) or not found.subnet_of(_MAPPED):
+        return found
+    address = int(found.network_address) - int(_MAPPED.network_address)
+    return ipaddress.IPv4Network((address, found.prefixlen - _MAPPED.prefixlen))
 
 
 def _unselected(selected: Sequence[Term]) -> list[Term]:

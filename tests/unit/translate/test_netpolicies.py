@@ -177,7 +177,47 @@ def test_addresses_are_kept_on_the_way_out_but_for_those_of_the_node() -> None:
     block = {"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8"]}
     (kept,) = peer(direction="egress", ipBlock=block)
     assert kept == {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8", "169.254.0.0/16"]}}
-    assert peer(direction="egress", ipBlock={"cidr": "169.254.169.254/32"}) == []
+
+
+@pytest.mark.parametrize(
+    "cidr",
+    [
+        "169.254.169.254/32",
+        "::ffff:169.254.169.254/128",
+        "::ffff:a9fe:a9fe/128",
+        "::ffff:169.254.0.0/112",
+        "fd00:ec2::254/128",
+        "fe80::1/128",
+        "169.254.169.0254/32",
+    ],
+)
+def test_addresses_of_the_node_are_not_reached_however_they_are_written(cidr: str) -> None:
+    found = made(policy(egress=[{"to": [{"ipBlock": {"cidr": cidr}}]}]))
+    assert named(found)["mine"]["egress"] == []
+    assert found.left_out
+
+
+@pytest.mark.parametrize(
+    ("block", "below"),
+    [
+        ({"cidr": "::ffff:0:0/96"}, {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}),
+        (
+            {"cidr": "::ffff:0:0/96", "except": ["::ffff:10.1.0.0/112"]},
+            {"cidr": "0.0.0.0/0", "except": ["10.1.0.0/16", "169.254.0.0/16"]},
+        ),
+        ({"cidr": "10.1.2.3/8", "except": ["10.9.8.7/16"]}, {"cidr": "10.0.0.0/8", "except": ["10.9.0.0/16"]}),
+        ({"cidr": "2000::/3"}, {"cidr": "2000::/3"}),
+    ],
+)
+def test_blocks_are_written_in_one_way(block: dict[str, Any], below: dict[str, Any]) -> None:
+    assert peer(direction="egress", ipBlock=block) == [{"ipBlock": below}]
+
+
+def test_a_block_that_cannot_be_read_is_left_out_alone() -> None:
+    peers = [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["010.0.0.0/8"]}}, {"podSelector": WEB}]
+    found = made(policy(egress=[{"to": peers}]))
+    assert len(named(found)["mine"]["egress"][0]["to"]) == 1
+    assert "0.0.0.0/0" in found.left_out[0][1]
 
 
 def test_a_rule_of_which_nothing_is_left_opens_nothing() -> None:
