@@ -20,6 +20,7 @@ from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import namespace_owner
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.namespaces import namespace_objects
+from vkgateway.translate.netpolicies import is_tenants
 
 log = structlog.get_logger(__name__)
 
@@ -144,11 +145,13 @@ class Namespaces:
             change = {"metadata": {"labels": first["metadata"]["labels"]}}
             await link.client.patch(resources.NAMESPACES, name, change)
         for document in rest:
-            resource = KNOWN[document["apiVersion"], document["kind"]]
             try:
-                await link.client.create(resource, document, namespace=name)
-            except errors.AlreadyExists:
-                await link.client.patch(resource, document["metadata"]["name"], document, namespace=name, kind="apply")
+                await _write(link, document, name)
+            except errors.ApiError as error:
+                if error.transient or not is_tenants(document):
+                    raise
+                # What it selects is closed without it. Its tenant hears of that from whoever looks after policies.
+                log.info("a policy is refused", compute=link.name, namespace=name, error=error.message)
         fenced = {"metadata": {"annotations": {FENCE_ANNOTATION: _fence([first, *rest])}}}
         await link.client.patch(resources.NAMESPACES, name, fenced)
 
@@ -159,6 +162,14 @@ class Namespaces:
         if namespace_owner(found) != self.tenant.name:
             raise ConflictError("the namespace's name is taken in the compute cluster by something else")
         self._check(found, uid)
+
+
+async def _write(link: ComputeLink, document: Object, namespace: str) -> None:
+    resource = KNOWN[document["apiVersion"], document["kind"]]
+    try:
+        await link.client.create(resource, document, namespace=namespace)
+    except errors.AlreadyExists:
+        await link.client.patch(resource, document["metadata"]["name"], document, namespace=namespace, kind="apply")
 
 
 def _uid(namespace: NamespaceView) -> str:

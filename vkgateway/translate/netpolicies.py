@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import msgspec
 from vkgateway.model.names import (
     NAME_ANNOTATION,
     NAMESPACE_ANNOTATION,
+    OBJECT_NAME_MAX,
     TENANT_LABEL,
     UID_ANNOTATION,
     compute_namespace,
@@ -25,6 +27,9 @@ from vkgateway.translate.peers import NAMESPACE_NAME_LABEL, meant_namespaces
 
 FENCE: Final = "vkgateway-tenant"
 """Name of the policy that closes a compute namespace off; names that start so are the platform's own."""
+
+_THEIRS: Final = ".tenant"
+"""How names of tenants' policies end below that begin like those."""
 
 Direction = Literal["Ingress", "Egress"]
 Term = tuple[tuple[str, str, tuple[str, ...]], ...]
@@ -104,6 +109,21 @@ def fence(
     return made.result
 
 
+def is_tenants(document: Object) -> bool:
+    """Whether an object for a compute namespace is a policy that stands for one of the tenant's own."""
+    name: str = document["metadata"]["name"]
+    return document["kind"] == "NetworkPolicy" and (not name.startswith(FENCE) or name.endswith(_THEIRS))
+
+
+def _name_below(name: str) -> str:
+    if not name.startswith(FENCE):
+        return name
+    if len(name) + len(_THEIRS) > OBJECT_NAME_MAX:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:10]
+        name = f"{FENCE}-{digest}"
+    return f"{name}{_THEIRS}"
+
+
 class _Fence:
     def __init__(self, tenant: TenantContext, namespace: str, uid: str, around: Surroundings) -> None:
         self._tenant = tenant
@@ -131,8 +151,7 @@ class _Fence:
                 spec["policyTypes"].append(direction)
                 spec[direction.lower()] = [made for rule in rules if (made := self._rule(policy, direction, rule))]
         name = policy.metadata.name
-        below = f"{name}.tenant" if name.startswith(FENCE) else name
-        self._write(below, spec, source=policy.metadata.name, uid=policy.metadata.uid)
+        self._write(_name_below(name), spec, source=name, uid=policy.metadata.uid)
 
     def close(self) -> None:
         """Add the fence itself, last."""

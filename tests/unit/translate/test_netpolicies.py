@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from vkgateway.model.names import TENANT_LABEL, compute_namespace
 from vkgateway.model.objects import Meta
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.netpolicies import FENCE, Fence, PolicyView, Surroundings, fence
+from vkgateway.translate.netpolicies import FENCE, Fence, PolicyView, Surroundings, fence, is_tenants
 from vkgateway.translate.selectors import all_hold
 
 TENANT = TenantContext(name="alpha", api_host="10.0.0.1", api_port=6443)
@@ -324,3 +324,14 @@ def test_below_the_same_pods_get_in_as_above_and_no_others(said: list[Any]) -> N
                 assert got == wanted
             theirs = {TENANT_LABEL: "beta", "kubernetes.io/metadata.name": "beta--web"}
             assert not _lets_in(below, mine, labels | {TENANT_LABEL: "beta"}, theirs, False)
+
+
+def test_names_of_policies_that_begin_like_the_fences_are_others_below_and_no_longer_than_names_are() -> None:
+    long = f"{FENCE}-".ljust(253, "x")
+    found = made(*(policy(name, ingress=[]) for name in (f"{FENCE}-a", long, f"{long[:-1]}y")))
+    theirs = [document for document in found.documents if is_tenants(document)]
+    names = [document["metadata"]["name"] for document in theirs]
+    assert len(set(names)) == 3
+    assert names[0] == f"{FENCE}-a.tenant"
+    assert all(len(name) <= 253 for name in names)
+    assert [document["metadata"]["name"] for document in found.documents if not is_tenants(document)] == [FENCE]

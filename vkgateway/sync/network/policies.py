@@ -12,14 +12,15 @@ from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.errors import ConflictError, UnavailableError
-from vkgateway.model.names import compute_namespace
+from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, compute_namespace
 from vkgateway.model.objects import Object
 from vkgateway.sync.compute.everywhere import everywhere
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key, owned_by
 from vkgateway.sync.events import EventRecorder
+from vkgateway.translate.cleaning import Cleaner
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.netpolicies import Fence, PolicyView, Surroundings, decode_policy, fence
+from vkgateway.translate.netpolicies import Fence, PolicyView, Surroundings, decode_policy, fence, is_tenants
 from vkgateway.translate.peers import NamespaceLabels
 
 log = structlog.get_logger(__name__)
@@ -102,8 +103,11 @@ class NetworkPolicies:
     async def reconcile(self, namespace: str, uid: str, links: Mapping[str, ComputeLink]) -> None:
         """Have the policies of a namespace stand below, in every compute cluster that can be trusted.
 
+        One that is refused there is told of, and holds up no other: the pods that it selects are closed without it.
+
         Raises:
             ConflictError: a policy's name is taken below by something that is not this tenant's.
+            ApiError: a compute cluster cannot be asked now, or refuses one.
         """
         if not self.above.complete:
             return
@@ -141,11 +145,33 @@ class NetworkPolicies:
             for (inside, name), view in link.policies.items.items()
             if inside == compute_namespace(self.tenant.name, namespace)
         }
+        refused: errors.ApiError | ConflictError | None = None
         for document in wanted:
-            await self._write_one(link, document, below.pop(document["metadata"]["name"], None))
+            try:
+                await self._write_one(link, document, below.pop(document["metadata"]["name"], None))
+            except (errors.ApiError, ConflictError) as error:
+                if not is_tenants(document) or (isinstance(error, errors.ApiError) and error.transient):
+                    raise
+                await self._tell_refused(document, error)
+                refused = refused or error
         for view in below.values():
             if owned_by(self.tenant.name, view.metadata):
                 await _delete(link, view)
+        if refused is not None:
+            raise refused
+
+    async def _tell_refused(self, document: Object, error: errors.ApiError | ConflictError) -> None:
+        annotations, below = document["metadata"]["annotations"], document["metadata"]["namespace"]
+        namespace = annotations[NAMESPACE_ANNOTATION]
+        policy = self.above.items.get((namespace, annotations[NAME_ANNOTATION]))
+        if policy is None:
+            return
+        if isinstance(error, ConflictError):
+            message = "the policy's name is taken in the compute cluster by something that is not this tenant's"
+            await self._events.emit(policy.metadata, reason="NameTaken", message=message, about="NetworkPolicy")
+            return
+        message = f"the compute cluster refused it: {Cleaner(((below, namespace),)).clean(error.words)}"
+        await self._events.emit(policy.metadata, reason="ForwardingRefused", message=message, about="NetworkPolicy")
 
     async def _write_one(self, link: ComputeLink, wanted: Object, known: PolicyView | None) -> None:
         namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from tests.fakes.addresses import Addresses
+from tests.fakes.store import Document, Refusal
 from tests.unit.sync.network.test_names import FORWARDER, FakeServers
 from tests.unit.sync.network.test_services import nothing_to_write, serve
 from tests.unit.sync.world import BELOW, World, compute_node, names, until, world
-from vkgateway.kube.resources import NAMESPACES, NETWORK_POLICIES, NODES
+from vkgateway.kube.resources import NAMESPACES, NETWORK_POLICIES, NODES, Resource
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.translate.netpolicies import FENCE
 
@@ -163,3 +164,41 @@ async def test_a_policy_of_the_compute_clusters_own_is_left_alone(here: World) -
         await until(lambda: below(here)["ingress"] == [])
         await here.settled()
     assert "theirs" in names(here.below, NETWORK_POLICIES)
+
+
+def refuse(here: World, name: str) -> None:
+    """The compute cluster takes no policy of a name, as admission plugins may say."""
+    create = here.below.store.create
+
+    def refusing(resource: Resource, document: Document, namespace: str = "") -> Document:
+        if resource is NETWORK_POLICIES and document["metadata"]["name"] == name:
+            raise Refusal(422, "Invalid", f"{BELOW}: not in this cluster")
+        return create(resource, document, namespace)
+
+    here.below.store.create = refusing  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("name", ["broad", f"{FENCE}-mine"])
+async def test_a_policy_that_is_refused_below_holds_up_neither_pods_nor_other_policies(here: World, name: str) -> None:
+    refuse(here, f"{name}.tenant" if name.startswith(FENCE) else name)
+    close(here, name, podSelector=WEB)
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        # Its pods are closed; it opens nothing.
+        assert below(here)["ingress"] == []
+        close(here, "deny")
+        await until(lambda: below(here, "deny"))
+        said = await until(lambda: [words for reason, words in here.events() if reason == "ForwardingRefused"])
+        assert said[0] == "the compute cluster refused it: default: not in this cluster"
+        here.above.store.delete(NETWORK_POLICIES, "deny", "default")
+        await until(lambda: not below(here, "deny"))
+
+
+async def test_the_fence_itself_is_no_policy_to_go_without(here: World) -> None:
+    refuse(here, FENCE)
+    here.create()
+    async with here.gateway():
+        await until(lambda: [request for request in here.below.requests if request.startswith("POST")][3:])
+        await here.settled()
+        assert here.compute_pod() is None
