@@ -266,14 +266,17 @@ class TenantSync:
         async def sweep(link: ComputeLink) -> None:
             if not link.trusted:
                 return
-            for namespace in link.namespaces.of(self.tenant.name):
-                original = namespace.metadata.annotations.get(NAME_ANNOTATION, "")
-                await self.network.namespaces.reconcile(original, [link], repair=repair)
             for reference in self.copies.orphans(link):
                 self._agenda.unused_copy(reference)
             # Taken anew for each link: pods may have come while the last one was swept.
             alive = {view.metadata.uid for view in self.holdings.pods.items.values()}
             await self.pods.tokens.sweep(link, alive.__contains__)
+
+            async def look(namespace: NamespaceView) -> None:
+                original = namespace.metadata.annotations.get(NAME_ANNOTATION, "")
+                await self.network.namespaces.reconcile(original, [link], repair=repair)
+
+            await everywhere(link.namespaces.of(self.tenant.name), look)
 
         await everywhere(list(self.links.values()), sweep)
         self.storage.look_at_classes(always=repair)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.sync.world import BELOW, NODE, World, names, until, world
+from vkgateway.kube import errors
 from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES, NETWORK_POLICIES, PODS, SECRETS, SERVICE_ACCOUNTS
 from vkgateway.model.names import FENCE_ANNOTATION, POD_SERVICE_ACCOUNT, TENANT_LABEL
 from vkgateway.sync import agenda
@@ -350,6 +351,28 @@ async def test_a_fence_that_was_deleted_below_is_made_again(here: World) -> None
         assert here.sync is not None
         await here.sync.handle(("sweep", "periodic", "", ""))
         assert names(here.below, NETWORK_POLICIES) == [policy]
+
+
+async def test_a_namespace_that_cannot_be_mended_leaves_nothing_else_unmended(here: World) -> None:
+    here.above.store.create(NAMESPACES, {"metadata": {"name": "team"}})
+    here.create()
+    spec = {"nodeName": "a100.local", "containers": []}
+    here.above.store.create(PODS, {"metadata": {"name": "a"}, "spec": spec}, "team")
+    async with here.gateway() as sync:
+        await here.forwarded()
+        await until(lambda: here.below.store.find(PODS, "a", "alpha--team"))
+        here.below.store.delete(SERVICE_ACCOUNTS, POD_SERVICE_ACCOUNT, "alpha--team")
+        marks = {"vkgateway.io/namespace": "default", "vkgateway.io/token-of": "gone", "vkgateway.io/uid": "u"}
+        left = {"metadata": {"name": "gone-token", "labels": {TENANT_LABEL: "alpha"}, "annotations": marks}}
+        here.below.store.create(SECRETS, left, BELOW)
+        link = here.link
+        assert link is not None
+        await until(lambda: (BELOW, "gone-token") in link.copies["secrets"].items)
+        here.below.fail("POST", f"/namespaces/{BELOW}/serviceaccounts", status=403, reason="Forbidden", times=100)
+        with pytest.raises(errors.Forbidden):
+            await sync.handle(("sweep", "periodic", "", ""))
+        assert here.below.store.find(SERVICE_ACCOUNTS, POD_SERVICE_ACCOUNT, "alpha--team") is not None
+        assert here.below.store.find(SECRETS, "gone-token", BELOW) is None
 
 
 def fence_writes(here: World) -> list[str]:
