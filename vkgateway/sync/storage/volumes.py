@@ -182,7 +182,9 @@ class Volumes:
         if not below.bound:
             await self._tell_slow(claim, below)
             return
-        affinity = await self._affinity(link, below) if volume.provisional else None
+        # Of one that was shown while the tenant had pools in one compute cluster only nothing is told yet.
+        untold = volume.provisional or (volume.spec.node_affinity is None and len(self._clusters()) > 1)
+        affinity = await self._affinity(link, below) if untold else None
         patch = volume_patch(volume, capacity=below.capacity, node_affinity=affinity)
         if patch is not None:
             await self._patch_volume(volume.metadata, patch)
@@ -204,12 +206,16 @@ class Volumes:
 
     async def _affinity(self, link: ComputeLink, below: ClaimView) -> Object | None:
         bindings = self._bindings.values()
-        clusters = len({binding.link.name for binding in bindings})
+        clusters = len(self._clusters())
         pools = {b.pool.name: link.nodes.pool(b.pool.node_selector) for b in bindings if b.link is link}
         if below.bound and not link.nodes.complete:
             raise UnavailableError("the nodes of the compute cluster are not known now")
         nodes = await self._below.nodes_of(link, below) if below.bound else None
         return node_affinity(link.name, clusters=clusters, pools=pools, below=nodes)
+
+    def _clusters(self) -> set[str]:
+        """The compute clusters in which the tenant has pools."""
+        return {binding.link.name for binding in self._bindings.values()}
 
     async def _tell_slow(self, claim: ClaimView, below: ClaimView) -> None:
         """Tell that a volume takes long, unless it is the pod that it waits for."""
@@ -237,7 +243,9 @@ class Volumes:
             if found is not None and (elsewhere or not found[1].bound):
                 await self._below.delete(*found)
             return
-        if not self._all_trusted or await self._is_claimed(volume):
+        # What is there can go, whatever another compute cluster would say; that there is nothing, all must have said.
+        trusted = found[0].claims_trusted if found is not None else self._all_trusted
+        if not trusted or await self._is_claimed(volume):
             return
         if not volume.given_up:
             # It was to be kept. Nothing is left of it where its namespace went.
@@ -305,7 +313,7 @@ class Volumes:
     @property
     def _own_trusted(self) -> bool:
         """The same of where the tenant has pools, or claims still: elsewhere none of its volumes was ever made."""
-        own = {binding.link.name for binding in self._bindings.values()}
+        own = self._clusters()
         links = (link for link in self._links.values() if link.name in own or link.claims.uids(self.tenant.name))
         return all(link.claims_trusted for link in links)
 

@@ -245,6 +245,36 @@ async def test_which_nodes_reach_a_volume_is_asked_once_and_what_it_says_is_kept
         assert term["matchExpressions"] == [{"key": "vkgateway.io/pool", "operator": "In", "values": ["a100"]}]
 
 
+async def test_a_second_compute_cluster_draws_no_pod_away_from_its_volume(here: World) -> None:
+    claim(here)
+    async with here.gateway() as sync, here.below.client("away") as client:
+        await mounted(here)
+        assert "nodeAffinity" not in volumes(here)[0]["spec"]
+        assert here.link is not None
+        away = ComputeLink("away", client)
+        binding = here.binding(away)
+        pool = replace(binding.pool, compute_cluster="away", node_name="a100.away")
+        bindings = {NODE: here.binding(here.link), "a100.away": replace(binding, pool=pool)}
+        sync.rebind(sync.tenant, links={"local": here.link, "away": away}, bindings=bindings)
+        await until(lambda: "nodeAffinity" in volumes(here)[0]["spec"])
+    (term,) = volumes(here)[0]["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [{"key": "vkgateway.io/compute-cluster", "operator": "In", "values": ["local"]}]
+
+
+async def test_a_silent_compute_cluster_keeps_no_data_in_others_from_going(here: World) -> None:
+    claim(here)
+    async with here.gateway() as sync, here.below.client("away") as client:
+        await mounted(here)
+        assert here.link is not None
+        links = {"local": here.link, "away": ComputeLink("away", client)}
+        sync.rebind(sync.tenant, links=links, bindings={NODE: here.binding(here.link)})
+        release(here)
+        await until(lambda: below(here) is None)
+        await here.settled()
+        # Whether there is anything of it in the other one is not known.
+        assert len(volumes(here)) == 1
+
+
 async def test_deleting_the_volume_of_a_claim_waits_for_the_claim(here: World) -> None:
     claim(here)
     async with here.gateway():
