@@ -250,11 +250,25 @@ class Services:
             except errors.Invalid as error:
                 # Perhaps by the Service itself, not shown by the watch yet: addresses are looked at before names.
                 refused_address(link, error, self._range)
+                if self._will_be_free(link, above.cluster_ip):
+                    raise UnavailableError(
+                        "the address is that of a Service that is about to give it up", hint="it is tried again"
+                    ) from error
         made = decode_service(await link.client.create(resources.SERVICES, wanted, namespace=namespace))
         if same_address:
             message = f"{above.cluster_ip} is in use in the compute cluster; the Service's name leads to another"
             await self._tell(above.metadata, "AddressTaken", message)
         return made
+
+    def _will_be_free(self, link: ComputeLink, address: str) -> bool:
+        """Whether a Service of the tenant has an address below that it has no more above."""
+        for view in link.services.items.values():
+            if view.cluster_ip == address and owned_by(self.tenant.name, view.metadata):
+                above = self._wanted(source_key(view.metadata))
+                if above is None:
+                    return True
+                return self._range.holds(above.cluster_ip) and _stands_for_another_address(above, view)
+        return False
 
     async def _tell(self, metadata: Meta, reason: str, message: str, *, kind: Severity = "Warning") -> None:
         await self._events.emit(metadata, reason=reason, message=message, kind=kind, about="Service")

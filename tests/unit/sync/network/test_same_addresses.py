@@ -152,6 +152,36 @@ async def test_a_service_that_was_made_anew_above_has_its_new_address_below(here
         await until(lambda: cluster_ip(here) == "10.160.17.8")
 
 
+async def test_an_address_goes_from_one_service_to_another_while_the_gateway_is_away(here: World) -> None:
+    for number in range(8):
+        serve(here, f"old{number}", clusterIP=f"10.160.17.{number + 1}")
+    here.create()
+    async with here.gateway():
+        await until(lambda: all(cluster_ip(here, f"old{number}") for number in range(8)))
+    for number in range(8):
+        here.above.store.delete(SERVICES, f"old{number}", "default")
+        serve(here, f"new{number}", clusterIP=f"10.160.17.{number + 1}")
+    async with here.gateway():
+        await until(lambda: all(cluster_ip(here, f"new{number}") for number in range(8)))
+        await here.settled()
+    assert [cluster_ip(here, f"new{number}") for number in range(8)] == [f"10.160.17.{n + 1}" for n in range(8)]
+    assert "AddressTaken" not in [reason for reason, _ in here.events()]
+
+
+async def test_two_services_that_swap_addresses_while_the_gateway_is_away_have_them_below(here: World) -> None:
+    serve(here, "one", clusterIP="10.160.17.1")
+    serve(here, "two", clusterIP="10.160.17.2")
+    here.create()
+    async with here.gateway():
+        await until(lambda: cluster_ip(here, "one") and cluster_ip(here, "two"))
+    for name in ("one", "two"):
+        here.above.store.delete(SERVICES, name, "default")
+    serve(here, "one", clusterIP="10.160.17.2")
+    serve(here, "two", clusterIP="10.160.17.1")
+    async with here.gateway():
+        await until(lambda: (cluster_ip(here, "one"), cluster_ip(here, "two")) == ("10.160.17.2", "10.160.17.1"))
+
+
 async def test_an_address_outside_of_its_range_is_never_asked_for(here: World) -> None:
     serve(here, clusterIP="10.215.0.10")
     here.create()
