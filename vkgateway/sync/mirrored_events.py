@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
 import structlog
 
 from vkgateway.kube import errors, resources
@@ -156,8 +157,19 @@ def mirrored(event: EventView, below: ComputePodView, above: TenantPodView) -> O
     }
 
 
+class _Hosts(msgspec.Struct, rename="camel", gc=False):
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    host_ips: list[dict[str, str]] = msgspec.field(default_factory=list, name="hostIPs")
+
+
+_hosts = msgspec.json.Decoder(_Hosts)
+
+
 def _cleaner(below: ComputePodView, pod: Meta, node: str) -> Cleaner:
+    status = _hosts.decode(below.status)
+    addresses = dict.fromkeys((status.host_ip, *(entry.get("ip", "") for entry in status.host_ips)))
     pairs = (
+        *((address, node) for address in addresses),
         (below.metadata.namespace, pod.namespace),
         (below.metadata.uid, pod.uid),
         (below.spec.node_name, node),

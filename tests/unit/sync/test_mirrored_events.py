@@ -87,6 +87,14 @@ async def test_an_event_comes_up_cleaned_and_as_of_the_tenants_own_pod(here: Wor
     assert not [hidden for hidden in (COMPUTE_NODE, BELOW, uid) if hidden in text]
 
 
+async def test_addresses_of_the_host_are_no_more_told_than_its_name(here: World) -> None:
+    said = "failed to pull image: read tcp 10.9.9.9:39482->192.0.2.7:443: i/o timeout"
+    async with here.gateway():
+        tell(here, "web.1", said, of=await running(here))
+        (event,) = await until(lambda: told(here))
+    assert event["message"] == said.replace("10.9.9.9", NODE)
+
+
 async def test_a_repeated_event_is_counted_and_stays_one_over_a_restart(here: World) -> None:
     async with here.gateway():
         event = tell(here, "web.1", "Back-off", of=await running(here))
