@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from hashlib import blake2b
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
@@ -47,7 +47,8 @@ class Namespaces:
         level that they were made for."""
         self._doubted: set[tuple[str, str]] = set()
         """The same, of those that lack something, whatever they say."""
-        self._locks: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        """Kept by who holds them, or waits."""
 
     async def ensure(self, link: ComputeLink, namespace: str, uid: str) -> str:
         """Make the compute namespace of a tenant namespace, complete; returns its name.
@@ -59,7 +60,7 @@ class Namespaces:
         name = compute_namespace(self.tenant.name, namespace)
         if self._is_made(link, uid) and link.namespaces.items.get(("", name)) is not None:
             return name
-        async with self._locks[link.name, name]:
+        async with self._lock(link, name):
             existing = link.namespaces.items.get(("", name))
             if existing is not None:
                 self._check(existing, uid)
@@ -85,7 +86,7 @@ class Namespaces:
     async def repair(self, link: ComputeLink, namespace: str, uid: str) -> None:
         """Make again what somebody may have deleted or changed in a compute namespace that is there."""
         name = compute_namespace(self.tenant.name, namespace)
-        async with self._locks[link.name, name]:
+        async with self._lock(link, name):
             await self._make(link, name, uid, await self._objects(link, namespace, uid))
 
     async def reconcile(self, namespace: str, links: Iterable[ComputeLink], *, repair: bool = False) -> None:
@@ -116,6 +117,9 @@ class Namespaces:
                 await link.client.delete(resources.NAMESPACES, existing.metadata.name, uid=existing.metadata.uid)
             except (errors.NotFound, errors.Conflict):
                 return
+
+    def _lock(self, link: ComputeLink, name: str) -> asyncio.Lock:
+        return self._locks.setdefault((link.name, name), asyncio.Lock())
 
     async def _objects(self, link: ComputeLink, namespace: str, uid: str) -> list[Object]:
         policies = await self._policies(link, namespace, uid)

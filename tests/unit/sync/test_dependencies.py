@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import copy
+import gc
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -268,6 +269,10 @@ async def test_a_namespace_goes_with_the_tenants(here: World) -> None:
         here.above.store.delete(PODS, "a", "team", grace=0)
         here.above.store.delete(NAMESPACES, "team")
         await until(lambda: here.below.store.find(NAMESPACES, "alpha--team") is None)
+        await here.settled()
+        gc.collect()
+        assert here.sync is not None
+        assert not here.sync.network.namespaces._locks
 
     assert here.below.store.find(PODS, "a", "alpha--team") is None
 

@@ -103,7 +103,9 @@ class Storage:
         """A compute claim came, changed or went."""
         self.above.need_volumes()
         self.volumes.shown_below(uid)
-        if uid not in self._placed and self.users.is_placed(uid):
+        if not self.users.is_placed(uid):
+            self._placed.discard(uid)
+        elif uid not in self._placed:
             self._placed.add(uid)
             self._places_changed()
         self._agenda.volume(uid)

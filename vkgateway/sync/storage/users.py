@@ -49,6 +49,8 @@ class Users:
         self._clock = clock
         self._waiting: dict[Key, set[Key]] = {}
         """Claims to the pods that wait for them."""
+        self._lacking: dict[Key, set[Key]] = {}
+        """The same the other way round."""
         self._since: dict[Key, float] = {}
         """Pods that wait for claims, with the time since."""
 
@@ -67,6 +69,7 @@ class Users:
             else:
                 found.lacking.append(f'persistentvolumeclaim "{name}" {why}')
                 self._waiting.setdefault((pod[0], name), set()).add(pod)
+                self._lacking.setdefault(pod, set()).add((pod[0], name))
         if not found.lacking:
             self._since.pop(pod, None)
         elif (left := self._since.setdefault(pod, self._clock()) + _PATIENCE - self._clock()) > 0:
@@ -96,6 +99,7 @@ class Users:
     def changed(self, claim: Key) -> None:
         """Something about a claim, or about its volume, changed."""
         for pod in self._waiting.pop(claim, ()):
+            self._no_longer(pod, claim)
             self._later(pod, 0.0)
 
     def volume_changed(self, uid: str) -> None:
@@ -112,6 +116,17 @@ class Users:
     def forget(self, pod: Key) -> None:
         """A pod is gone."""
         self._since.pop(pod, None)
+        for claim in self._lacking.pop(pod, ()):
+            pods = self._waiting[claim]
+            pods.discard(pod)
+            if not pods:
+                del self._waiting[claim]
+
+    def _no_longer(self, pod: Key, claim: Key) -> None:
+        claims = self._lacking[pod]
+        claims.discard(claim)
+        if not claims:
+            del self._lacking[pod]
 
     def _below(self, key: Key, link: ComputeLink) -> tuple[str, str]:
         """Name of the compute claim, or why there is none."""

@@ -174,3 +174,25 @@ def bind_to(here: World, name: str) -> None:
     found["spec"] = {**found["spec"], "volumeName": name}
     found["status"] = {"phase": "Bound"}
     here.above.store.update(PERSISTENT_VOLUME_CLAIMS, found, name="data", namespace="default")
+
+
+async def test_nothing_is_remembered_of_pods_that_went_while_they_waited(here: World) -> None:
+    wanted = [{"name": f"d{number}", "persistentVolumeClaim": {"claimName": f"none{number}"}} for number in range(3)]
+    here.create(volumes=wanted)
+    here.create("other", volumes=wanted[:1])
+    async with here.gateway() as sync:
+        users = sync.storage.users
+        await until(lambda: len(users._waiting.get(("default", "none0"), ())) == 2)
+        here.delete(grace=0)
+        await until(lambda: users._waiting == {("default", "none0"): {("default", "other")}})
+        here.delete("other", grace=0)
+        await until(lambda: not (users._waiting or users._lacking or users._since))
+
+
+async def test_nothing_is_remembered_of_volumes_that_went(here: World) -> None:
+    claim(here)
+    async with here.gateway() as sync:
+        await mounted(here)
+        await until(lambda: sync.storage._placed)
+        release(here)
+        await until(lambda: volumes(here) == [] and not sync.storage._placed)
