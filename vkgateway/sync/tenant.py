@@ -211,7 +211,7 @@ class TenantSync:
         if new is None:
             self._agenda.namespace(view.metadata.name)
         if old is None or new is None or old.metadata.labels != new.metadata.labels:
-            self.network.policies.surroundings_changed()
+            self.network.policies.namespaces_changed()
 
     def _source_changed(self, reference: Reference) -> None:
         self.pods.source_changed(reference)

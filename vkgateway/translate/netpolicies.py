@@ -67,6 +67,14 @@ class PolicyView(msgspec.Struct, kw_only=True):
 decode_policy: Final = msgspec.json.Decoder(PolicyView).decode
 
 
+def chooses_namespaces(policy: PolicyView) -> bool:
+    """Whether some peer of a policy is namespaces by their labels."""
+    rules = ((rule, side) for way, side in _PEERS.items() for rule in policy.spec.get(way.lower()) or ())
+    return any(
+        any((peer.get("namespaceSelector") or {}).values()) for rule, side in rules for peer in rule.get(side) or ()
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """What policies depend on beside themselves: the labels of the tenant's namespaces by name, the ranges of pods in

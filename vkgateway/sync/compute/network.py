@@ -96,6 +96,11 @@ class ComputePolicies(Reflector[PolicyView]):
             on_complete=on_complete,
         )
         self._listeners = listeners
+        self._by_namespace: defaultdict[str, set[Key]] = defaultdict(set)
+
+    def of(self, namespace: str) -> list[PolicyView]:
+        """Those in a compute namespace."""
+        return [self.items[key] for key in sorted(self._by_namespace.get(namespace, ()))]
 
     def namespaces(self, tenant: str) -> set[str]:
         """The tenant namespaces in whose compute namespaces there are network policies of ours."""
@@ -105,6 +110,13 @@ class ComputePolicies(Reflector[PolicyView]):
     def _changed(self, old: PolicyView | None, new: PolicyView | None) -> None:
         view = new or old
         assert view is not None
+        inside = self._by_namespace[view.metadata.namespace]
+        if new is not None:
+            inside.add(view.metadata.key)
+        else:
+            inside.discard(view.metadata.key)
+        if not inside:
+            del self._by_namespace[view.metadata.namespace]
         listener = listener_of(self._listeners, view.metadata)
         if listener is not None:
             listener.compute_policy_changed(view.metadata.annotations[NAMESPACE_ANNOTATION])

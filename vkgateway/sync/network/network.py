@@ -83,7 +83,7 @@ class Network:
     def names_changed(self) -> None:
         """What of the platform's own stands below for the tenant came, changed or went."""
         self.look_at_names()
-        self.policies.surroundings_changed()
+        self.policies.resolvers_changed()
 
     async def seen_from(self, link: ComputeLink, namespace: str, *, with_services: bool) -> TenantContext:
         """What a pod must know of the tenant; `with_services`, once its kubelet can tell it those of the namespace."""

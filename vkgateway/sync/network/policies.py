@@ -20,7 +20,15 @@ from vkgateway.sync.compute.ownership import Key, owned_by
 from vkgateway.sync.events import EventRecorder
 from vkgateway.translate.cleaning import Cleaner
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.netpolicies import Fence, PolicyView, Surroundings, decode_policy, fence, is_tenants
+from vkgateway.translate.netpolicies import (
+    Fence,
+    PolicyView,
+    Surroundings,
+    chooses_namespaces,
+    decode_policy,
+    fence,
+    is_tenants,
+)
 from vkgateway.translate.peers import NamespaceLabels
 
 log = structlog.get_logger(__name__)
@@ -95,8 +103,13 @@ class NetworkPolicies:
         for name in names:
             self._wake(name)
 
-    def surroundings_changed(self) -> None:
-        """Labels of namespaces changed, or who answers for names: what policies mean below may be other."""
+    def namespaces_changed(self) -> None:
+        """Namespaces came or went, or their labels changed: policies that choose by those may mean others below."""
+        for namespace in {view.metadata.namespace for view in self.above.items.values() if chooses_namespaces(view)}:
+            self._wake(namespace)
+
+    def resolvers_changed(self) -> None:
+        """Who answers for names may be another: what policies close is open to that one."""
         for namespace in {view.metadata.namespace for view in self.above.items.values()}:
             self._wake(namespace)
 
@@ -140,11 +153,8 @@ class NetworkPolicies:
         return fence(self.tenant, namespace, uid, policies, around=around)
 
     async def _write(self, link: ComputeLink, namespace: str, wanted: list[Object]) -> None:
-        below = {
-            name: view
-            for (inside, name), view in link.policies.items.items()
-            if inside == compute_namespace(self.tenant.name, namespace)
-        }
+        inside = compute_namespace(self.tenant.name, namespace)
+        below = {view.metadata.name: view for view in link.policies.of(inside)}
         refused: errors.ApiError | ConflictError | None = None
         for document in wanted:
             try:

@@ -109,6 +109,27 @@ async def test_labels_of_namespaces_count_as_they_are_now(here: World) -> None:
         await until(lambda: meant() == wanted)
 
 
+async def test_a_new_namespace_has_only_policies_looked_at_that_choose_namespaces(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("team", "shop"):
+        here.above.store.create(NAMESPACES, {"metadata": {"name": name}})
+    chosen = {"namespaceSelector": {"matchLabels": {"team": "shop"}}}
+    for space, peer in (("default", {"podSelector": WEB}), ("team", {"namespaceSelector": {}}), ("shop", chosen)):
+        spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [peer]}]}
+        here.above.store.create(NETWORK_POLICIES, {"metadata": {"name": "mine"}, "spec": spec}, space)
+    here.create()
+    looked: list[str] = []
+    async with here.gateway() as sync:
+        await here.forwarded()
+        await here.settled()
+        monkeypatch.setattr(sync.network.policies, "_wake", looked.append)
+        here.above.store.create(NAMESPACES, {"metadata": {"name": "new"}})
+        await until(lambda: looked)
+        await here.settled()
+    assert looked == ["shop"]
+
+
 async def test_who_answers_for_names_may_be_asked_whatever_is_closed(here: World) -> None:
     servers = FakeServers()
     here.name_servers = servers
