@@ -16,20 +16,26 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15,
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _EXACT = Context(prec=60)
 _ZERO = Decimal(0)
+_MOST = Decimal(2**63 - 1)
+_FARTHEST = 1000
+"""Exponents beyond are as good as this one, and cost nothing: a whole number of a million digits takes a minute."""
 
 
 @lru_cache(maxsize=4096)
 def parse(text: Quantity) -> Decimal:
-    """Read a quantity exactly.
+    """Read a quantity exactly; one beyond 2^63-1 counts as that much.
 
-    The forms are those of Kubernetes' `resource.Quantity`
+    The forms, and that bound, are those of Kubernetes' `resource.Quantity`
     (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/).
 
     Raises:
         ValueError: the text is no quantity; the message holds it.
     """
-    if isinstance(text, int):
-        return Decimal(text)
+    value = Decimal(text) if isinstance(text, int) else _read(text)
+    return max(-_MOST, min(value, _MOST))
+
+
+def _read(text: str) -> Decimal:
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a quantity like 2, 500m or 16Gi")
@@ -37,7 +43,7 @@ def parse(text: Quantity) -> Decimal:
     if suffix in _BINARY:
         return _EXACT.multiply(number, Decimal(1024 ** _BINARY[suffix]))
     exponent = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:] or 0)
-    return _EXACT.scaleb(number, exponent)
+    return _EXACT.scaleb(number, max(-_FARTHEST, min(exponent, _FARTHEST)))
 
 
 def render(value: Decimal, *, binary: bool = False) -> str:

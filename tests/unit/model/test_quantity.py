@@ -1,5 +1,6 @@
 """Quantities: exact in, canonical out, and sums of resource lists."""
 
+import time
 from decimal import Decimal
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkgateway.model import quantity
+from vkgateway.model.requests import milli
 
 
 @pytest.mark.parametrize(
@@ -23,6 +25,11 @@ from vkgateway.model import quantity
         (".5", "0.5"),
         ("100n", "0.0000001"),
         ("-3", "-3"),
+        (2**70, str(2**63 - 1)),
+        ("1e19", str(2**63 - 1)),
+        ("-16Ei", str(1 - 2**63)),
+        ("8Ei", str(2**63 - 1)),
+        ("0e999999", "0"),
     ],
 )
 def test_parse(text: quantity.Quantity, value: str) -> None:
@@ -33,6 +40,15 @@ def test_parse(text: quantity.Quantity, value: str) -> None:
 def test_parse_refuses(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity"):
         quantity.parse(text)
+
+
+@pytest.mark.parametrize("text", ["1e999990", "-1e999990", "1e9999999999", "1e-999990", "1e-9999999999"])
+def test_what_is_beyond_all_bounds_takes_no_time(text: str) -> None:
+    started = time.thread_time()
+    amount = milli({"cpu": text})["cpu"]
+    assert quantity.total([{"cpu": text}, {"cpu": text}])
+    assert abs(amount) < 2**73
+    assert time.thread_time() - started < 0.1
 
 
 @pytest.mark.parametrize(
