@@ -88,6 +88,11 @@ class TenantFacts:
     pools: tuple[TenantPoolStatus, ...] = ()
     deleting: Verdict | None = None
 
+    @property
+    def ready(self) -> bool:
+        """Whether all is as it should be."""
+        return self.verdicts()[READY].good
+
     def verdicts(self) -> dict[str, Verdict]:
         """Conditions by type, in the order in which they come true; Ready sums up those before it."""
         parts = {

@@ -51,6 +51,8 @@ class TenantRecord:
     facts: TenantFacts
     seen_at: float
     was_ready: bool
+    generation: int
+    """Of the spec that was looked at last: what is told speaks of it, also where a newer one is there by then."""
     stage: Stage = "accepted"
     access: Access | None = None
     built_from: TenantSpec | None = None
@@ -82,6 +84,7 @@ class TenantRecord:
             ),
             seen_at=now,
             was_ready=tenant.status.phase == "Ready",
+            generation=tenant.metadata.generation,
         )
 
     @contextlib.asynccontextmanager
@@ -155,7 +158,7 @@ class Teller:
     async def tell(self, tenant: Tenant, record: TenantRecord) -> None:
         """Bring the object's status up to what is known. A tenant that is gone meanwhile is no error."""
         old = record.status
-        new = tenant_status(record.facts, old=old, generation=tenant.metadata.generation, now=self._clock())
+        new = tenant_status(record.facts, old=old, generation=record.generation, now=self._clock())
         if self._settling(record, new):
             return
         change = difference(old, new)

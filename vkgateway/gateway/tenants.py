@@ -121,6 +121,7 @@ class TenantController:
             return await self._vanished(name, tenant)
         if record is None:
             record = self._records[name] = TenantRecord.of(tenant, now=self._monotonic())
+        record.generation = tenant.metadata.generation
         if tenant.metadata.deletion_timestamp is not None:
             return await self._remove(tenant, record)
         self._learn_held(name, record)
@@ -164,7 +165,8 @@ class TenantController:
         if verdict.good and not self._is_recorded(tenant, record):
             await self._record(tenant, record)
             self._computes.tenants_changed()
-            await self._teller.tell(tenant, record)
+            if not record.facts.ready:  # what is known of a tenant that was Ready is about another spec
+                await self._teller.tell(tenant, record)
         return self.ledger.accepted(name)
 
     def _is_recorded(self, tenant: Tenant, record: TenantRecord) -> bool:

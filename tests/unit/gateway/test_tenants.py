@@ -520,3 +520,44 @@ async def test_a_tenant_whose_finalizer_was_taken_by_force_leaves_nothing(world:
         world.server.store.delete(TENANTS, "alpha")
         await until(lambda: not world.planes.there)
         assert world.server.store.find(NAMESPACES, "alpha--default") is None
+
+
+def told_of(world: World, name: str, generation: int) -> list[dict[str, str]]:
+    """The conditions, by type, of every status that was ever written about a generation of a Tenant's spec."""
+    changes = [one.new for one in world.server.store.history if one.resource is TENANTS and one.new is not None]
+    statuses = [one.get("status") or {} for one in changes if one["metadata"]["name"] == name]
+    return [
+        {one["type"]: one["status"] for one in status["conditions"]}
+        for status in statuses
+        if status.get("observedGeneration") == generation
+    ]
+
+
+async def test_a_changed_tenant_is_not_called_ready_before_the_change_is_made(world: World) -> None:
+    world.create("alpha")
+    async with world.gateway():
+        await until(lambda: world.phase("alpha") == "Ready")
+        world.planes.held["alpha"] = asyncio.Event()
+        document = world.get("alpha")
+        document["spec"]["kubernetesVersion"] = "1.36.4"
+        world.server.store.update(TENANTS, document, name="alpha")
+        await until(lambda: told_of(world, "alpha", 2))
+        assert not any(told["Ready"] == "True" for told in told_of(world, "alpha", 2))
+        world.planes.held.pop("alpha").set()
+        await until(lambda: world.phase("alpha") == "Ready")
+        assert told_of(world, "alpha", 2)[-1]["Ready"] == "True"
+
+
+async def test_what_failed_for_one_spec_says_nothing_about_the_next(world: World) -> None:
+    world.planes.held["alpha"] = asyncio.Event()
+    world.planes.broken["alpha"] = "etcd does not answer"
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway() as tenants:
+        await until(lambda: condition(world.server, "ControlPlaneReady", "alpha").get("reason") == "StartingControlPlane")
+        document = world.get("alpha")
+        document["spec"]["pools"] = [pool(64, limit=64)]
+        world.server.store.update(TENANTS, document, name="alpha")
+        await until(lambda: tenants.tenants.items["", "alpha"].metadata.generation == 2)
+        world.planes.held["alpha"].set()
+        await until(lambda: told_of(world, "alpha", 2))
+        assert {told["Accepted"] for told in told_of(world, "alpha", 2)} == {"False"}
