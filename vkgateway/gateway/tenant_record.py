@@ -65,6 +65,8 @@ class TenantRecord:
     """When the objects that are kept are looked at again (monotonic seconds)."""
     recorded: TenantSpec | None = None
     """The accepted spec that the object is known to carry, beside our finalizer."""
+    recorded_in: str = ""
+    """The version of the object in which we wrote that; empty until we did."""
     released: bool = False
     """Our finalizer is off; only the object's end is waited for."""
     _making: asyncio.Timeout | None = None

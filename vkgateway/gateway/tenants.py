@@ -25,6 +25,7 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import TENANTS
 from vkgateway.model.api import Tenant, TenantSpec
 from vkgateway.model.names import TENANT_FINALIZER
+from vkgateway.model.objects import decode_object
 from vkgateway.sync.metrics import forget as forget_metrics
 from vkgateway.sync.teardown import remove_pods
 
@@ -162,33 +163,27 @@ class TenantController:
         name = tenant.metadata.name
         verdict = self.ledger.decide(tenant, computes=self._computes.seen(), templates=self._planes.templates())
         record.learn(accepted=verdict)
-        if verdict.good and not self._is_recorded(tenant, record):
-            await self._record(tenant, record)
+        spec = self.ledger.accepted(name)
+        if spec is not None and not _is_recorded(spec, tenant, record):
+            await self._record(spec, tenant, record)
             self._computes.tenants_changed()
             if not record.facts.ready:  # what is known of a tenant that was Ready is about another spec
                 await self._teller.tell(tenant, record)
-        return self.ledger.accepted(name)
+        return spec
 
-    def _is_recorded(self, tenant: Tenant, record: TenantRecord) -> bool:
-        if record.recorded is None and TENANT_FINALIZER in tenant.metadata.finalizers:
-            # What a watch shows may be older than what was written; so it is only believed at first.
-            record.recorded = written(tenant)
-        return record.recorded == tenant.spec
-
-    async def _record(self, tenant: Tenant, record: TenantRecord) -> None:
+    async def _record(self, spec: TenantSpec, tenant: Tenant, record: TenantRecord) -> None:
         """Write down what was accepted, with our finalizer, before anything is made for it."""
         metadata = tenant.metadata
         finalizers = [one for one in metadata.finalizers if one != TENANT_FINALIZER]
-        text = msgspec.json.encode(tenant.spec).decode()
         change = {
             "metadata": {
                 "uid": metadata.uid,
                 "finalizers": [*finalizers, TENANT_FINALIZER],
-                "annotations": {ACCEPTED_SPEC: text},
+                "annotations": {ACCEPTED_SPEC: msgspec.json.encode(spec).decode()},
             }
         }
-        await self._management.patch(TENANTS, metadata.name, change)
-        record.recorded = tenant.spec
+        stored = decode_object(await self._management.patch(TENANTS, metadata.name, change))
+        record.recorded, record.recorded_in = spec, stored.metadata.resource_version
 
     # VirtualNodesReady
 
@@ -270,6 +265,19 @@ async def _both(*parts: Awaitable[None]) -> None:
     for result in await asyncio.gather(*parts, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
+
+
+def _is_recorded(spec: TenantSpec, tenant: Tenant, record: TenantRecord) -> bool:
+    """Whether the object carries the spec in force and our finalizer. Others may have taken them off since."""
+    if _is_since(tenant.metadata.resource_version, record.recorded_in):
+        held = TENANT_FINALIZER in tenant.metadata.finalizers
+        record.recorded = written(tenant) if held else None
+    return record.recorded == spec
+
+
+def _is_since(version: str, ours: str) -> bool:
+    """Whether what a watch shows is at least as new as what we wrote, if we did; versions grow (KEP-5504)."""
+    return not ours or (version.isdecimal() and ours.isdecimal() and int(version) >= int(ours))
 
 
 def _same(old: Tenant, new: Tenant) -> bool:

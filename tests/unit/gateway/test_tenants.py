@@ -553,7 +553,9 @@ async def test_what_failed_for_one_spec_says_nothing_about_the_next(world: World
     world.planes.broken["alpha"] = "etcd does not answer"
     world.create("alpha", pools=[pool(8)])
     async with world.gateway() as tenants:
-        await until(lambda: condition(world.server, "ControlPlaneReady", "alpha").get("reason") == "StartingControlPlane")
+        await until(
+            lambda: condition(world.server, "ControlPlaneReady", "alpha").get("reason") == "StartingControlPlane"
+        )
         document = world.get("alpha")
         document["spec"]["pools"] = [pool(64, limit=64)]
         world.server.store.update(TENANTS, document, name="alpha")
@@ -561,3 +563,27 @@ async def test_what_failed_for_one_spec_says_nothing_about_the_next(world: World
         world.planes.held["alpha"].set()
         await until(lambda: told_of(world, "alpha", 2))
         assert {told["Accepted"] for told in told_of(world, "alpha", 2)} == {"False"}
+
+
+async def test_a_finalizer_that_was_taken_off_a_living_tenant_comes_back(world: World) -> None:
+    async def taken_off(tenants: TenantController, *, guarantee: int) -> None:
+        """As whoever replaces the object by a file does it; what is in force is written down again."""
+        before = world.get("alpha")["metadata"]["annotations"][ACCEPTED_SPEC]
+        document = world.get("alpha")
+        document["spec"]["pools"] = [pool(guarantee, limit=64)]
+        document["metadata"] |= {"finalizers": ["of/another"], "annotations": {}}
+        world.server.store.update(TENANTS, document, name="alpha")
+        version = int(world.get("alpha")["metadata"]["resourceVersion"])
+        await until(lambda: int(tenants.tenants.items["", "alpha"].metadata.resource_version) >= version)
+        tenants.wake("alpha")
+        await until(lambda: world.get("alpha")["metadata"]["finalizers"] == ["of/another", TENANT_FINALIZER], seconds=5)
+        assert world.get("alpha")["metadata"]["annotations"][ACCEPTED_SPEC] == before
+
+    world.create("alpha", pools=[pool(8, limit=64)])
+    async with world.gateway() as tenants:
+        await until(lambda: world.phase("alpha") == "Ready")
+        await taken_off(tenants, guarantee=8)
+    async with world.gateway() as tenants:
+        await until(lambda: world.planes.recalled["alpha"])
+        await taken_off(tenants, guarantee=8)
+        await taken_off(tenants, guarantee=17)  # is refused: what was accepted before is written down
