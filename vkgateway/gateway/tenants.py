@@ -165,11 +165,25 @@ class TenantController:
         record.learn(accepted=verdict)
         spec = self.ledger.accepted(name)
         if spec is not None and not _is_recorded(spec, tenant, record):
+            await self._remove_earlier(tenant, record)
             await self._record(spec, tenant, record)
             self._computes.tenants_changed()
             if not record.facts.ready:  # what is known of a tenant that was Ready is about another spec
                 await self._teller.tell(tenant, record)
         return spec
+
+    async def _remove_earlier(self, tenant: Tenant, record: TenantRecord) -> None:
+        """See to it that a new tenant gets no credentials, keys or data of an earlier one of its name.
+
+        They may be there though nobody took them away: its finalizer was taken off by force while no gateway ran, or
+        the datastore was put back from a backup.
+        """
+        marks = (TENANT_FINALIZER in tenant.metadata.finalizers, ACCEPTED_SPEC in tenant.metadata.annotations)
+        if any(marks) or record.recorded is not None or record.facts.api_server is not None:
+            return
+        record.stage = "control_plane"
+        await self._planes.remove(tenant.metadata.name, on_step=nobody)
+        record.stage = "accepted"
 
     async def _record(self, spec: TenantSpec, tenant: Tenant, record: TenantRecord) -> None:
         """Write down what was accepted, with our finalizer, before anything is made for it."""

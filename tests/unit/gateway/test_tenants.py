@@ -50,6 +50,7 @@ class Planes:
         self.made: Counter[str] = Counter()
         self.recalled: Counter[str] = Counter()
         self.kept: Counter[str] = Counter()
+        self.removed: Counter[str] = Counter()
         self.held: dict[str, asyncio.Event] = {}
         self.broken: dict[str, str] = {}
 
@@ -85,6 +86,7 @@ class Planes:
         if name in self.broken:
             raise UnavailableError(self.broken[name])
         self.there.discard(name)
+        self.removed[name] += 1
 
 
 class Runtimes:
@@ -550,7 +552,6 @@ async def test_a_changed_tenant_is_not_called_ready_before_the_change_is_made(wo
 
 async def test_what_failed_for_one_spec_says_nothing_about_the_next(world: World) -> None:
     world.planes.held["alpha"] = asyncio.Event()
-    world.planes.broken["alpha"] = "etcd does not answer"
     world.create("alpha", pools=[pool(8)])
     async with world.gateway() as tenants:
         await until(
@@ -587,3 +588,37 @@ async def test_a_finalizer_that_was_taken_off_a_living_tenant_comes_back(world: 
         await until(lambda: world.planes.recalled["alpha"])
         await taken_off(tenants, guarantee=8)
         await taken_off(tenants, guarantee=17)  # is refused: what was accepted before is written down
+
+
+async def test_a_new_tenant_gets_nothing_of_an_earlier_one_of_its_name(world: World) -> None:
+    world.create("alpha")
+    async with world.gateway():
+        await until(lambda: world.phase("alpha") == "Ready")
+    document = world.get("alpha")
+    document["metadata"]["finalizers"] = []
+    world.server.store.update(TENANTS, document, name="alpha")
+    world.server.store.delete(TENANTS, "alpha")
+    world.create("alpha")
+    world.planes.removed.clear()
+    world.planes.broken["alpha"] = "etcd does not answer"
+    async with world.gateway():
+        await until(lambda: condition(world.server, "ControlPlaneReady", "alpha").get("status") == "False")
+        assert condition(world.server, "Ready", "alpha")["message"] == "etcd does not answer"
+        assert "finalizers" not in world.get("alpha")["metadata"]
+        del world.planes.broken["alpha"]
+        await until(lambda: world.phase("alpha") == "Ready")
+        assert (world.planes.removed["alpha"], world.planes.made["alpha"]) == (1, 2)
+
+
+async def test_a_tenant_that_only_lost_our_marks_keeps_what_it_has(world: World) -> None:
+    world.create("alpha")
+    async with world.gateway():
+        await until(lambda: world.phase("alpha") == "Ready")
+    document = world.get("alpha")
+    document["metadata"] |= {"finalizers": [], "annotations": {}}
+    world.server.store.update(TENANTS, document, name="alpha")
+    world.planes.removed.clear()
+    async with world.gateway():
+        await until(lambda: world.get("alpha")["metadata"]["finalizers"] == [TENANT_FINALIZER])
+        await until(lambda: world.planes.recalled["alpha"])
+        assert not world.planes.removed
