@@ -201,19 +201,21 @@ class Provisioner:
             credentials = kept.credentials if kept else await asyncio.to_thread(Credentials.create, name)
             credentials = credentials.renewed(now=self._now())
             service_range = kept.service_range if kept else await self._range(name)
-            plane = self._plane(tenant, template, port=port, service_range=service_range)
+            service_cidr = (kept.service_cidr if kept else "") or service_range or template.service_cidr
+            plane = self._plane(tenant, template, port=port, service_cidr=service_cidr)
             record = Record(
                 credentials=credentials,
                 port=port,
                 kubeconfig=kubeconfig.dump(admin_kubeconfig(plane, credentials=credentials)),
                 objects=kept.objects if kept else "",
                 service_range=service_range,
+                service_cidr=service_cidr,
             )
             if kept == record:
                 return record, plane
             saved = await self._store.save(name, record)
-        if (saved.port, saved.service_range) != (port, service_range):  # another replica was quicker
-            plane = self._plane(tenant, template, port=saved.port, service_range=saved.service_range)
+        if (saved.port, saved.service_cidr) != (port, service_cidr):  # another replica was quicker
+            plane = self._plane(tenant, template, port=saved.port, service_cidr=saved.service_cidr)
         return saved, plane
 
     async def _range(self, tenant: str) -> str:
@@ -237,14 +239,14 @@ class Provisioner:
             can_bind=self._can_bind,
         )
 
-    def _plane(self, tenant: Tenant, template: Template, *, port: int, service_range: str = "") -> Plane:
+    def _plane(self, tenant: Tenant, template: Template, *, port: int, service_cidr: str = "") -> Plane:
         return tenant_plane(
             tenant.metadata.name,
             address=self._address,
             port=port,
             etcd_endpoints=self._etcd_endpoints,
             subject_alt_names=tenant.spec.api_server.subject_alt_names,
-            service_cidr=service_range or template.service_cidr,
+            service_cidr=service_cidr or template.service_cidr,
             kubernetes_version=tenant.spec.kubernetes_version,
             webhooks_at=self._webhooks_at,
             tuning=template.tuning,

@@ -22,6 +22,8 @@ from vkgateway.model.objects import Meta
 PORT_KEY = "port"
 RANGE_KEY = "service-range"
 """Key of the range of a tenant's Services; tenants that have none of their own lack it."""
+CIDR_KEY = "service-cidr"
+"""Key of the range that its API server was born with, its own or its template's."""
 KUBECONFIG_KEY = "kubeconfig"
 """Key of the admin's kubeconfig in a tenant's Secret."""
 _OBJECTS_ANNOTATION = "vkgateway.io/objects"
@@ -37,7 +39,8 @@ class Record:
     """What is kept of a tenant: its credentials, the port of its API server, the kubeconfig handed out.
 
     `objects` is a digest of the objects that it was born with, empty until it has been. `service_range` is the range of
-    its Services' addresses, if that is its own alone.
+    its Services' addresses, if that is its own alone; `service_cidr` is the same or what its template said when it was
+    made, empty for tenants from before that was kept: an API server must not be given another.
     """
 
     credentials: Credentials
@@ -45,6 +48,7 @@ class Record:
     kubeconfig: str = field(default="", repr=False)
     objects: str = ""
     service_range: str = ""
+    service_cidr: str = ""
 
 
 class Store(Protocol):
@@ -157,6 +161,7 @@ class SecretStore:
                 kubeconfig=files.get(KUBECONFIG_KEY, b"").decode(),
                 objects=secret.metadata.annotations.get(_OBJECTS_ANNOTATION, ""),
                 service_range=files.get(RANGE_KEY, b"").decode(),
+                service_cidr=files.get(CIDR_KEY, b"").decode(),
             )
         except KeyError as error:
             raise BrokenCredentials(f"Secret {name} lacks the key {error.args[0]!r}", hint=_HINT) from error
@@ -176,6 +181,8 @@ def _secret(tenant: str, record: Record) -> dict[str, Any]:
     }
     if record.service_range:
         files[RANGE_KEY] = record.service_range.encode()
+    if record.service_cidr:
+        files[CIDR_KEY] = record.service_cidr.encode()
     return {
         "metadata": {
             "name": tenant_secret_name(tenant),

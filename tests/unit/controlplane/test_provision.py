@@ -190,6 +190,16 @@ async def test_a_tenant_that_was_made_without_a_range_keeps_its_templates(world:
     assert world.driver.starts == 1
 
 
+async def test_another_range_in_the_template_is_for_those_born_later(world: World) -> None:
+    await world.provisioner().provision(tenant("a"))
+    file = world.templates.folder / "default" / "template.yaml"
+    file.write_text(file.read_text().replace("10.96.0.0/16", "10.97.0.0/16"))
+    await world.provisioner().provision(tenant("a"))
+    await world.provisioner().provision(tenant("b"))
+    assert world.driver.running["a"][0].service_cidr == "10.96.0.0/16"
+    assert world.driver.running["b"][0].service_cidr == "10.97.0.0/16"
+
+
 async def test_ranges_of_compute_clusters_are_left_alone_and_the_templates_is_there_for_the_rest(world: World) -> None:
     world.ranges = ServiceRanges.parse("10.160.0.0/23", prefix=24)
     provisioner = world.provisioner()

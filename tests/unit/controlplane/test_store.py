@@ -41,7 +41,7 @@ def same(one: Record | None, other: Record) -> bool:
 
 async def test_what_is_saved_is_loaded(store: SecretStore) -> None:
     assert await store.load("alpha") is None
-    saved = replace(record(), objects="digest", service_range="10.160.0.0/20")
+    saved = replace(record(), objects="digest", service_range="10.160.0.0/20", service_cidr="10.160.0.0/20")
     await store.save("alpha", saved)
     assert same(await store.load("alpha"), saved)
 
