@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,12 +14,14 @@ from vkgateway.gateway.promises import Held, no_more_than, unkept
 from vkgateway.model import quantity
 from vkgateway.model.api import ComputeCluster, Tenant, TenantPool, TenantSpec
 from vkgateway.model.errors import InputError
-from vkgateway.model.names import validate_tenant_name
+from vkgateway.model.names import OBJECT_NAME_MAX, validate_tenant_name
 from vkgateway.model.quantity import Quantity, Resources
 from vkgateway.translate.governed import is_extended
 
 OLDEST_MINOR = 30
 _VERSION = re.compile(r"1\.(\d{1,3})\.(\d{1,3})", re.ASCII)
+_LABEL = r"[a-zA-Z0-9_]([-a-zA-Z0-9_]{0,61}[a-zA-Z0-9_])?"
+_HOST = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,8 @@ def objections(
     """
     spec = tenant.spec
     found = [*_name(tenant.metadata.name), *_template(spec.template, templates=templates)]
-    found += _version(spec.kubernetes_version)
+    found += _version(spec.kubernetes_version, runs=_runs(tenant, had))
+    found += _certificate(spec.api_server.subject_alt_names)
     found += _duplicates(spec.pools)
     for index, pool in enumerate(spec.pools):
         path = f"spec.pools[{index}]"
@@ -155,15 +159,44 @@ def _template(name: str, *, templates: Collection[str] | None) -> Iterator[Objec
         )
 
 
-def _version(version: str) -> Iterator[Objection]:
-    match = _VERSION.fullmatch(version)
+def _runs(tenant: Tenant, had: TenantSpec | None) -> str:
+    """The release that the tenant's control plane served with last; empty where it never did.
+
+    A spec may have been accepted of which no control plane could be made: it is no hindrance.
+    """
+    served = tenant.status.api_server
+    if served is None:
+        return ""
+    return served.version or (had.kubernetes_version if had is not None else "")
+
+
+def _version(version: str, *, runs: str) -> Iterator[Objection]:
+    where = "spec.kubernetesVersion"
+    match, before = _VERSION.fullmatch(version), _VERSION.fullmatch(runs)
     if match is None:
         message = f"{version!r} is not a Kubernetes version; write it like 1.36.3"
+        yield Objection("UnknownVersion", where, message)
     elif int(match[1]) < OLDEST_MINOR:
         message = f"Kubernetes {version} is too old; the oldest that works is 1.{OLDEST_MINOR}.0"
-    else:
-        return
-    yield Objection("UnknownVersion", "spec.kubernetesVersion", message)
+        yield Objection("UnknownVersion", where, message)
+    elif before is not None and int(match[1]) < int(before[1]):
+        message = f"the control plane serves with {runs} and cannot go back to {version}, an older minor release"
+        yield Objection("VersionGoesBack", where, message)
+
+
+def _certificate(names: Sequence[str]) -> Iterator[Objection]:
+    for index, name in enumerate(names):
+        if not (_is_address(name) or (len(name) <= OBJECT_NAME_MAX and _HOST.fullmatch(name))):
+            message = f"{name!r} is neither a DNS name, like api.example.com, nor an IP address"
+            yield Objection("InvalidName", f"spec.apiServer.subjectAltNames[{index}]", message)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return "%" not in name
 
 
 def _duplicates(pools: Sequence[TenantPool]) -> Iterator[Objection]:

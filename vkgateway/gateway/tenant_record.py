@@ -214,6 +214,6 @@ class Teller:
         )
 
 
-def api_server(access: Access) -> ApiServerStatus:
-    """Say where the tenant's API server is."""
-    return ApiServerStatus(url=access.url, port=access.port)
+def api_server(access: Access, *, version: str) -> ApiServerStatus:
+    """Say where the tenant's API server is, and of which release."""
+    return ApiServerStatus(url=access.url, port=access.port, version=version)

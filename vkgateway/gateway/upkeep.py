@@ -68,7 +68,8 @@ class Upkeep:
             access = await self._renew(tenant, record, access)
         elif self._monotonic() >= record.keeping_due:
             await self._keep(tenant, record, access)
-        record.learn(control_plane=passed("Serving", f"serves at {access.url}"), api_server=api_server(access))
+        served = api_server(access, version=tenant.spec.kubernetes_version)
+        record.learn(control_plane=passed("Serving", f"serves at {access.url}"), api_server=served)
         return access
 
     async def _healthy(self, tenant: Tenant, record: TenantRecord) -> Access | None:

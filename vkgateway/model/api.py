@@ -76,10 +76,11 @@ class TenantSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Tru
 
 
 class ApiServerStatus(msgspec.Struct, kw_only=True, frozen=True):
-    """Where the tenant's API server listens."""
+    """Where the tenant's API server listens, and its release."""
 
     url: str = ""
     port: int = 0
+    version: str = ""
 
 
 class TenantPoolStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=True):

@@ -6,6 +6,8 @@ from vkgateway.arbiter import facts
 from vkgateway.gateway.acceptance import Facts, PoolOffer, objections
 from vkgateway.gateway.ledger import ACCEPTED_SPEC, Ledger
 from vkgateway.model.api import (
+    ApiServerAccess,
+    ApiServerStatus,
     ComputeCluster,
     ComputeClusterSpec,
     ComputeClusterStatus,
@@ -14,6 +16,7 @@ from vkgateway.model.api import (
     Tenant,
     TenantPool,
     TenantSpec,
+    TenantStatus,
 )
 from vkgateway.model.objects import Meta
 
@@ -76,6 +79,38 @@ def test_what_cannot_be_had_is_refused_with_a_reason_and_a_way_out(asked: Tenant
     found = objections(asked, offers=OFFERS, templates=TEMPLATES)
     assert [one.reason for one in found] == [reason]
     assert words in str(found[0])
+
+
+def test_a_control_plane_never_goes_back_to_an_older_minor_release() -> None:
+    runs = ApiServerStatus(url="https://10.0.0.1:20000", port=20000, version="1.35.4")
+
+    def told(version: str, *, runs: ApiServerStatus | None = runs, had: str = "1.36.3") -> list[str]:
+        asked = tenant(version=version)
+        asked.status = TenantStatus(api_server=runs)
+        accepted = TenantSpec(kubernetes_version=had)
+        return [one.reason for one in objections(asked, offers=OFFERS, templates=TEMPLATES, had=accepted)]
+
+    assert told("1.34.9") == ["VersionGoesBack"]
+    assert told("1.35.1") == told("1.36.0") == []
+    assert told("1.35.4", had="1.63.3") == []  # accepted, but never to be had
+    assert told("1.34.9", runs=None) == []  # nothing was ever made
+    assert told("1.35.4", runs=ApiServerStatus(url="https://10.0.0.1:20000", port=20000)) == ["VersionGoesBack"]
+
+
+@pytest.mark.parametrize(
+    "name", ["api.tën.ant", "api..tenant", "https://api", "a b", "-a", "fe80::1%eth0", "10.0.0.0/8"]
+)
+def test_names_that_no_certificate_can_hold_are_refused(name: str) -> None:
+    asked = Tenant(metadata=Meta(name="alpha"), spec=TenantSpec(api_server=ApiServerAccess(subject_alt_names=(name,))))
+    (found,) = objections(asked, offers=OFFERS, templates=TEMPLATES)
+    assert found.reason == "InvalidName"
+    assert repr(name) in str(found)
+
+
+def test_names_for_its_certificate_are_dns_names_and_addresses() -> None:
+    names = ("api.example.com", "*.Tenants.example.com", "api_1", "10.0.0.1", "2001:db8::1")
+    asked = Tenant(metadata=Meta(name="alpha"), spec=TenantSpec(api_server=ApiServerAccess(subject_alt_names=names)))
+    assert objections(asked, offers=OFFERS, templates=TEMPLATES) == []
 
 
 def test_what_fits_is_not_objected_to() -> None:

@@ -622,3 +622,27 @@ async def test_a_tenant_that_only_lost_our_marks_keeps_what_it_has(world: World)
         await until(lambda: world.get("alpha")["metadata"]["finalizers"] == [TENANT_FINALIZER])
         await until(lambda: world.planes.recalled["alpha"])
         assert not world.planes.removed
+
+
+async def test_a_version_that_cannot_be_had_can_be_taken_back(world: World) -> None:
+    async def ask_for(version: str) -> None:
+        document = world.get("alpha")
+        document["spec"]["kubernetesVersion"] = version
+        world.server.store.update(TENANTS, document, name="alpha")
+        generation = world.get("alpha")["metadata"]["generation"]
+        await until(lambda: world.get("alpha")["status"]["observedGeneration"] == generation)
+
+    world.create("alpha", kubernetesVersion="1.35.4")
+    async with world.gateway():
+        await until(lambda: world.phase("alpha") == "Ready")
+        assert world.get("alpha")["status"]["apiServer"]["version"] == "1.35.4"
+        world.planes.broken["alpha"] = "there is no release 1.63.3"
+        await ask_for("1.63.3")
+        await until(lambda: condition(world.server, "ControlPlaneReady", "alpha").get("status") == "False")
+    async with world.gateway():
+        await ask_for("1.35.4")
+        del world.planes.broken["alpha"]
+        await until(lambda: world.phase("alpha") == "Ready")
+        await ask_for("1.34.9")
+        await until(lambda: condition(world.server, "Accepted", "alpha").get("reason") == "VersionGoesBack")
+        assert world.runtimes.serving["alpha"].spec.kubernetes_version == "1.35.4"
