@@ -62,8 +62,8 @@ OnStep = Callable[[Step], Awaitable[None]]
 class Datastore(Protocol):
     """The part of `etcd.tenancy.Tenancy` that is used here."""
 
-    async def ensure_tenant(self, tenant: str) -> None:
-        """Give a tenant its user, role and key range."""
+    async def ensure_tenant(self, tenant: str) -> bool:
+        """Give a tenant its user, role and key range; whether it had no user."""
 
     async def remove_tenant(self, tenant: str) -> int:
         """Take them away, keys included."""
@@ -136,7 +136,8 @@ class Provisioner:
         await on_step(Step.PROGRAMS)
         await self._driver.prepare(tenant.spec.kubernetes_version)
         await on_step(Step.DATASTORE)
-        await self._datastore.ensure_tenant(name)
+        if await self._datastore.ensure_tenant(name):
+            record = await self._unborn(name, record)
         await on_step(Step.PROCESSES)
         version = tenant.spec.kubernetes_version
         kubelet_clients = await self._driver.start(plane, credentials=record.credentials, version=version)
@@ -217,6 +218,13 @@ class Provisioner:
         if (saved.port, saved.service_cidr) != (port, service_cidr):  # another replica was quicker
             plane = self._plane(tenant, template, port=saved.port, service_cidr=saved.service_cidr)
         return saved, plane
+
+    async def _unborn(self, tenant: str, record: Record) -> Record:
+        """Forget that a tenant was born: etcd did not know it, so what it was born with is lost as well."""
+        if not record.objects:
+            return record
+        _log.warning("the datastore did not know a tenant; what it is born with is made anew", tenant=tenant)
+        return await self._store.save(tenant, replace(record, objects=""))
 
     async def _range(self, tenant: str) -> str:
         """Choose a new tenant's range; "" where it has its template's. It stays for good, as API servers want it."""

@@ -50,10 +50,10 @@ class LazyDatastore:
         if self._client is not None:
             await self._client.close()
 
-    async def ensure_tenant(self, tenant: str) -> None:
+    async def ensure_tenant(self, tenant: str) -> bool:
         """See `provision.Datastore`."""
         tenancy, _ = await self._open()
-        await tenancy.ensure_tenant(tenant)
+        return await tenancy.ensure_tenant(tenant)
 
     async def remove_tenant(self, tenant: str) -> int:
         """See `provision.Datastore`."""

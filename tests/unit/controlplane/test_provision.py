@@ -324,6 +324,19 @@ async def test_objects_wait_for_a_namespace_that_is_on_its_way(world: World) -> 
     assert world.store.records["alpha"].objects
 
 
+@pytest.mark.parametrize("step", [Step.PROCESSES, Step.OBJECTS])
+async def test_a_tenant_whose_data_were_lost_is_born_again(world: World, step: Step) -> None:
+    await world.provisioner().provision(tenant())
+    world.etcd.users_held.clear()  # as when etcd is put back from a backup that is older than the tenant
+    world.etcd.roles_held.clear()
+    world.server.store.delete(PRIORITY_CLASSES, "vkgateway-guaranteed")
+    with pytest.raises(Stopped):
+        await world.provisioner().provision(tenant(), on_step=lambda reached: stop_at(step, reached))
+    await world.provisioner().provision(tenant())
+    assert world.server.store.find(PRIORITY_CLASSES, "vkgateway-guaranteed") is not None
+    assert world.store.records["alpha"].objects
+
+
 async def test_a_tenant_that_refuses_new_objects_later_is_not_held_up(world: World) -> None:
     await world.provisioner().provision(tenant())
     record = world.store.records["alpha"]

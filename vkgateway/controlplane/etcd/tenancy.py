@@ -60,8 +60,8 @@ class Tenancy:
         self._enforced = True
         await self._ensure(COMPUTE_USER, keys=KeyRange.below(COMPUTE_PREFIX))
 
-    async def ensure_tenant(self, tenant: str) -> None:
-        """Give a tenant its user, role and key range; nothing happens where it has them.
+    async def ensure_tenant(self, tenant: str) -> bool:
+        """Give a tenant its user, role and key range; nothing happens where it has them. Returns whether it had no user.
 
         Raises:
             EtcdOpen: etcd enforces no users and roles, so that every tenant could read every other's keys.
@@ -72,7 +72,7 @@ class Tenancy:
                 "etcd does not enforce users and roles: every tenant could read every other's keys",
                 hint="make a user and role root, then run: etcdctl auth enable",
             )
-        await self._ensure(tenant_user(tenant), keys=tenant_keys(tenant))
+        return await self._ensure(tenant_user(tenant), keys=tenant_keys(tenant))
 
     async def remove_tenant(self, tenant: str) -> int:
         """Take a tenant's user and role, then its keys; how many keys there were.
@@ -118,10 +118,10 @@ class Tenancy:
             return True
         return ranges.get(tenant_keys(tenant), True)
 
-    async def _ensure(self, user: str, *, keys: KeyRange) -> None:
+    async def _ensure(self, user: str, *, keys: KeyRange) -> bool:
         async with self._changing:
             await self._ensure_role(user, keys=keys)
-            await self._ensure_user(user)
+            return await self._ensure_user(user)
 
     async def _ensure_role(self, role: str, *, keys: KeyRange) -> None:
         try:
@@ -134,16 +134,18 @@ class Tenancy:
         if keys not in ranges:
             await self._client.grant_range(role, keys=keys)
 
-    async def _ensure_user(self, user: str) -> None:
+    async def _ensure_user(self, user: str) -> bool:
+        """Whether there was none."""
         try:
-            roles = await self._client.roles_of(user)
+            roles, missing = await self._client.roles_of(user), False
         except EtcdMissing:
             await self._client.add_user(user)
-            roles = []
+            roles, missing = [], True
         for other in (other for other in roles if other != user):
             await self._client.revoke_role(user, role=other)
         if user not in roles:
             await self._client.grant_role(user, role=user)
+        return missing
 
 
 async def _unless(expected: type[EtcdError], call: Awaitable[None]) -> None:
