@@ -57,6 +57,16 @@ async def test_no_tenant_is_made_where_everybody_could_read_everything() -> None
     assert etcd.changes == 0
 
 
+async def test_no_tenant_is_made_where_users_were_enforced_before() -> None:
+    etcd = FakeEtcd()
+    tenancy = Tenancy(etcd)
+    await tenancy.ensure_tenant("a")
+    etcd.enabled = False  # as in a new etcd, or one from a backup
+    with pytest.raises(errors.EtcdOpen):
+        await tenancy.ensure_tenant("b")
+    assert list(etcd.users_held) == ["tenant-a"]
+
+
 @pytest.mark.parametrize("done", range(5))
 async def test_a_tenant_half_made_is_completed(done: int) -> None:
     etcd = FakeEtcd()

@@ -130,6 +130,14 @@ async def test_objects_that_are_written_over_and_over_fill_nothing(world: World)
     assert world.etcd.file < QUOTA
 
 
+async def test_an_etcd_that_was_put_back_from_a_backup_is_looked_after_all_the_same(world: World) -> None:
+    await world.rewrite("wild", times=500, look=True)
+    world.etcd.revision, world.etcd.history = 5, []
+    await world.rewrite("wild", times=200, look=True)
+    assert world.keeper.held == {}
+    await world.write("calm", "more")
+
+
 async def test_objects_that_are_made_and_deleted_fill_nothing(world: World) -> None:
     for number in range(2000):
         await world.write("wild", f"one-{number}", size=20_000)

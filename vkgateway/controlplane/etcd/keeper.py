@@ -105,6 +105,8 @@ class Keeper:
         for tenant in sorted(self.held.keys() & set(exempt)):
             await self._release(tenant)
         status = await self._client.status()
+        if status.revision < self._forgotten:  # etcd was put back from a backup
+            self._seen = self._forgotten = 0
         status = await (self._reopen(status) if status.is_full else self._forget(status, clearing=bool(exempt)))
         room = Room.of(status)
         if room.share >= CROWDED:

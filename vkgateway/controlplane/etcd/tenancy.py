@@ -42,7 +42,6 @@ class Tenancy:
     def __init__(self, client: EtcdClient) -> None:
         self._client = client
         self._changing = asyncio.Lock()
-        self._enforced = False
 
     async def ensure_auth(self) -> None:
         """Make the root user, the compute cluster's user and range, and enforce them.
@@ -57,17 +56,15 @@ class Tenancy:
                 await self._client.grant_role(ROOT, role=ROOT)
                 await self._client.enable_auth()
             _log.info("etcd now enforces users and roles")
-        self._enforced = True
         await self._ensure(COMPUTE_USER, keys=KeyRange.below(COMPUTE_PREFIX))
 
     async def ensure_tenant(self, tenant: str) -> bool:
-        """Give a tenant its user, role and key range; nothing happens where it has them. Returns whether it had no user.
+        """Give a tenant its user, role and key range; nothing happens where it has them. Says whether it had no user.
 
         Raises:
             EtcdOpen: etcd enforces no users and roles, so that every tenant could read every other's keys.
         """
-        self._enforced = self._enforced or await self._client.auth_enabled()
-        if not self._enforced:
+        if not await self._client.auth_enabled():  # asked each time: another etcd may be there by now, from a backup
             raise EtcdOpen(
                 "etcd does not enforce users and roles: every tenant could read every other's keys",
                 hint="make a user and role root, then run: etcdctl auth enable",
