@@ -166,9 +166,10 @@ class Teller:
         change = difference(old, new)
         if not change:
             return
+        body = {"metadata": {"uid": record.uid}, "status": change}
         try:
-            await self._management.patch(TENANTS, tenant.metadata.name, {"status": change}, subresource="status")
-        except errors.NotFound:
+            await self._management.patch(TENANTS, tenant.metadata.name, body, subresource="status")
+        except (errors.NotFound, errors.Conflict):  # it is gone, and there may be another of its name
             return
         except errors.ApiError as error:
             raise NotTold(f"the status of tenant {tenant.metadata.name!r} was not written: {error}") from error

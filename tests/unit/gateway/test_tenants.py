@@ -52,6 +52,7 @@ class Planes:
         self.kept: Counter[str] = Counter()
         self.removed: Counter[str] = Counter()
         self.held: dict[str, asyncio.Event] = {}
+        self.waited: Counter[str] = Counter()
         self.broken: dict[str, str] = {}
 
     def templates(self) -> list[str]:
@@ -61,6 +62,7 @@ class Planes:
         name = tenant.metadata.name
         await on_step("StartingControlPlane", "it is being started")
         if name in self.held:
+            self.waited[name] += 1
             await self.held[name].wait()
         if name in self.broken:
             raise UnavailableError(self.broken[name])
@@ -646,3 +648,24 @@ async def test_a_version_that_cannot_be_had_can_be_taken_back(world: World) -> N
         await ask_for("1.34.9")
         await until(lambda: condition(world.server, "Accepted", "alpha").get("reason") == "VersionGoesBack")
         assert world.runtimes.serving["alpha"].spec.kubernetes_version == "1.35.4"
+
+
+async def test_nothing_of_a_tenant_is_told_of_the_next_one_of_its_name(world: World) -> None:
+    made = world.planes.held["alpha"] = asyncio.Event()
+    world.create("alpha")
+    async with world.gateway():
+        await until(lambda: world.planes.waited["alpha"] == 1)
+        document = world.get("alpha")
+        document["metadata"]["finalizers"] = []
+        world.server.store.update(TENANTS, document, name="alpha")
+        world.server.store.delete(TENANTS, "alpha")
+        world.planes.held["alpha"] = asyncio.Event()
+        world.create("alpha")
+        made.set()
+        await until(lambda: world.planes.waited["alpha"] == 2)
+        uid = world.get("alpha")["metadata"]["uid"]
+        states = [one.new for one in world.server.store.history if one.resource is TENANTS and one.new is not None]
+        phases = [one.get("status", {}).get("phase") for one in states if one["metadata"]["uid"] == uid]
+        assert "Ready" not in phases
+        world.planes.held.pop("alpha").set()
+        await until(lambda: world.phase("alpha") == "Ready")
