@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import TENANTS
 from vkgateway.model.api import Tenant, TenantSpec
+from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.names import TENANT_FINALIZER
 from vkgateway.model.objects import decode_object
 from vkgateway.sync.metrics import forget as forget_metrics
@@ -131,7 +133,13 @@ class TenantController:
             await self._teller.tell(tenant, record)
             return RETRY_SECONDS
         inforce = Tenant(metadata=tenant.metadata, spec=spec, status=record.status)
-        access = await self._upkeep.ensure(inforce, record)
+        try:
+            access = await self._upkeep.ensure(inforce, record)
+        except Interrupted:
+            raise
+        except VkgatewayError:
+            await self._serve_meanwhile(inforce, record)
+            raise
         await self._serve(inforce, record, access)
         record.learn(guarantee=self._guarantee(name) or record.facts.guarantee)
         await self._teller.tell(tenant, record)
@@ -208,6 +216,13 @@ class TenantController:
         if verdict.status == "Unknown" and self._learn_held(tenant.metadata.name, record):
             verdict = failing("DatastoreFull", "they cannot be brought up to date: the API server may not write")
         record.learn(virtual_nodes=verdict, pools=seen.pools)
+
+    async def _serve_meanwhile(self, tenant: Tenant, record: TenantRecord) -> None:
+        """Go on by the control plane there is, if any, while it cannot be made as wanted; that is what is told."""
+        if record.access is not None:
+            with contextlib.suppress(errors.ApiError):
+                seen = await self._runtimes.serve(tenant, record.access)
+                record.learn(virtual_nodes=seen.verdict, pools=seen.pools)
 
     # Deletion
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ import structlog
 
 from vkgateway.gateway.planes import Access, ControlPlanes, OnStep, Runtimes
 from vkgateway.gateway.status import failing, passed, waiting
-from vkgateway.gateway.tenant_record import Teller, TenantRecord, api_server
+from vkgateway.gateway.tenant_record import Interrupted, Teller, TenantRecord, api_server
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import spread
 from vkgateway.model.api import Tenant, TenantPolicy, TenantSpec
@@ -57,13 +58,23 @@ class Upkeep:
         self._monotonic = monotonic
 
     async def ensure(self, tenant: Tenant, record: TenantRecord) -> Access:
-        """Return the way to a control plane as the spec says; `record` learns what becomes of it."""
+        """Return the way to a control plane as the spec says; `record` learns what becomes of it.
+
+        Where it cannot be made so the failure is raised, and `record` has the way to the one there is, if it answers.
+        """
         record.stage = "control_plane"
         access = await self._healthy(tenant, record)
         if access is None and record.access is None and record.was_ready:
             access = await self._recall(tenant, record)
         if access is None:
-            access = await self._provision(tenant, record)
+            try:
+                access = await self._provision(tenant, record)
+            except Interrupted:
+                raise
+            except VkgatewayError:
+                with contextlib.suppress(VkgatewayError):
+                    record.access = record.access or await self._answering(tenant)
+                raise
         elif self._monotonic() >= record.renewal_due:
             access = await self._renew(tenant, record, access)
         elif self._monotonic() >= record.keeping_due:
@@ -103,6 +114,17 @@ class Upkeep:
         """
         if tenant.status.observed_generation != tenant.metadata.generation:
             return None
+        access = await self._answering(tenant)
+        if access is None:
+            return None
+        record.access, record.built_from = access, _shape(tenant.spec)
+        record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
+        record.renewal_due = self._monotonic() + spread(RECALLED_SECONDS)
+        record.keeping_due = record.renewal_due
+        return access
+
+    async def _answering(self, tenant: Tenant) -> Access | None:
+        """Return the way to the control plane as it was made last, if it answers."""
         access = await self._planes.recall(tenant)
         if access is None:
             return None
@@ -111,10 +133,6 @@ class Upkeep:
         except errors.ApiError:
             await access.client.close()
             return None
-        record.access, record.built_from = access, _shape(tenant.spec)
-        record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
-        record.renewal_due = self._monotonic() + spread(RECALLED_SECONDS)
-        record.keeping_due = record.renewal_due
         return access
 
     async def _provision(self, tenant: Tenant, record: TenantRecord) -> Access:

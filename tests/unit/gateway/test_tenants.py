@@ -669,3 +669,26 @@ async def test_nothing_of_a_tenant_is_told_of_the_next_one_of_its_name(world: Wo
         assert "Ready" not in phases
         world.planes.held.pop("alpha").set()
         await until(lambda: world.phase("alpha") == "Ready")
+
+
+async def test_a_control_plane_that_cannot_be_made_as_wanted_is_worked_with_as_it_is(world: World) -> None:
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway():
+        await until(lambda: world.phase("alpha") == "Ready")
+        world.planes.broken["alpha"] = "there is no release 1.63.3"
+        document = world.get("alpha")
+        document["spec"]["kubernetesVersion"] = "1.63.3"
+        world.server.store.update(TENANTS, document, name="alpha")
+        await until(lambda: condition(world.server, "ControlPlaneReady", "alpha").get("status") == "False")
+    world.runtimes.serving.clear()
+    async with world.gateway():
+        await until(lambda: "alpha" in world.runtimes.serving, seconds=5)
+        await until(lambda: condition(world.server, "Ready", "alpha")["message"] == "there is no release 1.63.3")
+        document = world.get("alpha")
+        document["spec"]["pools"] = []
+        world.server.store.update(TENANTS, document, name="alpha")
+        await until(lambda: not world.runtimes.serving["alpha"].spec.pools)
+        world.server.store.delete(TENANTS, "alpha")
+        await until(lambda: "alpha" not in world.runtimes.serving)
+        del world.planes.broken["alpha"]
+        await until(lambda: world.gone("alpha"))
