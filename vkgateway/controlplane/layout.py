@@ -70,10 +70,14 @@ class PlaneFiles:
     def kubelet_clients(self) -> frozenset[str]:
         """Return the fingerprints of the certificates by which the API server may call kubelets.
 
-        The one before counts as well: a server that runs reads a new one only after some minutes.
+        The one before counts as well: a server that runs reads a new one only after some minutes. A broken file is as
+        good as none.
         """
-        both = (self.cert(_KUBELET_CLIENT), self.cert(f"{_KUBELET_CLIENT}-{_BEFORE}"))
-        return frozenset(fingerprint(file.read_bytes()) for file in both if file.exists())
+        found = set()
+        for file in (self.cert(_KUBELET_CLIENT), self.cert(f"{_KUBELET_CLIENT}-{_BEFORE}")):
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                found.add(fingerprint(file.read_bytes()))
+        return frozenset(found)
 
     def kubeconfig(self, name: str) -> Path:
         """Return the kubeconfig of `admin`, `controller-manager`, `scheduler`, `coredns` or `webhooks`."""

@@ -130,6 +130,17 @@ def test_a_renewed_kubelet_client_may_be_the_old_one_for_a_while(tmp_path: Path)
     assert not (tmp_path / "kubelet-client-before.key").exists()
 
 
+@pytest.mark.parametrize("broken", ["kubelet-client.crt", "kubelet-client-before.crt"])
+def test_a_broken_kubelet_client_counts_for_nothing(tmp_path: Path, broken: str) -> None:
+    write(tmp_path, plane())
+    files = write(tmp_path, plane(), now=NOW + datetime.timedelta(days=300))
+    both = files.kubelet_clients()
+    (tmp_path / broken).write_bytes(b"")
+    assert len(both) == 2
+    assert len(files.kubelet_clients()) == 1
+    assert files.kubelet_clients() < both
+
+
 def test_a_strangers_kubelet_client_is_not_kept(tmp_path: Path) -> None:
     files = write(tmp_path, plane())
     files.cert("kubelet-client").write_bytes(ALPHA.ca.issue("vkgateway:tenant:alpha", client=True).cert_pem)
