@@ -1,5 +1,6 @@
 """Each cluster gets its own closed range of keys; repeated, nothing changes; removed, nothing is left."""
 
+import asyncio
 import filecmp
 from pathlib import Path
 
@@ -157,6 +158,28 @@ async def test_an_etcd_that_is_not_there_is_unavailable() -> None:
     async with EtcdClient(["https://127.0.0.1:1", "https://127.0.0.1:2"], tls=tls, timeout=1) as client:
         with pytest.raises(errors.EtcdUnavailable, match=r"Range at 127\.0\.0\.1:2"):
             await client.get("/x")
+
+
+async def test_a_proxy_in_the_environment_is_not_asked_for_the_way_to_etcd(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        writer.close()
+
+    ca = Authority.create("etcd")
+    pair = ca.issue("root", client=True)
+    tls = Tls(ca=ca.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    async with await asyncio.start_server(proxy, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
+        async with EtcdClient(["https://127.0.0.1:1"], tls=tls, timeout=1) as client:
+            with pytest.raises(errors.EtcdUnavailable):
+                await client.get("/x")
+    assert asked == []
 
 
 def test_the_generated_module_is_that_of_the_protocol_file(tmp_path: Path) -> None:

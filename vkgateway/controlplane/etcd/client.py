@@ -30,6 +30,8 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_receive_message_length", 64 << 20),
+    # Tenants' API servers go straight to it too; gRPC would take every proxy in the environment, for loopback as well.
+    ("grpc.enable_http_proxy", 0),
 )
 
 
