@@ -14,7 +14,7 @@ import click
 
 from vkgateway.cli.lazy import LazyGroup
 from vkgateway.cli.options import root_data_dir_option
-from vkgateway.model.errors import VkgatewayError
+from vkgateway.model.errors import InputError, VkgatewayError
 from vkgateway.version import __version__
 
 FAILURE = 1
@@ -56,6 +56,10 @@ EPILOG = (
     "5 unavailable (program missing, server does not answer), 130 interrupted."
 )
 
+_HOMELESS = "home directory"
+"""What pathlib says where HOME is not set and the user is unknown, or the one named in `~user`."""
+_HOMELESS_SENTENCE = "a path starts from a home directory, and there is none: of an unknown user, or HOME is not set"
+
 
 @click.group(
     cls=LazyGroup,
@@ -94,6 +98,11 @@ def run(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         complain(_os_error_sentence(error))
         return FAILURE
+    except RuntimeError as error:
+        if _HOMELESS not in str(error):
+            raise
+        complain(_HOMELESS_SENTENCE, hint="Set HOME, or write out paths that begin with `~`.")
+        return InputError.exit_code
     return result if isinstance(result, int) else 0
 
 

@@ -22,8 +22,9 @@ _ROOT_KEY = "vkgateway.data_dir"
 
 def default_data_dir() -> Path:
     """`$XDG_DATA_HOME/vkgateway`, as the XDG base directory specification has it."""
-    base = os.environ.get("XDG_DATA_HOME", "")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "vkgateway"
+    base = Path(os.environ.get("XDG_DATA_HOME", ""))
+    # One that is not absolute is to be ignored, says the specification: it would be another place in every folder.
+    return (base if base.is_absolute() else Path.home() / ".local" / "share") / "vkgateway"
 
 
 def _remember_root(ctx: click.Context, _param: click.Parameter, value: Path | None) -> None:
@@ -31,12 +32,15 @@ def _remember_root(ctx: click.Context, _param: click.Parameter, value: Path | No
 
 
 def _choose_data_dir(ctx: click.Context, _param: click.Parameter, value: Path | None) -> Path:
-    """On the command itself, else before the command, else the environment, else the default."""
+    """On the command itself, else before the command, else the environment, else the default.
+
+    Without links and dots: processes, interfaces and mounts are found again by it, whichever way it was written.
+    """
     ctx.meta[_ROOT_KEY] = chosen = value or ctx.meta.get(_ROOT_KEY)
     if chosen is None:
         from_environment = os.environ.get(DATA_DIR_VARIABLE, "")
         chosen = Path(from_environment) if from_environment else default_data_dir()
-    return Path(chosen).expanduser().absolute()
+    return Path(chosen).expanduser().resolve()
 
 
 def data_dir_given(ctx: click.Context) -> bool:
@@ -56,7 +60,7 @@ def root_data_dir_option(command: F) -> F:
 
 
 def data_dir_option(command: F) -> F:
-    """Adds `--data-dir`; the command gets `data_dir: Path`, absolute, not necessarily there."""
+    """Adds `--data-dir`; the command gets `data_dir: Path`, absolute and without links, not necessarily there."""
     return click.option(
         "--data-dir",
         type=click.Path(path_type=Path, file_okay=False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 import sys
 import textwrap
 from collections.abc import Callable
@@ -196,11 +197,11 @@ def _how_to_go_on(data_dir: Path, record: PlatformRecord) -> str:
     from vkgateway.cli.options import default_data_dir
     from vkgateway.local.paths import Paths
 
-    where = "" if data_dir == default_data_dir() else f" --data-dir {data_dir}"
+    where = "" if data_dir == default_data_dir().resolve() else f" --data-dir {shlex.quote(str(data_dir))}"
     return "\n".join(
         (
             f"The compute cluster serves at https://{record.address}:{record.ports['compute-api']}.",
-            f"  kubectl --kubeconfig {Paths(data_dir).kubeconfig} get nodes",
+            f"  kubectl --kubeconfig {shlex.quote(str(Paths(data_dir).kubeconfig))} get nodes",
             f"  vkgateway tenant create alpha --pool a100{where}",
             f"  vkgateway status{where}",
             f"  vkgateway down{where}",

@@ -33,7 +33,7 @@ async def running(client: SupervisorClient) -> list[ProcessState]:
 def listening(data_dir: Path) -> set[int]:
     """Return the TCP ports that the platform's own processes listen at, whether or not a supervisor lives."""
     held: set[int] = set()
-    for process in marked(data_dir):
+    for process in marked(data_dir.resolve()):
         try:
             connections = psutil.Process(process.pid).net_connections("tcp")
         except psutil.Error:

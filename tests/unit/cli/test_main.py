@@ -70,6 +70,35 @@ def test_the_systems_errors_name_the_file(raising: list[BaseException], capsys: 
     assert capsys.readouterr().err == "Error: /data/x: No space left on device\n"
 
 
+def test_a_home_that_nobody_knows_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["status", "--data-dir", "~no-such-user-here/x"]) == 2
+    assert "home directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("written", ["link", "real/../real", "real"])
+def test_the_data_directory_is_the_same_however_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.chdir(tmp_path)
+    given: list[Path] = []
+
+    @click.command()
+    @options.data_dir_option
+    def show(data_dir: Path) -> None:
+        given.append(data_dir)
+
+    monkeypatch.setitem(main.cli.commands, "show", show)
+    assert main.run(["show", "--data-dir", written]) == 0
+    assert given == [tmp_path / "real"]
+
+
+def test_a_relative_data_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "data")
+    assert options.default_data_dir() == Path.home() / ".local" / "share" / "vkgateway"
+
+
 def test_a_bug_is_not_hidden(raising: list[BaseException]) -> None:
     raising.append(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):

@@ -1,9 +1,14 @@
 """Waiting until a process serves: it comes up, takes too long, or keeps dying."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from vkgateway.local import processes
 from vkgateway.model.errors import UnavailableError
+from vkgateway.programs.supervisor import procfs
 from vkgateway.programs.supervisor.client import SupervisorClient, SupervisorUnavailable
 from vkgateway.programs.supervisor.spec import ProcessState
 
@@ -81,3 +86,20 @@ async def test_restarts_of_long_ago_do_not_count() -> None:
 
 async def test_no_supervisor_means_no_process() -> None:
     assert await processes.running(FakeSupervisor(SupervisorUnavailable("none"))) == []
+
+
+LISTEN = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
+
+
+def test_ports_of_ones_own_are_known_whichever_way_leads_to_the_data_directory(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    mark = {procfs.MARK: procfs.mark(tmp_path / "real", name="etcd")}
+    with subprocess.Popen(
+        [sys.executable, "-c", LISTEN], env=mark, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        held = [processes.listening(tmp_path / way) for way in ("real", "link")]
+        server.communicate("\n")
+    assert held == [{port}, {port}]

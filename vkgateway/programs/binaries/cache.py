@@ -46,9 +46,9 @@ class Cache:
 
     @staticmethod
     def default_root() -> Path:
-        """`$XDG_CACHE_HOME/vkgateway`, else `~/.cache/vkgateway`."""
-        base = os.environ.get("XDG_CACHE_HOME", "")
-        return (Path(base) if base else Path.home() / ".cache") / "vkgateway"
+        """`$XDG_CACHE_HOME/vkgateway` where that is absolute, else `~/.cache/vkgateway`."""
+        base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        return (base if base.is_absolute() else Path.home() / ".cache") / "vkgateway"
 
     def path(self, program: str, version: str) -> Path:
         """Where the program is, or would be."""
