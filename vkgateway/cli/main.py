@@ -95,14 +95,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _silence_stdout()
         return FAILURE
-    except OSError as error:
-        complain(_os_error_sentence(error))
-        return FAILURE
-    except RuntimeError as error:
-        if _HOMELESS not in str(error):
-            raise
-        complain(_HOMELESS_SENTENCE, hint="Set HOME, or write out paths that begin with `~`.")
-        return InputError.exit_code
+    except (OSError, RuntimeError) as error:
+        return _failed(error)
     return result if isinstance(result, int) else 0
 
 
@@ -112,6 +106,17 @@ def complain(message: str, *, hint: str = "") -> None:
     click.echo(message, err=True)
     if hint:
         click.echo(f"       {hint}", err=True)
+
+
+def _failed(error: OSError | RuntimeError) -> int:
+    """Tell what the system refused, and return the exit code; what is a bug is raised."""
+    if isinstance(error, OSError):
+        complain(_os_error_sentence(error))
+        return FAILURE
+    if _HOMELESS not in str(error):
+        raise error
+    complain(_HOMELESS_SENTENCE, hint="Set HOME, or write out paths that begin with `~`.")
+    return InputError.exit_code
 
 
 def _os_error_sentence(error: OSError) -> str:

@@ -13,6 +13,7 @@ from vkgateway.local import record as records
 from vkgateway.local.disk import disk_errors
 from vkgateway.local.lock import work_lock
 from vkgateway.local.paths import Paths
+from vkgateway.local.realnode.namespaces import mount_points
 from vkgateway.local.record import PlatformRecord
 from vkgateway.local.steps import Report
 from vkgateway.model.errors import ConflictError, InputError, NotFoundError, VkgatewayError
@@ -32,7 +33,7 @@ async def down(data_dir: Path, *, purge: bool, report: Report) -> None:
         ConflictError: another command is at work on it.
     """
     paths = Paths(data_dir)
-    if not (paths.record.exists() or SupervisorPaths(data_dir).run_dir.exists()):
+    if not _holds_platform(paths):
         raise NotFoundError(f"there is no platform in {data_dir}", hint="Name another place with --data-dir DIR.")
     with disk_errors(data_dir), work_lock(paths.lock, command="down"):
         record = _record(paths)
@@ -41,6 +42,18 @@ async def down(data_dir: Path, *, purge: bool, report: Report) -> None:
         if purge:
             await asyncio.to_thread(_purge, paths)
             report.done("data: removed")
+
+
+def _holds_platform(paths: Paths) -> bool:
+    """Whether something there can only be a platform's: folders called `run` and `logs`, others have as well."""
+    if SupervisorPaths(paths.data_dir).lock.exists():
+        return True
+    try:
+        return records.load(paths.record) is not None
+    except ConflictError:  # of a newer vkgateway
+        return True
+    except InputError:
+        return False
 
 
 async def _stop(data_dir: Path, *, report: Report) -> None:
@@ -93,9 +106,6 @@ def _purge(paths: Paths) -> None:
 
 
 def _mounts_below(directory: Path, *, table: Path = _MOUNTS) -> Iterator[str]:
-    """Yield the mount points inside `directory`, from the fifth field of each line of mountinfo (proc(5))."""
+    """Yield the mount points inside `directory`."""
     start = f"{directory.resolve()}/"
-    for line in table.read_text().splitlines():
-        point = line.split(" ")[4].encode().decode("unicode_escape")
-        if point.startswith(start):
-            yield point
+    yield from (point for point in mount_points(table) if point.startswith(start))

@@ -10,6 +10,7 @@ from vkgateway.local.disk import check_room, disk_errors
 from vkgateway.local.lock import work_lock
 from vkgateway.local.paths import Paths
 from vkgateway.model.errors import ConflictError, NotFoundError, UnavailableError, VkgatewayError
+from vkgateway.programs.supervisor.spec import SupervisorPaths
 
 
 class Silent:
@@ -22,10 +23,34 @@ class Silent:
         pass
 
 
+def files(directory: Path) -> list[Path]:
+    return sorted(directory.rglob("*"))
+
+
 async def test_no_platform_is_said_and_nothing_is_made(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no platform in"):
         await down.down(tmp_path / "none", purge=True, report=Silent())
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("strange", ["run/notes.txt", "platform.json"])
+async def test_folders_of_somebody_else_are_no_platform(tmp_path: Path, strange: str) -> None:
+    for name in (strange, "logs/app.log", "volumes/data", "node/index.js"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('["not ours"]')
+    before = files(tmp_path)
+    with pytest.raises(VkgatewayError, match=str(tmp_path)):
+        await down.down(tmp_path, purge=True, report=Silent())
+    assert files(tmp_path) == before
+
+
+async def test_a_platform_with_a_damaged_record_is_taken_away(tmp_path: Path) -> None:
+    paths, supervisor = Paths(tmp_path / "data"), SupervisorPaths(tmp_path / "data")
+    supervisor.run_dir.mkdir(parents=True)
+    supervisor.lock.touch()
+    paths.record.write_text("{")
+    await down.down(paths.data_dir, purge=True, report=Silent())
+    assert not paths.data_dir.exists()
 
 
 async def test_a_platform_that_is_being_started_is_left_alone(tmp_path: Path) -> None:
@@ -54,10 +79,10 @@ def test_a_purge_takes_the_folder_away_where_nothing_else_is_in_it(tmp_path: Pat
 
 
 def test_mounts_inside_are_seen_others_are_not(tmp_path: Path) -> None:
-    inside, beside = f"{tmp_path}/data/node/a\\040b", f"{tmp_path}/database"
+    inside, beside = f"{tmp_path}/data/node/ä\\040b", f"{tmp_path}/database"
     table = tmp_path / "mountinfo"
     table.write_text("".join(f"36 35 0:3 / {point} rw - tmpfs tmpfs rw\n" for point in (inside, beside)))
-    assert list(down._mounts_below(tmp_path / "data", table=table)) == [f"{tmp_path}/data/node/a b"]
+    assert list(down._mounts_below(tmp_path / "data", table=table)) == [f"{tmp_path}/data/node/ä b"]
 
 
 def test_nothing_is_removed_while_something_is_mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,8 @@ def mount_points(table: Path = Path("/proc/self/mountinfo")) -> list[str]:
 
     `os.path.ismount` does not see a folder that is bound onto itself.
     """
-    return [_ESCAPED.sub(_unescape, line.split()[4]) for line in table.read_text().splitlines()]
+    lines = table.read_text(errors="surrogateescape").split("\n")
+    return [_ESCAPED.sub(_unescape, fields[4]) for line in lines if len(fields := line.split(" ")) > 4]
 
 
 def let_out(network: Network) -> None:
