@@ -44,18 +44,20 @@ def choose(
 ) -> dict[str, int]:
     """Choose a port for each name in `preferred`, at the address that `addresses` gives it.
 
-    A port `asked` for counts first, then the one `kept` from before (either has to be free or among `ours`,
-    those our own processes hold); else the preferred one or the next free one after it, within `port_range`, that is
-    not one of the `others` (address and port): those will be in use.
+    A port `asked` for counts first, then the one `kept` from before (either has to be free; one that is kept may be
+    among `ours`, those our own processes hold); else the preferred one or the next free one after it, within
+    `port_range`, that is not one of the `others` (address and port): those will be in use.
 
     Raises:
         ConflictError: a port that was asked for or kept is in use by somebody else.
+        InputError: one is meant for two.
     """
     held = set(ours)
     chosen: dict[str, int] = {}
     fixed = {**kept, **asked}
+    _check_apart(fixed, addresses=addresses, asked=asked)
     for name, port in fixed.items():
-        if port in held or free(addresses[name], port):
+        if (port in held and kept.get(name) == port) or free(addresses[name], port):
             chosen[name] = port
         else:
             raise _taken(name, address=addresses[name], port=port)
@@ -89,6 +91,19 @@ def parse_port(text: str, *, names: Iterable[str]) -> tuple[str, int]:
     if not (port.isdigit() and 0 < int(port) <= _HIGHEST):
         raise InputError(f"port {port!r} for {name} is not a number from 1 to {_HIGHEST}")
     return name, int(port)
+
+
+def _check_apart(fixed: Mapping[str, int], *, addresses: Mapping[str, str], asked: Container[str]) -> None:
+    """See that no two of our own are to listen at one place: whichever started last would never come up."""
+    at: dict[tuple[str, int], str] = {}
+    for name, port in fixed.items():
+        other = at.setdefault((addresses[name], port), name)
+        if other != name:
+            new, old = (name, other) if name in asked and other not in asked else (other, name)
+            raise InputError(
+                f"port {port} at {addresses[name]} is meant for {new} and for {old}",
+                hint=f"Choose another one with `--port {new}=PORT`.",
+            )
 
 
 def _search(

@@ -72,6 +72,28 @@ def test_a_port_of_somebody_else_is_named_with_the_way_out(how: str) -> None:
     assert "--port api=PORT" in caught.value.hint
 
 
+def test_a_port_asked_for_that_another_of_our_processes_holds_is_a_conflict() -> None:
+    with pytest.raises(ConflictError, match=r"port 7001 at 10\.0\.0\.1, meant for api, is in use"):
+        choose(kept={"api": 7000}, asked={"api": 7001}, taken={7000, 7001}, ours={7000, 7001})
+
+
+@pytest.mark.parametrize("how", ["kept", "asked"])
+def test_one_port_for_two_is_refused(how: str) -> None:
+    kept = {"peer": 7000} if how == "kept" else {}
+    asked = {"etcd": 7000} if kept else {"etcd": 7000, "peer": 7000}
+    with pytest.raises(InputError, match=r"port 7000 at 127\.0\.0\.1 is meant for etcd and for peer") as caught:
+        ports.choose(
+            {"etcd": 2379, "peer": 2380},
+            addresses={"etcd": "127.0.0.1", "peer": "127.0.0.1"},
+            port_range=None,
+            ours={7000},
+            free=lambda _address, _port: True,
+            kept=kept,
+            asked=asked,
+        )
+    assert "--port etcd=PORT" in caught.value.hint
+
+
 def test_a_full_range_says_so() -> None:
     with pytest.raises(ConflictError, match=r"no port is free at 127\.0\.0\.1 from 5 to 5 for etcd") as caught:
         choose(port_range=(5, 5))
