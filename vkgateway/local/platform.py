@@ -21,6 +21,7 @@ from vkgateway.local import record as records
 from vkgateway.local.disk import check_room, disk_errors
 from vkgateway.local.hollow import kwok, nodes
 from vkgateway.local.hollow.ready import nodes_ready
+from vkgateway.local.hollow.surplus import remove_surplus
 from vkgateway.local.kernel import ensure_inotify
 from vkgateway.local.lock import work_lock
 from vkgateway.local.options import UpOptions
@@ -228,8 +229,10 @@ class Startup:
             for node in wanted:
                 group.create_task(apply(node))
             group.create_task(self._supervisor.ensure(self._kwok()))
+        gone = await remove_surplus(self._api, self._record.hollow_nodes)
         await self._until(lambda: nodes_ready(self._api, len(wanted)), kwok.NAME)
-        return f"{len(wanted)} in {', '.join(self._record.hollow_nodes)}"
+        removed = f", {', '.join(gone)} taken away" if gone else ""
+        return f"{len(wanted)} in {', '.join(self._record.hollow_nodes)}{removed}"
 
     async def _apply_node(self, node: dict[str, Any]) -> None:
         """A node's capacity lies in its status, which is applied apart from the rest."""

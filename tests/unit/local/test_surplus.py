@@ -1,0 +1,22 @@
+"""A pool of hollow nodes that is to be smaller loses those that are too many, and no others."""
+
+import copy
+
+from tests.fakes.apiserver import FakeApiServer
+from vkgateway.kube.resources import NODES
+from vkgateway.local.hollow.nodes import POOL_LABEL, nodes
+from vkgateway.local.hollow.surplus import remove_surplus
+
+
+async def test_nodes_beyond_a_pools_count_go_and_no_others() -> None:
+    by_hand = copy.deepcopy(next(nodes({"a100": 1})))
+    by_hand["metadata"]["name"] = "a100-extra"
+    real = {"metadata": {"name": "a100-9", "labels": {POOL_LABEL: "a100"}}}
+    async with FakeApiServer() as server, server.client() as client:
+        for node in (*nodes({"a100": 5, "v100": 2}), by_hand, real):
+            server.store.create(NODES, node)
+        first = await remove_surplus(client, {"a100": 2, "v100": 2})
+        second = await remove_surplus(client, {"a100": 2, "v100": 2})
+        left = {node["metadata"]["name"] for node in server.store.all(NODES)}
+    assert (first, second) == (["a100-2", "a100-3", "a100-4"], [])
+    assert left == {"a100-0", "a100-1", "v100-0", "v100-1", "a100-extra", "a100-9"}
