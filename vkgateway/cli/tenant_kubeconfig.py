@@ -49,7 +49,7 @@ async def kubeconfig(
         files.merge(target, document, switch=switch)
         click.echo(f"Context {document['current-context']} is in {target}.", err=True)
     elif file:
-        files.write(file, document)
+        files.replace(file, document)
         click.echo(f"Go on with: kubectl --kubeconfig {file} get nodes", err=True)
     else:
         click.echo(files.dump(document), nl=False)

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from vkgateway.kube import tls, yamltext
+from vkgateway.kube import keeping, tls, yamltext
 from vkgateway.model.errors import InputError
 
 Document = dict[str, Any]
@@ -161,7 +161,7 @@ class Kubeconfig:
         if entry.get(f"{key}-data"):
             try:
                 return base64.b64decode(entry[f"{key}-data"], validate=True)
-            except (binascii.Error, ValueError) as error:
+            except (binascii.Error, ValueError, TypeError) as error:
                 raise InputError(f"kubeconfig {self.path}: {key}-data is not base64") from error
         if entry.get(key):
             path = self._file(entry[key])
@@ -198,11 +198,21 @@ def parse(text: str, *, where: str = "text") -> Document:
         document = yamltext.load(text)
     except yaml.YAMLError as error:
         raise InputError(f"kubeconfig {where} is not YAML: {' '.join(str(error).split())}") from error
+    document = {} if document is None else document  # an empty file is an empty kubeconfig, for kubectl too
     if not isinstance(document, dict) or not all(
-        isinstance(document.get(section) or [], list) for section in ("clusters", "users", "contexts")
+        _is_section(document, kind) for kind in ("cluster", "user", "context")
     ):
-        raise InputError(f"{where} is not a kubeconfig: clusters, users and contexts are lists there")
+        raise InputError(f"{where} is not a kubeconfig: clusters, users and contexts are lists of named entries there")
     return document
+
+
+def _is_section(document: Document, kind: str) -> bool:
+    """Whether the section is a list, if it is there, of names with what is said of each."""
+    entries = document.get(f"{kind}s") or []
+    return isinstance(entries, list) and all(
+        isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get(kind) or {}, dict)
+        for entry in entries
+    )
 
 
 def in_cluster(directory: Path = _SERVICE_ACCOUNT) -> Connection:
@@ -266,10 +276,13 @@ def write(path: Path | str, document: Document) -> None:
     # A link (to a file kept elsewhere) stays a link: what it points to is replaced.
     path = Path(os.path.realpath(path))
     try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"kubeconfig {path} cannot be written: it is no ordinary file")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(descriptor, "w") as file:
+                _keep_owner(file.fileno(), path)
                 file.write(dump(document))
                 file.flush()
                 os.fsync(file.fileno())
@@ -280,6 +293,24 @@ def write(path: Path | str, document: Document) -> None:
             raise
     except OSError as error:
         raise InputError(f"kubeconfig {path} cannot be written: {error.strerror}") from error
+
+
+def _keep_owner(descriptor: int, path: Path) -> None:
+    """Give the new file to whom the old one belongs: root may write a user's, who is to be able to read it after."""
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        old = path.stat()
+        os.fchown(descriptor, old.st_uid, old.st_gid)
+
+
+def replace(path: Path | str, document: Document) -> None:
+    """Write a kubeconfig in place of an older one of the same clusters, or where there is none.
+
+    Raises InputError, or ConflictError where others would be lost; the file is untouched then.
+    """
+    path = Path(path).expanduser()
+    if path.is_file():
+        keeping.check_replacement(load(path).document, document, where=path)
+    write(path, document)
 
 
 def merged(into: Document, added: Document, *, switch: bool = True) -> Document:
@@ -299,11 +330,13 @@ def merged(into: Document, added: Document, *, switch: bool = True) -> Document:
 
 
 def merge(path: Path | str, added: Document, *, switch: bool = True) -> None:
-    """Add a context to a kubeconfig file, which is made if it is not there. Raises InputError, file
-    untouched.
+    """Add a context to a kubeconfig file, which is made if it is not there.
+
+    Raises InputError, or ConflictError where a name is another's there; the file is untouched then.
     """
     path = Path(path).expanduser()
     into = load(path).document if path.exists() else {}
+    keeping.check_merge(into, added, where=path)
     write(path, merged(into, added, switch=switch))
 
 

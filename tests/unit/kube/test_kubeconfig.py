@@ -21,7 +21,7 @@ from cryptography.x509.oid import NameOID
 from tests.fakes.apiserver import FakeApiServer
 from vkgateway.kube import kubeconfig, tls
 from vkgateway.kube.client import Client
-from vkgateway.model.errors import InputError
+from vkgateway.model.errors import ConflictError, InputError
 
 
 def _identity(name: str) -> tuple[bytes, bytes]:
@@ -102,6 +102,83 @@ def test_merge_into_nonsense_leaves_it_alone(path: Path) -> None:
     with pytest.raises(InputError, match="not a kubeconfig"):
         kubeconfig.merge(path, _built())
     assert path.read_text() == "- a list"
+
+
+def test_an_empty_file_is_an_empty_kubeconfig(path: Path) -> None:
+    path.touch()
+    kubeconfig.merge(path, _built())
+    assert kubeconfig.load(path).current_context == "alpha"
+
+
+@pytest.mark.parametrize(
+    "text", ["clusters: [a]", "users: [{user: {}}]", "contexts: [{name: alpha, context: [x]}]", "clusters: [{name: 5}]"]
+)
+def test_entries_that_are_none_are_told(path: Path, text: str) -> None:
+    path.write_text(text)
+    with pytest.raises(InputError, match="not a kubeconfig"):
+        kubeconfig.merge(path, _built())
+    assert path.read_text() == text
+
+
+def test_data_that_is_no_text_is_told(path: Path) -> None:
+    document = _built()
+    document["clusters"][0]["cluster"]["certificate-authority-data"] = 5
+    kubeconfig.write(path, document)
+    with pytest.raises(InputError, match="certificate-authority-data is not base64"):
+        kubeconfig.load(path).connection()
+
+
+def _kubeadm_like(*, cluster: str, user: str, context: str) -> dict[str, Any]:
+    document = _built(cluster, user=user)
+    document["contexts"][0]["name"] = document["current-context"] = context
+    return document
+
+
+@pytest.mark.parametrize(
+    ("theirs", "complaint"),
+    [
+        (_kubeadm_like(cluster="gke", user="me", context="alpha"), "a context 'alpha' of its own"),
+        (_kubeadm_like(cluster="alpha", user="me", context="me@alpha"), "a cluster 'alpha' of its own"),
+        (_kubeadm_like(cluster="gke", user="alpha-admin", context="gke"), "a user 'alpha-admin' of its own"),
+    ],
+)
+def test_merge_takes_nothing_from_another_of_the_same_name(path: Path, theirs: dict[str, Any], complaint: str) -> None:
+    kubeconfig.write(path, theirs)
+    before = path.read_text()
+    with pytest.raises(ConflictError, match=complaint) as caught:
+        kubeconfig.merge(path, _built(user="alpha-admin"))
+    assert "-f FILE" in caught.value.hint
+    assert path.read_text() == before
+
+
+def test_a_file_that_holds_other_clusters_is_not_replaced(path: Path) -> None:
+    kubeconfig.write(path, kubeconfig.merged(_built("mine"), _built()))
+    before = path.read_text()
+    with pytest.raises(ConflictError, match="other clusters, which would be lost: mine") as caught:
+        kubeconfig.replace(path, _built())
+    assert "--merge" in caught.value.hint
+    assert path.read_text() == before
+
+
+def test_an_older_one_of_the_same_cluster_is_replaced(path: Path) -> None:
+    kubeconfig.replace(path, _built())
+    kubeconfig.replace(path, _built(namespace="n"))
+    assert kubeconfig.load(path).connection().namespace == "n"
+
+
+def test_what_is_no_ordinary_file_is_not_replaced(path: Path) -> None:
+    os.mkfifo(path)
+    with pytest.raises(InputError, match="no ordinary file"):
+        kubeconfig.replace(path, _built())
+    assert path.is_fifo()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may write for others")
+def test_a_users_file_stays_the_users(path: Path) -> None:
+    path.touch()
+    os.chown(path, 12345, 54321)
+    kubeconfig.merge(path, _built())
+    assert (path.stat().st_uid, path.stat().st_gid) == (12345, 54321)
 
 
 def test_entry_shared_with_another_context_stays() -> None:
