@@ -16,6 +16,7 @@ from vkgateway.local import choices
 from vkgateway.local import record as records
 from vkgateway.local.paths import Paths
 from vkgateway.model.errors import VkgatewayError
+from vkgateway.programs.binaries.errors import REFUSALS
 
 _FILE: Final = "platforms.json"
 _LOCK: Final = "platforms.lock"
@@ -27,11 +28,13 @@ def others(folder: Path, data_dir: Path) -> Iterator[frozenset[choices.Socket]]:
     """Give the addresses and ports of this user's other platforms; until the block ends, none of them chooses any.
 
     `folder` is where platforms know of each other. The platform in `data_dir` is known to the others from then on,
-    until its record is gone.
+    until its record is gone. Where this user may not write, a platform knows no others: ports in use it sees anyway.
     """
     data_dir = data_dir.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = _open(folder)
+    if descriptor is None:
+        yield frozenset()
+        return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         known = {place for place in _read(folder / _FILE) if place != data_dir and Paths(place).record.exists()}
@@ -39,6 +42,17 @@ def others(folder: Path, data_dir: Path) -> Iterator[frozenset[choices.Socket]]:
         write_file(folder / _FILE, msgspec.json.encode(sorted(str(place) for place in {*known, data_dir})))
     finally:
         os.close(descriptor)
+
+
+def _open(folder: Path) -> int | None:
+    """A descriptor to lock; None where this user may not write."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in REFUSALS:
+            return None
+        raise
 
 
 def _read(path: Path) -> list[Path]:

@@ -103,11 +103,11 @@ def _settle(
             # Whether a port is free can only be seen at an address that is there.
             network.ensure_interface(placed.interface, address=placed.address, owner=owner)
         record = choices.choose_ports(placed, options, surroundings=surroundings)
-    except VkgatewayError:
+        records.save(paths.record, record)
+    except (VkgatewayError, OSError):
         if new:
             network.remove_interfaces(owner)
         raise
-    records.save(paths.record, record)
     return record
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import threading
 from pathlib import Path
+
+import pytest
 
 from vkgateway.local import choices, neighbours, record
 from vkgateway.local.choices import Surroundings
@@ -50,6 +53,18 @@ def test_a_damaged_list_or_record_stops_nobody(tmp_path: Path) -> None:
     assert settle(known, tmp_path / "b").ports == dict(PORTS)
     (known / "platforms.json").write_text("nothing")
     assert settle(known, tmp_path / "c").ports == dict(PORTS)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+def test_a_cache_that_may_not_be_written_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(number, "refused", str(tmp_path / "known"))
+
+    monkeypatch.setattr("os.open", refuse)
+    with neighbours.others(tmp_path / "known", tmp_path / "a") as found:
+        assert found == frozenset()
 
 
 def test_whoever_chooses_at_the_same_moment_waits(tmp_path: Path) -> None:

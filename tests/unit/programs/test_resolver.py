@@ -277,6 +277,34 @@ async def test_a_full_disk_when_moving_in(world: World, monkeypatch: pytest.Monk
     assert world.left() == []
 
 
+async def test_a_cache_that_may_not_be_written_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(world.cache / "building"))
+
+    monkeypatch.setattr(Cache, "building", refuse)
+    with pytest.raises(errors.CacheError, match=f"the program cache {world.cache} may not be written") as caught:
+        await world.resolver().resolve("etcd")
+    assert "XDG_CACHE_HOME" in caught.value.hint
+
+
+async def test_what_runs_stays_though_the_cache_is_reached_by_a_link(world: World, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    world.cache.mkdir(exist_ok=True)
+    link.symlink_to(world.cache)
+    program = Cache(link).path("etcd", "3.0.0")
+    program.parent.mkdir(parents=True)
+    shutil.copyfile("/bin/sleep", program)
+    program.chmod(0o755)
+    running = await asyncio.create_subprocess_exec(program, "60")
+    try:
+        resolver = Resolver(report=world.reports.append, cache_dir=link)
+        assert resolver.prune() == []
+        assert program.exists()
+    finally:
+        running.kill()
+        await running.wait()
+
+
 async def test_a_program_that_tells_another_version_is_not_kept(world: World) -> None:
     world.go(told="3.5.0")
     with pytest.raises(errors.BuildError, match=r"etcd was fetched as 3\.6\.8 but tells version 3\.5\.0"):

@@ -31,9 +31,16 @@ class ChecksumError(UnavailableError):
     """What was downloaded is not what was published."""
 
 
+class CacheError(UnavailableError):
+    """This user may not write to the cache."""
+
+
 class BuildError(UnavailableError):
     """The build failed for a reason of its own."""
 
+
+REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+"""How the system says that a user may not write at a place."""
 
 _DISK = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 _CHECKSUM = re.compile(r"checksum mismatch|SECURITY ERROR|THESE PACKAGES DO NOT MATCH THE HASHES", re.IGNORECASE)
@@ -48,6 +55,14 @@ _VERSION = re.compile(
     re.IGNORECASE,
 )
 _TELLING = re.compile(r"error|cannot|failed|undefined|fatal|requires", re.IGNORECASE)
+
+
+def cache_refused(folder: Path) -> CacheError:
+    """Nothing can be kept in `folder`."""
+    return CacheError(
+        f"the program cache {folder} may not be written by this user",
+        hint=f"Choose another one with XDG_CACHE_HOME, {OWN_PROGRAMS_HINT}.",
+    )
 
 
 def disk_full(folder: Path) -> DiskFullError:

@@ -77,7 +77,7 @@ class Resolver:
 
         Raises:
             InputError: no such program (checked before anything is done).
-            UnknownVersionError, NoToolchainError, NoNetworkError, DiskFullError, ChecksumError, BuildError.
+            UnknownVersionError, NoToolchainError, NoNetworkError, DiskFullError, CacheError, ChecksumError, BuildError.
         """
         units = {name: unit_of(name) for name in names}
         found = {name: located.path for name in names if (located := await self.locate(name)) is not None}
@@ -116,7 +116,8 @@ class Resolver:
         gone = [
             entry
             for entry in self.installed()
-            if (everything or self.versions.get(entry.project) != entry.version) and entry.path not in used
+            if (everything or self.versions.get(entry.project) != entry.version)
+            and os.path.realpath(entry.path) not in used
         ]
         if not dry_run:
             self._remove(gone, everything=everything)
@@ -173,6 +174,8 @@ class Resolver:
         except OSError as error:
             if errors.is_disk_full(error):
                 raise errors.disk_full(self.cache.root) from error
+            if error.errno in errors.REFUSALS:
+                raise errors.cache_refused(self.cache.root) from error
             raise
         turns.done(unit)
         return {program: self.cache.path(program, version) for program in unit.packages}

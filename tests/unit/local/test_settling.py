@@ -1,0 +1,32 @@
+"""Writing a platform's choices down: what cannot be written leaves nothing on the machine."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from vkgateway.local import choices, network, platform
+from vkgateway.local import record as records
+from vkgateway.local.choices import Surroundings
+from vkgateway.local.options import UpOptions
+from vkgateway.local.paths import Paths
+from vkgateway.local.record import PlatformRecord
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_the_interface_of_a_new_platform_goes_where_its_record_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: bool
+) -> None:
+    made: list[str] = []
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(choices, "look", lambda **_: Surroundings())
+    monkeypatch.setattr(choices, "choose_ports", lambda record, *_, **__: record)
+    monkeypatch.setattr(network, "ensure_interface", lambda _name, *, address, owner: made.append(owner))
+    monkeypatch.setattr(network, "remove_interfaces", made.remove)
+    monkeypatch.setattr(records, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        platform._settle(Paths(tmp_path), PlatformRecord(), UpOptions(), others=frozenset(), new=new)
+    assert made == ([] if new else [network.alias(tmp_path)])
