@@ -76,6 +76,7 @@ def cli() -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of the console script: run and leave with the exit code."""
+    _open_closed_streams()
     sys.exit(run(argv))
 
 
@@ -98,6 +99,13 @@ def run(argv: Sequence[str] | None = None) -> int:
     except (OSError, RuntimeError) as error:
         return _failed(error)
     return result if isinstance(result, int) else 0
+
+
+def _open_closed_streams() -> None:
+    """Give what was started without a standard stream (`2>&-`) an empty one, before a file gets its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as we live
 
 
 def complain(message: str, *, hint: str = "") -> None:

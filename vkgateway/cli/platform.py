@@ -163,7 +163,7 @@ async def logs(*, component: str | None, follow: bool, tail: int, data_dir: Path
     from vkgateway.local import logs as files
 
     if component is None:
-        for name in files.components(data_dir):
+        for name in files.all_components(data_dir):
             click.echo(name)
         return
     out = sys.stdout.buffer
@@ -188,7 +188,7 @@ def _count(text: str) -> tuple[str, int]:
     from vkgateway.model.errors import InputError
 
     pool, _, count = text.partition("=")
-    if not (pool and count.isdigit()):
+    if not (pool and count.isdecimal()):
         raise InputError(f"{text!r} is not POOL=COUNT", hint="Like --hollow-nodes a100=8.")
     return pool, int(count)
 

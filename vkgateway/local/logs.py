@@ -13,11 +13,19 @@ from vkgateway.programs.supervisor.spec import SupervisorPaths
 
 _BLOCK = 64 * 1024
 _POLL = 0.2
+_START = "Start a platform with `vkgateway up`, or name another one's place with --data-dir DIR."
 
 
 def components(data_dir: Path) -> list[str]:
     """List the components that have a log, by the names that `log_file` takes."""
     return sorted(path.name.removesuffix(".log").replace(".", "/") for path in _folder(data_dir).glob("*.log"))
+
+
+def all_components(data_dir: Path) -> list[str]:
+    """List the components that have a log. Raises NotFoundError where there are none."""
+    if known := components(data_dir):
+        return known
+    raise NotFoundError(f"there are no logs in {_folder(data_dir)}", hint=_START)
 
 
 def log_file(data_dir: Path, component: str) -> Path:
@@ -30,7 +38,7 @@ def log_file(data_dir: Path, component: str) -> Path:
     if component not in known:
         raise NotFoundError(
             f"there is no log of {component!r} in {_folder(data_dir)}",
-            hint=f"There are: {', '.join(known)}." if known else "Start the platform with `vkgateway up`.",
+            hint=f"There are: {', '.join(known)}." if known else _START,
         )
     return SupervisorPaths(data_dir).log(component)
 

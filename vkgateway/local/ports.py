@@ -77,7 +77,7 @@ def choose(
 def parse_range(text: str) -> tuple[int, int]:
     """Read `FROM-TO`. Raises InputError where that is not two ports in order."""
     low, _, high = text.partition("-")
-    if not (low.isdigit() and high.isdigit() and 0 < int(low) <= int(high) <= _HIGHEST):
+    if not (low.isdecimal() and high.isdecimal() and 0 < int(low) <= int(high) <= _HIGHEST):
         raise InputError(f"port range {text!r} is not FROM-TO with 1 <= FROM <= TO <= {_HIGHEST}, like 20000-20999")
     return int(low), int(high)
 
@@ -88,7 +88,7 @@ def parse_port(text: str, *, names: Iterable[str]) -> tuple[str, int]:
     known = list(names)
     if name not in known:
         raise InputError(f"there is no port called {name!r}", hint=f"They are called {', '.join(known)}.")
-    if not (port.isdigit() and 0 < int(port) <= _HIGHEST):
+    if not (port.isdecimal() and 0 < int(port) <= _HIGHEST):
         raise InputError(f"port {port!r} for {name} is not a number from 1 to {_HIGHEST}")
     return name, int(port)
 

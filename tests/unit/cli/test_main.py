@@ -105,6 +105,24 @@ def test_a_bug_is_not_hidden(raising: list[BaseException]) -> None:
         main.run(["fail"])
 
 
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_changes_nothing(tmp_path: Path, closed: str) -> None:
+    data_dir = tmp_path / "none"
+    command = f"'{sys.executable}' -m vkgateway down --data-dir '{data_dir}' {closed}"
+    assert subprocess.run(["sh", "-c", command], check=False).returncode == 3
+
+
+@pytest.mark.parametrize("option", [("--port", "etcd=²"), ("--port-range", "²-5"), ("--hollow-nodes", "a100=²")])
+def test_a_digit_that_is_no_number_is_bad_input(tmp_path: Path, option: tuple[str, str]) -> None:
+    assert main.run(["up", *option, "--data-dir", str(tmp_path / "none")]) == 2
+    assert not (tmp_path / "none").exists()
+
+
+def test_no_logs_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["logs", "--data-dir", str(tmp_path)]) == 3
+    assert f"there are no logs in {tmp_path}" in capsys.readouterr().err
+
+
 def test_an_unknown_command_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["nonsense"]) == 2
     assert "nonsense" in capsys.readouterr().err
