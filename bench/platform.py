@@ -207,7 +207,7 @@ class Platform:
 
     async def start_gateway(self) -> None:
         """Start the gateway; returns as soon as the process was started."""
-        settings = gateway_process.settings(self.paths, record=self.record, program_dirs=self.settings.program_dirs)
+        settings = gateway_process.settings(self.paths, record=self.record)
         await self.supervisor.ensure(gateway_process.spec(self.paths, settings))
 
     async def kill_gateway(self) -> None:

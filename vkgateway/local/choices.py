@@ -116,6 +116,7 @@ def _asked(options: UpOptions) -> dict[str, object]:
         "real_node": options.real_node,
         "durable": options.durable,
         "templates_dir": None if options.templates_dir is None else str(options.templates_dir),
+        "program_dirs": tuple(str(folder) for folder in options.program_dirs) or None,
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from vkgateway.controlplane.files import SECRET_MODE, write_file
@@ -25,9 +24,7 @@ _TENANT_PREFIX = 24
 _STOP_RANK = 95
 
 
-def settings(
-    paths: Paths, *, record: PlatformRecord, program_dirs: Iterable[Path] = (), cache_dir: Path | None = None
-) -> config.Config:
+def settings(paths: Paths, *, record: PlatformRecord, cache_dir: Path | None = None) -> config.Config:
     """Return the settings with which the gateway serves this platform."""
     return config.Config(
         data_dir=str(paths.data_dir),
@@ -43,7 +40,7 @@ def settings(
         ),
         control_planes=config.ControlPlanes(
             templates_dir=record.templates_dir,
-            program_dirs=tuple(str(folder) for folder in program_dirs),
+            program_dirs=record.program_dirs,
             cache_dir=str(cache_dir or ""),
             supervisor_socket=str(SupervisorPaths(paths.data_dir).socket),
         ),

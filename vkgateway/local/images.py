@@ -49,5 +49,6 @@ async def _node(data_dir: Path, *, report: Report) -> RealNode:
             f"the platform has no real node: {record.real_node_why_not}",
             hint="Hollow nodes need no images: any name will do there.",
         )
-    ctr = (await Resolver(report=report.done).resolve("ctr"))["ctr"]
+    folders = [Path(folder) for folder in record.program_dirs]
+    ctr = (await Resolver(report=report.done, program_dirs=folders).resolve("ctr"))["ctr"]
     return real.running(paths.node, number=record.number, ctr=ctr)

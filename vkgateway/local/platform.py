@@ -75,7 +75,7 @@ async def _programs(
     """
     resolver = Resolver(
         cache_dir=options.cache_dir,
-        program_dirs=options.program_dirs,
+        program_dirs=tuple(Path(folder) for folder in wanted.program_dirs),
         report=report,
         kubernetes_version=wanted.kubernetes_version,
     )
@@ -268,7 +268,6 @@ class Startup:
         wanted = gateway_process.settings(
             self._paths,
             record=self._record,
-            program_dirs=self._options.program_dirs,
             cache_dir=self._options.cache_dir,
         )
         await self._supervisor.ensure(gateway_process.spec(self._paths, wanted))

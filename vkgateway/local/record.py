@@ -34,6 +34,8 @@ class PlatformRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Whether etcd waits for the disk; only benchmarks do without."""
     templates_dir: str = ""
     """Folder of tenant templates; empty: those shipped."""
+    program_dirs: tuple[str, ...] = ()
+    """Folders in which programs are looked for first."""
 
 
 class _Version(msgspec.Struct):

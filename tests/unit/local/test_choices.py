@@ -69,6 +69,12 @@ def test_a_folder_of_templates_is_remembered_until_another_is_named() -> None:
     assert settle(first, UpOptions(templates_dir=Path("/other"))).templates_dir == "/other"
 
 
+def test_folders_of_programs_are_remembered_until_others_are_named() -> None:
+    first = settle(PlatformRecord(), UpOptions(program_dirs=(Path("/mine"), Path("/more"))))
+    assert settle(first, UpOptions()).program_dirs == ("/mine", "/more")
+    assert settle(first, UpOptions(program_dirs=(Path("/other"),))).program_dirs == ("/other",)
+
+
 def test_options_go_over_what_was_remembered() -> None:
     first = settle(PlatformRecord(), UpOptions(real_node="no"))
     assert settle(first, UpOptions(real_node="auto")).real_node == "auto"

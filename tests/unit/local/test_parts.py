@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from vkgateway.gateway import config
@@ -71,7 +72,8 @@ def test_the_service_kubernetes_leads_to_the_api_server() -> None:
 
 
 def test_the_gateways_settings_are_read_back_as_they_were(paths: Paths) -> None:
-    wanted = gateway_process.settings(paths, record=RECORD, program_dirs=[Path("/programs")])
+    record = msgspec.structs.replace(RECORD, program_dirs=("/programs",))
+    wanted = gateway_process.settings(paths, record=record)
     gateway_process.spec(paths, wanted)
     assert config.load(paths.gateway_config, environment={}) == wanted
     assert wanted.arbiter.notice_seconds == 5
