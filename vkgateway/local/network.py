@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from vkgateway.model.errors import UnavailableError, VkgatewayError
 NUMBERS = range(256)
 # An interface that carries nothing. Small kernels lack the first kind; a bridge without ports does as well.
 _KINDS = ("dummy", "bridge")
+_ALIAS_BYTES = 255
 _SYSTEM_PATHS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 
 
@@ -35,8 +37,12 @@ def interface_address(number: int) -> str:
 
 
 def alias(data_dir: Path) -> str:
-    """Return what is written on the interface, by which its platform finds it again."""
-    return f"vkgateway {data_dir}"[:255]
+    """Return what is written on the interface, by which its platform finds it again; the kernel takes 255 bytes."""
+    whole = f"vkgateway {data_dir}"
+    if len(os.fsencode(whole)) <= _ALIAS_BYTES:
+        return whole
+    # Two long paths may begin alike: neither platform is to take the other's interface for its own.
+    return f"vkgateway {hashlib.sha256(os.fsencode(data_dir)).hexdigest()}"
 
 
 def free_number(*, taken: Collection[str]) -> int:

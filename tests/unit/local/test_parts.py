@@ -45,6 +45,13 @@ def test_services_have_the_addresses_that_the_real_node_routes() -> None:
     assert compute.plane(RECORD).service_cidr == Network(4).service_subnet
 
 
+@pytest.mark.parametrize("letter", ["a", "ä"])
+def test_long_paths_that_begin_alike_have_interfaces_of_their_own(letter: str) -> None:
+    first, second = (network.alias(Path("/", letter * 200, letter * 100, name)) for name in ("one", "two"))
+    assert first != second
+    assert max(len(first.encode()), len(second.encode())) <= 255
+
+
 def test_the_interface_has_the_address_that_the_real_node_expects() -> None:
     assert network.interface_address(4) == Network(4).platform_address
 
