@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vkgateway.local.proxies import no_proxy
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 EXAMPLES = CHECKOUT / "examples"
 VKGATEWAY = Path(sys.executable).with_name("vkgateway")
@@ -122,6 +124,10 @@ def demonstrate(*, home: Path) -> None:
         raise DemoError("`vkgateway binaries path kubectl` finds none")
     # Whoever runs a kubectl below gets the platform's own.
     os.environ["PATH"] = os.pathsep.join((str(Path(kubectl).parent), os.environ.get("PATH", os.defpath)))
+    # And reaches the platform straight, whatever proxy leads to the world.
+    past_proxy = no_proxy(os.environ, address=status["address"])
+    if past_proxy:
+        os.environ["NO_PROXY"] = os.environ["no_proxy"] = past_proxy
     real = status["realNode"] == "yes"
     compute = Shell("compute", {"KUBECONFIG": status["kubeconfig"]})
     compute.run("kubectl", "get", "nodes", "-L", "platform.vkgateway.io/pool")
@@ -138,7 +144,7 @@ def demonstrate(*, home: Path) -> None:
     compute.run("kubectl", "get", "namespaces", *owned, "-L", "vkgateway.io/tenant")
     compute.run("kubectl", "get", "pods", "--all-namespaces", "-o", "wide", *owned)
     host.run("vkgateway", "tenant", "list")
-    say_how_to_go_on(tenants, kubectl=Path(kubectl), seconds=time.monotonic() - began)
+    say_how_to_go_on(tenants, kubectl=Path(kubectl), past_proxy=past_proxy, seconds=time.monotonic() - began)
 
 
 def board(host: Shell, *, home: Path, real: bool) -> list[Shell]:
@@ -266,11 +272,13 @@ def tell(began: float, what: str) -> None:
     print(bold(f"+{time.monotonic() - began:.1f} s: {what}") + "\n", flush=True)
 
 
-def say_how_to_go_on(tenants: Sequence[Shell], *, kubectl: Path, seconds: float) -> None:
+def say_how_to_go_on(tenants: Sequence[Shell], *, kubectl: Path, past_proxy: str | None, seconds: float) -> None:
     """The lines with which to go on by hand, with this machine's paths."""
     lines = [f"export PATH={VKGATEWAY.parent}:{kubectl.parent}:$PATH"]
     if data_dir := os.environ.get("VKGATEWAY_DATA_DIR"):
         lines.append(f"export VKGATEWAY_DATA_DIR={shlex.quote(data_dir)}")
+    if past_proxy:
+        lines.append(f"export NO_PROXY={shlex.quote(past_proxy)}")
     title(f"That took {seconds:.0f} s. To go on by hand")
     print("\n".join(lines))
     for tenant in tenants:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import shlex
 import sys
 import textwrap
@@ -196,11 +197,14 @@ def _count(text: str) -> tuple[str, int]:
 def _how_to_go_on(data_dir: Path, record: PlatformRecord) -> str:
     from vkgateway.cli.options import default_data_dir
     from vkgateway.local.paths import Paths
+    from vkgateway.local.proxies import no_proxy
 
+    past_proxy = no_proxy(os.environ, address=record.address)
     where = "" if data_dir == default_data_dir().resolve() else f" --data-dir {shlex.quote(str(data_dir))}"
     return "\n".join(
         (
             f"The compute cluster serves at https://{record.address}:{record.ports['compute-api']}.",
+            *([f"  export NO_PROXY={shlex.quote(past_proxy)}    # kubectl would use your proxy"] if past_proxy else []),
             f"  kubectl --kubeconfig {shlex.quote(str(Paths(data_dir).kubeconfig))} get nodes",
             f"  vkgateway tenant create alpha --pool a100{where}",
             f"  vkgateway status{where}",

@@ -1,0 +1,26 @@
+"""With a proxy in the environment, people are told how kubectl reaches the platform without it."""
+
+import pytest
+
+from vkgateway.local.proxies import no_proxy
+
+ADDRESS = "10.213.0.1"
+PROXY = {"HTTPS_PROXY": "http://proxy:3128"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted"),
+    [
+        ({}, None),
+        ({"HTTPS_PROXY": ""}, None),
+        (PROXY, ADDRESS),
+        ({"https_proxy": "http://proxy:3128"}, ADDRESS),
+        (PROXY | {"NO_PROXY": "localhost, .example.com"}, f"localhost,.example.com,{ADDRESS}"),
+        (PROXY | {"no_proxy": "10.0.0.0/16"}, f"10.0.0.0/16,{ADDRESS}"),
+        (PROXY | {"NO_PROXY": "10.0.0.0/8"}, None),
+        (PROXY | {"NO_PROXY": f"localhost,{ADDRESS}"}, None),
+        (PROXY | {"NO_PROXY": "*"}, None),
+    ],
+)
+def test_what_no_proxy_has_to_be(environment: dict[str, str], wanted: str | None) -> None:
+    assert no_proxy(environment, address=ADDRESS) == wanted
