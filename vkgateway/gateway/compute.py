@@ -11,6 +11,7 @@ import msgspec
 import structlog
 
 from vkgateway.arbiter.facts import Pool, PoolKey
+from vkgateway.gateway import finalizers
 from vkgateway.gateway.attached import Attached
 from vkgateway.gateway.compute_connection import connection
 from vkgateway.gateway.events import Recorder
@@ -181,15 +182,8 @@ class ComputeController:
 
     async def _hold(self, found: ComputeCluster) -> None:
         """Put our finalizer on it, so that it does not vanish from under its tenants."""
-        metadata = found.metadata
-        if FINALIZER not in metadata.finalizers:
-            change = {
-                "metadata": {
-                    "finalizers": [*metadata.finalizers, FINALIZER],
-                    "resourceVersion": metadata.resource_version,
-                }
-            }
-            await self._management.patch(COMPUTE_CLUSTERS, metadata.name, change)
+        if FINALIZER not in found.metadata.finalizers:
+            await finalizers.hold(self._management, COMPUTE_CLUSTERS, found.metadata, FINALIZER)
 
     async def _remove(self, found: ComputeCluster) -> Outcome:
         metadata = found.metadata
@@ -207,12 +201,7 @@ class ComputeController:
             return ENDING_LOOK_SECONDS
         await self._detach(metadata.name)
         if FINALIZER in metadata.finalizers:
-            rest = [one for one in metadata.finalizers if one != FINALIZER]
-            change = {"metadata": {"finalizers": rest, "resourceVersion": metadata.resource_version}}
-            try:
-                await self._management.patch(COMPUTE_CLUSTERS, metadata.name, change)
-            except errors.NotFound:
-                return None
+            await finalizers.release(self._management, COMPUTE_CLUSTERS, metadata, FINALIZER)
         return None
 
     async def _last_look(self, found: ComputeCluster) -> Attached | None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import msgspec
 import structlog
 
+from vkgateway.gateway import finalizers
 from vkgateway.gateway.clearing import clear, clusters_of
 from vkgateway.gateway.compute import ComputeController
 from vkgateway.gateway.events import Recorder
@@ -27,7 +28,6 @@ from vkgateway.kube.resources import TENANTS
 from vkgateway.model.api import Tenant, TenantSpec
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.names import TENANT_FINALIZER
-from vkgateway.model.objects import decode_object
 from vkgateway.sync.metrics import forget as forget_metrics
 from vkgateway.sync.teardown import remove_pods
 
@@ -195,17 +195,11 @@ class TenantController:
 
     async def _record(self, spec: TenantSpec, tenant: Tenant, record: TenantRecord) -> None:
         """Write down what was accepted, with our finalizer, before anything is made for it."""
-        metadata = tenant.metadata
-        finalizers = [one for one in metadata.finalizers if one != TENANT_FINALIZER]
-        change = {
-            "metadata": {
-                "uid": metadata.uid,
-                "finalizers": [*finalizers, TENANT_FINALIZER],
-                "annotations": {ACCEPTED_SPEC: msgspec.json.encode(spec).decode()},
-            }
-        }
-        stored = decode_object(await self._management.patch(TENANTS, metadata.name, change))
-        record.recorded, record.recorded_in = spec, stored.metadata.resource_version
+        annotations = {ACCEPTED_SPEC: msgspec.json.encode(spec).decode()}
+        stored = await finalizers.hold(
+            self._management, TENANTS, tenant.metadata, TENANT_FINALIZER, annotations=annotations
+        )
+        record.recorded, record.recorded_in = spec, stored.resource_version
 
     # VirtualNodesReady
 
@@ -258,14 +252,8 @@ class TenantController:
         await self._teller.try_to_tell(tenant, record)
 
     async def _release(self, tenant: Tenant) -> None:
-        metadata = tenant.metadata
-        rest = [one for one in metadata.finalizers if one != TENANT_FINALIZER]
-        change = {"metadata": {"uid": metadata.uid, "finalizers": rest or None}}
-        try:
-            await self._management.patch(TENANTS, metadata.name, change)
-        except errors.NotFound:
-            return
-        log.info("tenant is gone", tenant=metadata.name)
+        await finalizers.release(self._management, TENANTS, tenant.metadata, TENANT_FINALIZER)
+        log.info("tenant is gone", tenant=tenant.metadata.name)
 
     async def _vanished(self, name: str, successor: Tenant | None) -> Outcome:
         """The object is gone: what it had goes too, if somebody took our finalizer off by force."""
