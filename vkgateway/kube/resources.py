@@ -47,7 +47,6 @@ SERVICE_ACCOUNTS = Resource("api/v1", "serviceaccounts", "ServiceAccount")
 SERVICES = Resource("api/v1", "services", "Service")
 ENDPOINT_SLICES = Resource("apis/discovery.k8s.io/v1", "endpointslices", "EndpointSlice")
 EVENTS = Resource("api/v1", "events", "Event")
-RESOURCE_QUOTAS = Resource("api/v1", "resourcequotas", "ResourceQuota")
 LIMIT_RANGES = Resource("api/v1", "limitranges", "LimitRange")
 LEASES = Resource("apis/coordination.k8s.io/v1", "leases", "Lease")
 NETWORK_POLICIES = Resource("apis/networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
@@ -87,7 +86,6 @@ KNOWN: dict[tuple[str, str], Resource] = {
         SERVICES,
         ENDPOINT_SLICES,
         EVENTS,
-        RESOURCE_QUOTAS,
         LIMIT_RANGES,
         LEASES,
         NETWORK_POLICIES,

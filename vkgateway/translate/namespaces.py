@@ -1,6 +1,6 @@
 """What a tenant's namespace becomes in the compute cluster: the namespace, and what fences it in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from vkgateway.model.names import (
@@ -14,14 +14,11 @@ from vkgateway.model.names import (
     compute_namespace,
 )
 from vkgateway.model.objects import Object
-from vkgateway.model.quantity import Quantity
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.netpolicies import fence
 
 GUARANTEED_PRIORITY: Final = 1000
 LOW_PRIORITY: Final = 0
-
-_QUOTA_NAME: Final = "vkgateway-backstop"
 
 
 def namespace_objects(
@@ -30,13 +27,11 @@ def namespace_objects(
     uid: str,
     *,
     policies: Sequence[Object] | None = None,
-    quota: Mapping[str, Quantity] | None = None,
 ) -> list[Object]:
     """The compute namespace that stands for a tenant's namespace, first, and what belongs in it.
 
     `uid` is the tenant namespace's. `policies` are the network policies, of a tenant that has none of its own if not
-    given. `quota` is a ResourceQuota's `hard` list, as a backstop behind the tenant's
-    limits; name only `pods` and extended resources in it, since quota on cpu or memory refuses pods without requests.
+    given.
     """
     name = compute_namespace(tenant.name, namespace)
     marks = {"labels": {TENANT_LABEL: tenant.name}, "annotations": _annotations(namespace, uid)}
@@ -46,7 +41,7 @@ def namespace_objects(
         "pod-security.kubernetes.io/enforce": level,
         "pod-security.kubernetes.io/enforce-version": "latest",
     }
-    made: list[Object] = [
+    return [
         {
             "apiVersion": "v1",
             "kind": "Namespace",
@@ -60,11 +55,6 @@ def namespace_objects(
         },
         *(fence(tenant, namespace, uid).documents if policies is None else policies),
     ]
-    if quota:
-        metadata = {"name": _QUOTA_NAME, "namespace": name, **marks}
-        hard = {resource: str(quantity) for resource, quantity in quota.items()}
-        made.append({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}})
-    return made
 
 
 def priority_classes() -> list[Object]:

@@ -87,12 +87,6 @@ def test_only_the_tenant_gets_in() -> None:
     assert {"to": [own]} in policy["egress"]
 
 
-def test_quota_as_a_backstop() -> None:
-    quota = namespace_objects(TENANT, "web", "u", quota={"pods": 10, "requests.nvidia.com/gpu": 8})[-1]
-    assert quota["kind"] == "ResourceQuota"
-    assert quota["spec"]["hard"] == {"pods": "10", "requests.nvidia.com/gpu": "8"}
-
-
 def test_compute_priority_classes_never_preempt() -> None:
     classes = {entry["metadata"]["name"]: entry for entry in priority_classes()}
     assert classes.keys() == {"vkgateway-guaranteed", "vkgateway-low"}
