@@ -138,6 +138,19 @@ class Cluster:
         """Wait until a pod is so."""
         self.kubectl("wait", f"pod/{name}", f"--for={condition}", f"--timeout={seconds}s", timeout=seconds + 10)
 
+    def define(self, *definitions: Document) -> None:
+        """Apply definitions of resources, and wait until these are served.
+
+        `kubectl wait` gives up on a definition that has no conditions yet.
+        """
+        self.apply(*definitions)
+        names = [one["metadata"]["name"] for one in definitions]
+        eventually(lambda: all(map(self._is_served, names)), seconds=60, what=f"not served: {', '.join(names)}")
+
+    def _is_served(self, definition: str) -> bool:
+        conditions = self.get("crd", definition).get("status", {}).get("conditions") or []
+        return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+
     def phase(self, name: str) -> str:
         """A pod's phase, or nothing where there is no such pod."""
         pod = self.find("pod", name)

@@ -86,8 +86,7 @@ def webhook(tmp_path: Path) -> Iterator[tuple[str, str]]:
 
 
 def test_a_crd_of_ones_own_is_nobody_elses(alpha: Cluster, beta: Cluster) -> None:
-    alpha.apply(CRD)
-    alpha.kubectl("wait", "crd/trainings.example.org", "--for=condition=Established", "--timeout=30s")
+    alpha.define(CRD)
     alpha.apply({"apiVersion": "example.org/v1", "kind": "Training", "metadata": {"name": "t"}, "spec": {"gpus": 8}})
 
     assert alpha.get("training", "t")["spec"]["gpus"] == 8

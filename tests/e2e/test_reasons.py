@@ -156,8 +156,7 @@ def figures(platform: Platform) -> dict[str, float]:
 
 
 def test_a_gang_said_by_a_volcano_pod_group_is_read_from_it(waiter: Cluster) -> None:
-    waiter.apply(pod_group_crd())
-    waiter.kubectl("wait", f"crd/{POD_GROUPS}", "--for=condition=Established", "--timeout=30s")
+    waiter.define(pod_group_crd())
     group = {"scheduling.k8s.io/group-name": "pair"}
     waiter.apply(gpus("pair-0", 1, group))
     eventually(lambda: "WaitingForMembers" in reason(waiter, "pair-0"), what="nobody says how many they are")

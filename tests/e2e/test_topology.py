@@ -33,13 +33,6 @@ def definition(group: str, kind: str, plural: str, version: str, *, scope: str) 
     }
 
 
-def define(cluster: Cluster, document: Document) -> str:
-    cluster.apply(document)
-    name = str(document["metadata"]["name"])
-    cluster.kubectl("wait", f"crd/{name}", "--for=condition=Established", "--timeout=60s")
-    return name
-
-
 @pytest.fixture(scope="module")
 def team(platform: Platform) -> Iterator[Cluster]:
     """A tenant that may borrow all there is, in two pools."""
@@ -82,7 +75,8 @@ def zoned(platform: Platform) -> Iterator[list[str]]:
     kind = definition(
         "topology.node.k8s.io", "NodeResourceTopology", "noderesourcetopologies", "v1alpha2", scope="Cluster"
     )
-    name = define(platform.compute, kind)
+    platform.compute.define(kind)
+    name = str(kind["metadata"]["name"])
     every = [str(node["metadata"]["name"]) for node in platform.compute.get("nodes")["items"]]
     names = [name for name in every if name.startswith("a100-")]
     platform.compute.apply(*(zones(name, 4, 4) for name in names))
@@ -175,7 +169,7 @@ def leader(group: int) -> Document:
 
 def test_each_group_of_a_leader_worker_set_has_a_domain_of_its_own(tenant: Cluster, platform: Platform) -> None:
     kind = definition("leaderworkerset.x-k8s.io", "LeaderWorkerSet", "leaderworkersets", "v1", scope="Namespaced")
-    define(tenant, kind)
+    tenant.define(kind)
     tenant.apply(
         {
             "apiVersion": "leaderworkerset.x-k8s.io/v1",
