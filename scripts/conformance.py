@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from vkgateway.cli.conformance_sides import STRAIGHT, folder_of
+from vkgateway.cli.options import default_data_dir
 from vkgateway.conformance import known
 from vkgateway.conformance.comparison import Comparison
 from vkgateway.conformance.page import tables
@@ -71,8 +72,7 @@ def main() -> int:
 
 def data_dir() -> Path:
     """Where the platform and what was run are kept, apart from a platform that somebody uses."""
-    base = os.environ.get("XDG_DATA_HOME", "")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "vkgateway-conformance"
+    return default_data_dir().with_name("vkgateway-conformance")
 
 
 def take_over(file: Path) -> int:

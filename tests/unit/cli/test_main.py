@@ -32,6 +32,20 @@ def raising(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
     return errors
 
 
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Adds a command `where`; the list gets the data directory of each call of it."""
+    seen: list[Path] = []
+
+    @click.command()
+    @options.data_dir_option
+    def where(data_dir: Path) -> None:
+        seen.append(data_dir)
+
+    monkeypatch.setitem(main.cli.commands, "where", where)
+    return seen
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -77,21 +91,13 @@ def test_a_home_that_nobody_knows_is_told(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("written", ["link", "real/../real", "real"])
 def test_the_data_directory_is_the_same_however_it_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: list[Path], written: str
 ) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     monkeypatch.chdir(tmp_path)
-    given: list[Path] = []
-
-    @click.command()
-    @options.data_dir_option
-    def show(data_dir: Path) -> None:
-        given.append(data_dir)
-
-    monkeypatch.setitem(main.cli.commands, "show", show)
-    assert main.run(["show", "--data-dir", written]) == 0
-    assert given == [tmp_path / "real"]
+    assert main.run(["where", "--data-dir", written]) == 0
+    assert chosen == [tmp_path / "real"]
 
 
 def test_a_relative_data_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,22 +164,16 @@ def test_a_kubeconfig_that_points_nowhere_is_one_sentence_and_5(
     assert "Traceback" not in error
 
 
-def test_the_data_directory_may_stand_before_or_after_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Path] = []
-
-    @click.command()
-    @options.data_dir_option
-    def where(data_dir: Path) -> None:
-        seen.append(data_dir)
-
-    monkeypatch.setitem(main.cli.commands, "where", where)
+def test_the_data_directory_may_stand_before_or_after_the_command(
+    monkeypatch: pytest.MonkeyPatch, chosen: list[Path]
+) -> None:
     monkeypatch.setenv("VKGATEWAY_DATA_DIR", "/env")
     for line in (["--data-dir", "/x", "where"], ["where", "--data-dir", "/y"], ["where"]):
         assert main.run(line) == 0
     monkeypatch.delenv("VKGATEWAY_DATA_DIR")
     monkeypatch.setenv("XDG_DATA_HOME", "/xdg")
     assert main.run(["where"]) == 0
-    assert seen == [Path("/x"), Path("/y"), Path("/env"), Path("/xdg/vkgateway")]
+    assert chosen == [Path("/x"), Path("/y"), Path("/env"), Path("/xdg/vkgateway")]
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:

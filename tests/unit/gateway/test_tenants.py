@@ -154,6 +154,13 @@ class World:
     def get(self, name: str) -> dict[str, Any]:
         return copy.deepcopy(self.server.store.get(TENANTS, name))
 
+    def remove_by_force(self, name: str) -> None:
+        """Take all finalizers off a Tenant and delete it."""
+        document = self.get(name)
+        document["metadata"]["finalizers"] = []
+        self.server.store.update(TENANTS, document, name=name)
+        self.server.store.delete(TENANTS, name)
+
     def phase(self, name: str) -> str:
         return str((self.server.store.find(TENANTS, name) or {}).get("status", {}).get("phase", ""))
 
@@ -518,10 +525,7 @@ async def test_a_tenant_whose_finalizer_was_taken_by_force_leaves_nothing(world:
     world.add_pod("alpha", "web")
     async with world.gateway():
         await until(lambda: world.phase("alpha") == "Ready")
-        document = world.get("alpha")
-        document["metadata"]["finalizers"] = []
-        world.server.store.update(TENANTS, document, name="alpha")
-        world.server.store.delete(TENANTS, "alpha")
+        world.remove_by_force("alpha")
         await until(lambda: not world.planes.there)
         assert world.server.store.find(NAMESPACES, "alpha--default") is None
 
@@ -596,10 +600,7 @@ async def test_a_new_tenant_gets_nothing_of_an_earlier_one_of_its_name(world: Wo
     world.create("alpha")
     async with world.gateway():
         await until(lambda: world.phase("alpha") == "Ready")
-    document = world.get("alpha")
-    document["metadata"]["finalizers"] = []
-    world.server.store.update(TENANTS, document, name="alpha")
-    world.server.store.delete(TENANTS, "alpha")
+    world.remove_by_force("alpha")
     world.create("alpha")
     world.planes.removed.clear()
     world.planes.broken["alpha"] = "etcd does not answer"
@@ -655,10 +656,7 @@ async def test_nothing_of_a_tenant_is_told_of_the_next_one_of_its_name(world: Wo
     world.create("alpha")
     async with world.gateway():
         await until(lambda: world.planes.waited["alpha"] == 1)
-        document = world.get("alpha")
-        document["metadata"]["finalizers"] = []
-        world.server.store.update(TENANTS, document, name="alpha")
-        world.server.store.delete(TENANTS, "alpha")
+        world.remove_by_force("alpha")
         world.planes.held["alpha"] = asyncio.Event()
         world.create("alpha")
         made.set()
