@@ -189,6 +189,7 @@ def pod_values(
 ) -> PodValues:
     """Gather what a pod's containers must see."""
     metadata, spec = pod["metadata"], pod["spec"]
+    node = spec.get("nodeName") or node_name
     variables, names = api_variables(*tenant.api_endpoint)
     return PodValues(
         variables=variables,
@@ -196,7 +197,8 @@ def pod_values(
         fields={
             "metadata.namespace": metadata["namespace"],
             "metadata.uid": metadata["uid"],
-            "spec.nodeName": spec.get("nodeName") or node_name,
+            "spec.nodeName": node,
+            "spec.host": node,  # an old name of it, which API servers take and kubelets know
             "spec.serviceAccountName": spec.get("serviceAccountName") or "default",
         },
         labels=metadata.get("labels") or {},

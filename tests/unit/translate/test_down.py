@@ -177,6 +177,7 @@ def test_ipv6_address_of_the_api_server() -> None:
         ("metadata.namespace", "default"),
         ("metadata.uid", "6c5f1f7e-0001"),
         ("spec.nodeName", "a100.local"),
+        ("spec.host", "a100.local"),  # an old name of it that API servers take
         ("spec.serviceAccountName", "robot"),
         ("metadata.labels['vkgateway.io/tenant']", ""),
         ("metadata.labels['vkgateway.io/eviction-deadline']", ""),
