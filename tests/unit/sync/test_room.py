@@ -137,6 +137,54 @@ async def test_what_was_not_judged_never_goes_down(
         assert not here.below.store.find(PODS, "other", "alpha--default")
 
 
+@pytest.mark.parametrize("lie", ["after it was judged", "always, and no generation tells"])
+async def test_a_resize_that_was_not_counted_never_goes_down(
+    here: World, lie: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the read by which a resize is judged and that by which it goes down, it may have become another."""
+    lying, asked = False, 0
+
+    async def get(self: Client, resource: Resource, name: str, **more: Any) -> bytes:
+        nonlocal asked
+        answer = await honest(self, resource, name, **more)
+        if resource is not PODS or self.name != "tenant" or not lying:
+            return answer
+        asked += 1
+        if lie == "after it was judged" and asked == 1:
+            return answer
+        told = msgspec.json.decode(answer)
+        told["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "64"}}
+        return msgspec.json.encode(told)
+
+    def cpu() -> Any:
+        return (here.compute_pod() or {})["spec"]["containers"][0]["resources"]["requests"]["cpu"]
+
+    honest = Client.get
+    monkeypatch.setattr(Client, "get", get)
+    here.limit |= {"cpu": 4000}
+    async with here.gateway():
+        large = {"name": "main", "image": "x", "env": [{"name": "L", "value": "x" * 100_000}]}
+        here.create(containers=[large | {"resources": {"requests": {"cpu": "1"}}}])
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+        await here.settled()
+        lying = True
+        pod = copy.deepcopy(here.tenant_pod() or {})
+        pod["metadata"]["labels"] = {"new": "1"}
+        if lie == "after it was judged":
+            pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}}
+        here.above.store.update(PODS, pod, name="web", namespace="default")
+        await until(lambda: (here.compute_pod() or {})["metadata"]["labels"].get("new") == "1")
+        await here.settled()
+        assert cpu() == "1"
+        lying = False
+        pod = copy.deepcopy(here.tenant_pod() or {})
+        pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "3"}}
+        here.above.store.update(PODS, pod, name="web", namespace="default")
+        await until(lambda: cpu() == "3")
+
+
 async def test_what_runs_counts_before_anything_is_admitted_by_a_gateway_that_starts(here: World) -> None:
     here.create("web-1", **GPUS)
     async with here.gateway():

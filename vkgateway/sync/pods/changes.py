@@ -8,6 +8,7 @@ from typing import Final
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import encode
 from vkgateway.model.objects import Object
+from vkgateway.model.requests import pod_requests
 from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.copies import Copies
 from vkgateway.sync.marks import FORWARDED, REQUESTS
@@ -44,7 +45,7 @@ class ChangesDown:
             await self._upward.tell(case, "ChangeNotForwarded", refusal.message)
         patch: Object = changes.patch or {}
         annotations = patch.setdefault("metadata", {}).setdefault("annotations", {})
-        if await self._write_subresources(case, changes):
+        if await self._write_subresources(case, changes, whole):
             annotations[FORWARDED] = above.fingerprint
         if not _is_held(case) and not case.resize_refused and below.requests != plan_of(case).requests:
             annotations[REQUESTS] = encode(plan_of(case).requests).decode()
@@ -61,12 +62,14 @@ class ChangesDown:
             if "spec" in patch:
                 await self._patch_pod(case, {"metadata": patch["metadata"]})
 
-    async def _write_subresources(self, case: Case, changes: Changes) -> bool:
-        """Bring ephemeral containers and other amounts of resources down; whether nothing of it is left for later."""
+    async def _write_subresources(self, case: Case, changes: Changes, whole: Object) -> bool:
+        """Bring ephemeral containers and other amounts of resources down; whether nothing of it is left for later.
+
+        `whole` is the tenant's pod that the changes are made from.
+        """
         uid, complete = below_of(case).metadata.uid, True
         for subresource, patch in changes.subresources.items():
-            if subresource == "resize" and case.resize is not None and _is_held(case):
-                await self._upward.tell(case, "ResizeDeferred", f"the pod is not resized yet: {case.resize.message}")
+            if subresource == "resize" and not await self._is_counted(case, whole):
                 complete = False
                 continue
             if subresource == "ephemeralcontainers":
@@ -82,6 +85,17 @@ class ChangesDown:
         if not complete:
             self._later(case.key, _RETRY)
         return complete
+
+    async def _is_counted(self, case: Case, whole: Object) -> bool:
+        """Whether a pod may have what it asks for: it counts with that now. Where it waits for room, that is told.
+
+        It may have been changed since it was looked at, and whoever is in the place of the tenant's API server may have
+        told of no change: see `Downward._judged`.
+        """
+        if case.resize is not None and _is_held(case):
+            await self._upward.tell(case, "ResizeDeferred", f"the pod is not resized yet: {case.resize.message}")
+            return False
+        return pod_requests(whole) == plan_of(case).requests
 
     async def _patch_pod(self, case: Case, patch: Object, subresource: Subresource | None = None) -> str | None:
         """Patch the compute pod; returns why it does not take the patch, in words for the tenant, or None."""
