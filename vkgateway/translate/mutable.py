@@ -1,6 +1,6 @@
 """What may change in a pod that already stands below: the patch that makes it so, and what cannot be done yet."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -45,8 +45,8 @@ def spec_changes(tenant_pod: Object, compute_pod: Object, *, tenant: TenantConte
     """Compare what may change of a running pod, whole tenant pod against whole compute pod.
 
     Forwarded are labels, annotations (and what downward API volumes read of both), images, activeDeadlineSeconds,
-    added tolerations, added ephemeral containers and amounts of resources. What others put on the compute pod below
-    stays there.
+    added tolerations and for how long any of them holds, added ephemeral containers and amounts of resources. What
+    others put on the compute pod below stays there.
     """
     patch: Object = {}
     metadata = _metadata_changes(tenant_pod, compute_pod, tenant=tenant, pool=pool)
@@ -115,10 +115,28 @@ def _spec_changes(wanted: Mapping[str, Any], actual: Mapping[str, Any], pool: Po
     if deadline is not None and deadline != actual.get("activeDeadlineSeconds"):
         changes["activeDeadlineSeconds"] = deadline
     standing = actual.get("tolerations") or []
-    added = [entry for entry in forward_tolerations(wanted.get("tolerations"), pool) if entry not in standing]
-    if added:
-        changes["tolerations"] = [*standing, *added]
+    tolerations = _tolerations(forward_tolerations(wanted.get("tolerations"), pool), standing)
+    if tolerations != standing:
+        changes["tolerations"] = tolerations
     return changes
+
+
+def _tolerations(wanted: Sequence[Object], standing: Sequence[Object]) -> list[Object]:
+    """What stands below with what is added; of one that is there, only for how long it holds may have changed."""
+    made = list(standing)
+    for entry in wanted:
+        if entry in made:
+            continue
+        same = [old for old in made if old not in wanted and _without_time(old) == _without_time(entry)]
+        if same:
+            made[made.index(same[0])] = entry
+        else:
+            made.append(entry)
+    return made
+
+
+def _without_time(toleration: Object) -> Object:
+    return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
 
 
 def _reserved_keys(metadata: Mapping[str, Any]) -> list[Refusal]:

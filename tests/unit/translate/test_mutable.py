@@ -120,6 +120,26 @@ def test_images_deadline_and_added_tolerations() -> None:
     }
 
 
+def test_for_how_long_a_taint_is_tolerated_may_change() -> None:
+    after = copy.deepcopy(pod(**START))
+    after["spec"]["tolerations"][0]["tolerationSeconds"] = 5
+    below = compute_pod(pod(**START), {})
+    other = {**below["spec"]["tolerations"][1], "key": "added-below"}
+    below["spec"]["tolerations"] = [*below["spec"]["tolerations"], other]
+    first, second = after["spec"]["tolerations"]
+    assert changes(after, below).patch == {"spec": {"tolerations": [first, second, other]}}
+    below["spec"]["tolerations"] = [dict(first), second, other]
+    assert changes(after, below) == Changes()
+    del first["tolerationSeconds"]
+    assert changes(after, below).patch == {"spec": {"tolerations": [first, second, other]}}
+
+
+def test_tolerations_that_differ_in_their_time_alone_stay_as_they_are() -> None:
+    start = pod(**START)
+    start["spec"]["tolerations"].append({**start["spec"]["tolerations"][0], "tolerationSeconds": 5})
+    assert changes(start, compute_pod(start, {})) == Changes()
+
+
 @pytest.mark.parametrize("quantity", ["1", "1000m", 1])
 def test_the_same_quantity_is_no_resize(quantity: Any) -> None:
     after = copy.deepcopy(pod(**START))
