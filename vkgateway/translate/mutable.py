@@ -11,13 +11,13 @@ from vkgateway.model.names import (
     token_secret_name,
 )
 from vkgateway.model.objects import Object
-from vkgateway.translate import downward
+from vkgateway.translate import downward, security
 from vkgateway.translate.budget import OversizeError
 from vkgateway.translate.containers import pod_values
 from vkgateway.translate.context import PoolContext, TenantContext
 from vkgateway.translate.metadata import copied_keys, forward_annotations, forward_labels
 from vkgateway.translate.placement import forward_tolerations
-from vkgateway.translate.policy import NOT_ALLOWED, RESERVED, Refusal
+from vkgateway.translate.policy import NOT_ALLOWED, RESERVED, Refusal, reserved_references
 from vkgateway.translate.subresources import (
     Subresource,
     ephemeral_patch,
@@ -156,11 +156,15 @@ def _reserved_keys(metadata: Mapping[str, Any]) -> list[Refusal]:
 def _allowed_ephemeral(
     tenant_pod: Object, compute_pod: Object, tenant: TenantContext
 ) -> tuple[list[Object], list[Refusal]]:
-    """The new ephemeral containers that the tenant's pod security level allows, and what stands against the others."""
+    """The new ephemeral containers that the tenant's policy allows, and what stands against the others."""
     allowed: list[Object] = []
     refused: list[Refusal] = []
     for container in new_ephemeral(tenant_pod, compute_pod):
-        broken = ephemeral_violations(tenant_pod, container, level=tenant.pod_security)
+        alone = {"metadata": tenant_pod["metadata"], "spec": {"ephemeralContainers": [container]}}
+        broken: list[security.Violation | Refusal] = [
+            *ephemeral_violations(tenant_pod, container, level=tenant.pod_security),
+            *reserved_references(alone),
+        ]
         if not broken:
             allowed.append(container)
         name = container["name"]

@@ -49,7 +49,7 @@ def refusals(pod: Object, *, tenant: TenantContext, pool: PoolContext | None = N
         found += _volume(volume, f"spec.volumes[{index}]")
         found += _volume_of_nodes(volume, f"spec.volumes[{index}]", tenant)
     found += _not_allowed(spec, tenant)
-    found += _reserved_references(pod)
+    found += reserved_references(pod)
     if pool is not None and not is_scheduled(pod):
         found += _contradiction(spec, pool)
     return tuple(found)
@@ -164,7 +164,8 @@ def _instead(names: tuple[str, ...]) -> str:
     return f"; allowed: {', '.join(names)}" if names else "; it is allowed none"
 
 
-def _reserved_references(pod: Object) -> Iterator[Refusal]:
+def reserved_references(pod: Object) -> Iterator[Refusal]:
+    """What a pod refers to under a name that is the platform's own below."""
     if COMPUTE_ROOT_CA in references(pod).config_maps:
         message = f"the name {COMPUTE_ROOT_CA} is the platform's own; give the ConfigMap another"
         yield Refusal(field="spec", value=COMPUTE_ROOT_CA, rule=RESERVED, message=message)

@@ -137,6 +137,40 @@ async def test_what_no_pod_refers_to_is_not_copied(here: World) -> None:
     assert here.below.store.all(SECRETS) == []
 
 
+async def test_what_a_refused_pod_refers_to_is_not_copied(here: World) -> None:
+    here.above.store.create(SECRETS, {"metadata": {"name": "key"}, "data": {}}, "default")
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        here.create("bad", hostNetwork=True, **USES_KEY)
+        await until(lambda: here.phase("bad") == "Failed")
+        await here.settled()
+
+    assert here.below.store.all(SECRETS) == []
+
+
+async def test_no_config_map_of_the_tenants_takes_the_place_of_its_root_certificate(here: World) -> None:
+    def root() -> Any:
+        return (here.below.store.find(CONFIG_MAPS, "vkgateway-root-ca.crt", BELOW) or {}).get("data")
+
+    for name in ("kube-root-ca.crt", "vkgateway-root-ca.crt"):
+        here.above.store.create(CONFIG_MAPS, {"metadata": {"name": name}, "data": {"ca.crt": name}}, "default")
+    here.create(volumes=[{"name": "ca", "configMap": {"name": "kube-root-ca.crt"}}])
+    async with here.gateway():
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+        pod = copy.deepcopy(here.tenant_pod() or {})
+        source = {"configMapRef": {"name": "vkgateway-root-ca.crt"}}
+        pod["spec"]["ephemeralContainers"] = [{"name": "debug", "image": "b", "envFrom": [source]}]
+        here.above.store.update(PODS, pod, name="web", namespace="default")
+        await until(lambda: any(reason == "ChangeNotForwarded" for reason, _ in here.events()))
+        await here.settled()
+
+    assert root() == {"ca.crt": "kube-root-ca.crt"}
+    assert "ephemeralContainers" not in (here.compute_pod() or {})["spec"]
+
+
 async def test_a_copy_goes_after_its_last_pod(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agenda, "_LINGER", 0.01)
     set_config(here, "red")

@@ -8,6 +8,7 @@ from hashlib import blake2b
 import msgspec
 
 from vkgateway.arbiter.limits import Admission
+from vkgateway.model.names import COMPUTE_ROOT_CA
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import Milli, pod_requests
 from vkgateway.sync.compute.link import ComputeLink
@@ -88,10 +89,12 @@ def make_plan(
     """Read a tenant pod's spec for what forwarding it needs and what forbids it."""
     refers = references(pod)
     namespace = pod["metadata"]["namespace"]
-    everything: list[Reference] = [("configmaps", namespace, name) for name in refers.config_maps]
+    # Refused, but for that a copy of it would stand in the place of the tenant's root certificate.
+    config_maps = {name: optional for name, optional in refers.config_maps.items() if name != COMPUTE_ROOT_CA}
+    everything: list[Reference] = [("configmaps", namespace, name) for name in config_maps]
     everything += [("secrets", namespace, name) for name in refers.secrets]
     mandatory: list[Reference] = [
-        ("configmaps", namespace, name) for name, optional in refers.config_maps.items() if not optional
+        ("configmaps", namespace, name) for name, optional in config_maps.items() if not optional
     ]
     mandatory += [("secrets", namespace, name) for name, optional in refers.secrets.items() if not optional]
     requests = pod_requests(pod)

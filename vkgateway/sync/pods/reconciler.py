@@ -289,8 +289,10 @@ class PodReconciler:
         )
         self._arbiter.note(whole, above_of(case), governed=plan.governed)
         self._outdated.discard(case.key)
-        self.copies.refer(case.key, plan.references)
-        for reference in plan.references:
+        # What a refused pod refers to stays above; one that is below already keeps what it has.
+        referred = () if plan.refusals and case.compute is None else plan.references
+        self.copies.refer(case.key, referred)
+        for reference in referred:
             self._agenda.copy(reference)
         return plan
 
