@@ -36,9 +36,13 @@ class Refusal:
 def refusals(pod: Object, *, tenant: TenantContext, pool: PoolContext | None = None) -> tuple[Refusal, ...]:
     """Everything that stands against forwarding a tenant's pod; empty if nothing does.
 
-    With the pool that the pod is bound to, also required node terms that its virtual node can never meet.
+    With the pool that the pod is bound to, also required node terms that its virtual node can never meet. Ephemeral
+    containers are judged one by one, when they go down (`mutable.spec_changes`): none fails its pod.
     """
     spec = pod.get("spec") or {}
+    if spec.get("ephemeralContainers"):
+        spec = {**spec, "ephemeralContainers": []}
+        pod = {**pod, "spec": spec}
     found = list(_reserved_metadata(pod.get("metadata") or {}))
     found += [
         Refusal(field=broken.field, value=broken.value, rule=broken.rule, message=broken.message)

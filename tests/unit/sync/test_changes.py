@@ -97,6 +97,19 @@ async def test_an_ephemeral_container_that_policy_forbids_is_told_and_the_pod_ru
     assert here.phase() == "Running"
 
 
+async def test_an_ephemeral_container_that_policy_forbids_fails_no_pod_that_waits(here: World) -> None:
+    async with here.gateway():
+        here.create(containers=main(envFrom=[{"configMapRef": {"name": "late"}}]))
+        await until(lambda: any(reason == "MissingDependency" for reason, _ in here.events()))
+        edit(here, ephemeralContainers=[{"name": "root", "image": "b", "securityContext": {"privileged": True}}])
+        await here.settled()
+        assert here.phase() == "Pending"
+        here.above.store.create(CONFIG_MAPS, {"metadata": {"name": "late"}, "data": {"a": "b"}}, "default")
+        await here.forwarded()
+        await until(lambda: any(reason == "ChangeNotForwarded" for reason, _ in here.events()))
+    assert ephemeral(here) == []
+
+
 async def test_a_resize_goes_down_by_its_subresource_and_counts(here: World) -> None:
     here.limit |= {"cpu": 3000}
     async with here.gateway():
