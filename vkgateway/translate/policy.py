@@ -80,9 +80,15 @@ def _unsupported_fields(spec: Mapping[str, Any], pool: PoolContext | None) -> It
     for name, message in _UNSUPPORTED_FIELDS.items():
         if spec.get(name):
             yield Refusal(field=f"spec.{name}", value=_first_name(spec[name]), rule=NOT_SUPPORTED, message=message)
-    if spec.get("setHostnameAsFQDN") and spec.get("subdomain") and pool is not None and not pool.full_hostnames:
+    if pool is None or pool.full_hostnames:
+        return
+    if spec.get("setHostnameAsFQDN") and spec.get("subdomain"):
         message = "the compute cluster is too old for full hostnames with a subdomain; leave setHostnameAsFQDN out"
         yield Refusal(field="spec.setHostnameAsFQDN", value="true", rule=NOT_SUPPORTED, message=message)
+    if spec.get("hostnameOverride"):
+        message = "the compute cluster is too old for hostnames of one's own; leave hostnameOverride out"
+        value = str(spec["hostnameOverride"])
+        yield Refusal(field="spec.hostnameOverride", value=value, rule=NOT_SUPPORTED, message=message)
 
 
 def _first_name(value: Any) -> str:

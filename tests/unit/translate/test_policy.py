@@ -106,6 +106,13 @@ def test_full_hostnames_need_a_compute_cluster_that_knows_them() -> None:
     assert refusals(named, tenant=TENANT, pool=replace(POOL, full_hostnames=True)) == ()
 
 
+def test_a_hostname_of_ones_own_needs_a_compute_cluster_that_knows_it() -> None:
+    named = pod(hostnameOverride="db.example.org")
+    (refusal,) = refusals(named, tenant=TENANT, pool=POOL)
+    assert (refusal.rule, refusal.field, refusal.value) == ("NotSupported", "spec.hostnameOverride", "db.example.org")
+    assert refusals(named, tenant=TENANT, pool=replace(POOL, full_hostnames=True)) == ()
+
+
 @pytest.mark.parametrize("spec", [{"schedulingGroup": {"podGroupName": "g"}}, {"workloadRef": {"name": "w"}}])
 def test_groups_of_kubernetes_own_are_read_above(spec: dict[str, Any]) -> None:
     assert refusals(pod(**spec), tenant=TENANT, pool=POOL) == ()
