@@ -159,10 +159,12 @@ async def test_a_resize_that_the_compute_cluster_refuses_is_told_once_and_does_n
         await here.forwarded("other")
 
 
-async def test_a_spec_change_that_is_refused_holds_up_no_labels(here: World) -> None:
+@pytest.mark.parametrize(("status", "reason"), [(422, "Invalid"), (403, "Forbidden"), (400, "BadRequest")])
+async def test_a_spec_change_that_is_refused_holds_up_no_labels(here: World, status: int, reason: str) -> None:
+    """By the server, its pod security or a webhook: that would be the same tomorrow."""
     async with here.gateway():
         await start(here)
-        here.below.fail("PATCH", f"{BELOW}/pods/web", status=422, reason="Invalid")
+        here.below.fail("PATCH", f"{BELOW}/pods/web", status=status, reason=reason)
         pod = copy.deepcopy(here.tenant_pod() or {})
         pod["spec"]["containers"][0]["image"] = "busybox:2"
         pod["metadata"]["labels"] = {"new": "1"}
@@ -173,6 +175,19 @@ async def test_a_spec_change_that_is_refused_holds_up_no_labels(here: World) -> 
     patches = [one for one in here.below.requests if one.startswith("PATCH") and f"{BELOW}/pods/web" in one]
     assert len(patches) == 2
     assert any(reason == "ChangeNotForwarded" for reason, _ in here.events())
+
+
+@pytest.mark.parametrize("words", ['cannot patch resource "pods"', "not yet ready to handle request"])
+async def test_a_change_that_is_no_matter_of_the_pods_is_tried_again(here: World, words: str) -> None:
+    async with here.gateway():
+        await start(here)
+        fault = here.below.fail("PATCH", f"{BELOW}/pods/web", status=403, reason="Forbidden")
+        fault.message = f'pods "web" is forbidden: {words}'
+        edit(here, activeDeadlineSeconds=60)
+        await until(lambda: (here.compute_pod() or {})["spec"].get("activeDeadlineSeconds") == 60)
+        await here.settled()
+    assert fault.hits == 1
+    assert not any(reason == "ChangeNotForwarded" for reason, _ in here.events())
 
 
 async def test_what_was_written_above_while_the_node_was_away_is_mended(here: World) -> None:

@@ -21,6 +21,8 @@ from vkgateway.translate.subresources import Subresource
 _RETRY: Final = 30.0
 """Seconds until a change that there was no room for, or no right, is tried again."""
 _OUR_RIGHTS: Final = "cannot patch resource"
+_NOT_READY: Final = "not yet ready to handle request"
+"""What a server says that just started: its admission plugins know nothing yet, and it is no verdict."""
 _NO_RIGHTS: Final = "the compute cluster does not let the gateway make this change now"
 
 
@@ -111,7 +113,7 @@ class ChangesDown:
                 metadata_only=True,
             )
         except (errors.Invalid, errors.BadRequest, errors.Forbidden) as error:
-            if subresource is None and not isinstance(error, errors.Invalid):
+            if _NOT_READY in error.words or (subresource is None and _OUR_RIGHTS in error.words):
                 raise
             return _NO_RIGHTS if _OUR_RIGHTS in error.words else cleaned(case, error.words, namespace=below.namespace)
         except errors.NotFound:
