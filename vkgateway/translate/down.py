@@ -114,18 +114,17 @@ def _forward_placement(
     made: dict[str, Any], pod: Object, *, tenant: TenantContext, pool: PoolContext, namespaces: NamespaceLabels
 ) -> None:
     made["tolerations"] = forward_tolerations(made.get("tolerations"), pool)
-    labels = pod["metadata"].get("labels") or {}
     affinity, selector = made.pop("affinity", None), made.get("nodeSelector")
     made["nodeSelector"] = pool.node_selector
     if affinity or selector:
         terms = NodeTerms(pool, scheduled=is_scheduled(pod))
         made["nodeSelector"] = terms.selector(selector)
-        kept = forward_affinity(affinity or {}, terms=terms, peers=Peers(tenant, labels, namespaces))
+        kept = forward_affinity(affinity or {}, terms=terms, peers=Peers(tenant, namespaces))
         if kept:
             made["affinity"] = kept
     constraints = made.get("topologySpreadConstraints")
     if constraints:
-        made["topologySpreadConstraints"] = spread_constraints(constraints, peers=Peers(tenant, labels, namespaces))
+        made["topologySpreadConstraints"] = spread_constraints(constraints, peers=Peers(tenant, namespaces))
 
 
 def _forward_hostname(made: dict[str, Any], pod: Object, *, tenant: TenantContext) -> None:

@@ -12,16 +12,18 @@ from vkgateway.translate.selectors import all_hold
 
 NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
+_MERGED: Final = frozenset({"matchLabelKeys", "mismatchLabelKeys"})
+"""Keys of labels of the pod itself, by which a term of pod affinity selects, too."""
+
 NamespaceLabels = Callable[[], Mapping[str, Mapping[str, str]]]
 """Tells the labels of a tenant's namespaces by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Rewrites the terms of one pod, whose labels are `labels`, so that they see its tenant's pods only."""
+    """Rewrites the terms of one pod so that they see its tenant's pods only."""
 
     tenant: TenantContext
-    labels: Mapping[str, str]
     namespaces: NamespaceLabels
     budget: Budget = field(default_factory=Budget)
     """For namespaces that are written out: each term may mean all of them."""
@@ -31,8 +33,11 @@ class Peers:
 
         Compute namespaces carry none of the tenant's labels. A selector of namespaces by such labels goes down as
         the names of those that it means now.
+
+        Label keys stay above: the tenant's API server has merged them into the selector (KEP-3633), while a compute
+        API server before 1.31 would forget them, and later ones would merge them a second time.
         """
-        made = {**term, **self.confined(term)}
+        made = {key: value for key, value in term.items() if key not in _MERGED} | self._confined_selector(term)
         selector = term.get("namespaceSelector")
         names = list(term.get("namespaces") or ())
         if selector is not None and not _by_name_only(selector):
@@ -48,28 +53,26 @@ class Peers:
             self.budget.spend(sum(map(len, made["namespaces"])))
         return made
 
-    def confined(self, term: Mapping[str, Any]) -> Object:
-        """The term's label selector, narrowed to the tenant; without one the term matches nothing, and stays so.
+    def spread(self, constraint: Mapping[str, Any]) -> Object:
+        """A topology spread constraint that counts this tenant's pods only.
 
-        The tenant's API server has merged the label keys into the selector already (KEP-3633, KEP-3243); the compute
-        API server would merge them anew, and refuses keys that stand there twice. So what was merged is taken out.
+        From 1.34 on API servers merge its label keys into the selector (KEP-3243), and refuse keys that stand there
+        twice; before, their schedulers look at the keys. So those stay, and what was merged is taken out.
         """
+        made = {**constraint, **self._confined_selector(constraint)}
+        keys = constraint.get("matchLabelKeys")
+        if keys and "matchExpressions" in (made.get("labelSelector") or {}):
+            left = [entry for entry in made["labelSelector"]["matchExpressions"] or () if entry["key"] not in keys]
+            made["labelSelector"]["matchExpressions"] = left
+        return made
+
+    def _confined_selector(self, term: Mapping[str, Any]) -> Object:
+        """The term's label selector, narrowed to the tenant; without one the term matches nothing, and stays so."""
         selector = term.get("labelSelector")
         if selector is None:
             return {}
-        made = dict(selector)
-        same, other = term.get("matchLabelKeys") or (), term.get("mismatchLabelKeys") or ()
-        if same or other:
-            made["matchExpressions"] = [
-                entry
-                for entry in made.get("matchExpressions") or ()
-                if not (entry["key"] in same or (entry["key"] in other and self._is_merged(entry)))
-            ]
-        made["matchLabels"] = {**(selector.get("matchLabels") or {}), TENANT_LABEL: self.tenant.name}
-        return {"labelSelector": made}
-
-    def _is_merged(self, entry: Mapping[str, Any]) -> bool:
-        return entry["operator"] == "NotIn" and entry.get("values") == [self.labels.get(entry["key"])]
+        ours = {**(selector.get("matchLabels") or {}), TENANT_LABEL: self.tenant.name}
+        return {"labelSelector": {**selector, "matchLabels": ours}}
 
     def _selected(self, selector: Mapping[str, Any]) -> list[str]:
         exact = (selector.get("matchLabels") or {}).items()

@@ -63,7 +63,7 @@ def _is_pool_wide(term: Mapping[str, Any]) -> bool:
 
 def spread_constraints(constraints: Sequence[Mapping[str, Any]], *, peers: Peers) -> list[Object]:
     """Topology spread constraints that count this tenant's pods only."""
-    return [{**constraint, **peers.confined(constraint)} for constraint in constraints if not _is_pool_wide(constraint)]
+    return [peers.spread(constraint) for constraint in constraints if not _is_pool_wide(constraint)]
 
 
 def forward_tolerations(tolerations: Sequence[Object] | None, pool: PoolContext) -> list[Object]:

@@ -246,7 +246,8 @@ def test_domains_of_virtual_nodes_are_used_up(key: str) -> None:
     assert forward(pod(topologySpreadConstraints=spread))["spec"]["topologySpreadConstraints"] == []
 
 
-def test_label_keys_stay_and_what_the_api_server_merged_is_taken_out() -> None:
+def test_what_the_api_server_made_of_label_keys_stays_without_them() -> None:
+    """Compute clusters before 1.31 know none, and would forget them."""
     merged = [expression("pod-template-hash", "In", "abc"), expression("app", "NotIn", "web")]
     mine = expression("app", "NotIn", "old")
     given = term(
@@ -255,17 +256,26 @@ def test_label_keys_stay_and_what_the_api_server_merged_is_taken_out() -> None:
         labelSelector={"matchExpressions": [mine, *merged]},
     )
     made = affinity_term("podAffinity", given)
-    assert made["matchLabelKeys"] == ["pod-template-hash"]
-    assert made["mismatchLabelKeys"] == ["app"]
-    assert made["labelSelector"] == {"matchExpressions": [mine], "matchLabels": OURS}
+    assert not {"matchLabelKeys", "mismatchLabelKeys"} & made.keys()
+    assert made["labelSelector"] == {"matchExpressions": [mine, *merged], "matchLabels": OURS}
+
+
+def test_spread_keeps_label_keys_and_what_the_api_server_merged_is_taken_out() -> None:
+    merged = expression("pod-template-hash", "In", "abc")
+    given = {
+        "maxSkew": 1,
+        "matchLabelKeys": ["pod-template-hash"],
+        **term(labelSelector={"matchExpressions": [merged]}),
+    }
+    (made,) = forward(pod(topologySpreadConstraints=[given]))["spec"]["topologySpreadConstraints"]
+    assert made == {**given, "labelSelector": {"matchExpressions": [], "matchLabels": OURS}}
 
 
 def test_spread_is_kept_and_confined() -> None:
     given = {"maxSkew": 2, "minDomains": 3, "whenUnsatisfiable": "DoNotSchedule", "nodeTaintsPolicy": "Honor", **term()}
     given["matchLabelKeys"] = ["pod-template-hash"]
     (made,) = forward(pod(topologySpreadConstraints=[given]))["spec"]["topologySpreadConstraints"]
-    confined = {"matchLabels": {"app": "web", **OURS}, "matchExpressions": []}
-    assert made == {**given, "labelSelector": confined}
+    assert made == {**given, "labelSelector": {"matchLabels": {"app": "web", **OURS}}}
 
 
 @pytest.mark.parametrize(
