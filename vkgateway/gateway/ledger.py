@@ -14,15 +14,26 @@ from vkgateway.model.objects import Meta
 
 ACCEPTED_SPEC = f"{RESERVED_PREFIX}accepted-spec"
 """Annotation of a Tenant: the spec that was accepted last, which stays in force while a changed one is refused."""
+ACCEPTED_FOR = f"{RESERVED_PREFIX}accepted-for"
+"""Annotation beside it: the UID of the Tenant that it was accepted for, since a copy of the object has both."""
 
 _decode = msgspec.json.Decoder(TenantSpec).decode
 _ACCEPTED = passed("Accepted", "its pools, version and template are known, and its guarantees fit")
 
 
+def marks(spec: TenantSpec, uid: str) -> dict[str, str]:
+    """Return the annotations by which a Tenant remembers what was accepted for it."""
+    return {ACCEPTED_SPEC: msgspec.json.encode(spec).decode(), ACCEPTED_FOR: uid}
+
+
 def written(tenant: Tenant) -> TenantSpec | None:
-    """Return the accepted spec that the object carries; None if it carries none that can be read."""
-    text = tenant.metadata.annotations.get(ACCEPTED_SPEC)
-    if text is None:
+    """Return the accepted spec that the object carries; None if it carries none that can be read, or another's.
+
+    Where it is not said whose it is, it is taken for its own: so it was written until releases said so.
+    """
+    found = tenant.metadata.annotations
+    text = found.get(ACCEPTED_SPEC)
+    if text is None or found.get(ACCEPTED_FOR, tenant.metadata.uid) != tenant.metadata.uid:
         return None
     try:
         return _decode(text.encode())

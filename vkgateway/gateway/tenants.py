@@ -15,7 +15,7 @@ from vkgateway.gateway import finalizers
 from vkgateway.gateway.clearing import clear, clusters_of
 from vkgateway.gateway.compute import ComputeController
 from vkgateway.gateway.events import Recorder
-from vkgateway.gateway.ledger import ACCEPTED_SPEC, Ledger, written
+from vkgateway.gateway.ledger import ACCEPTED_FOR, ACCEPTED_SPEC, Ledger, marks, written
 from vkgateway.gateway.planes import Access, ControlPlanes, Runtimes
 from vkgateway.gateway.status import Verdict, failing
 from vkgateway.gateway.tenant_record import Interrupted, NotTold, Teller, TenantRecord
@@ -186,8 +186,8 @@ class TenantController:
         They may be there though nobody took them away: its finalizer was taken off by force while no gateway ran, or
         the datastore was put back from a backup.
         """
-        marks = (TENANT_FINALIZER in tenant.metadata.finalizers, ACCEPTED_SPEC in tenant.metadata.annotations)
-        if any(marks) or record.recorded is not None or record.facts.api_server is not None:
+        held = TENANT_FINALIZER in tenant.metadata.finalizers or ACCEPTED_SPEC in tenant.metadata.annotations
+        if held or record.recorded is not None or record.facts.api_server is not None:
             return
         record.stage = "control_plane"
         await self._planes.remove(tenant.metadata.name, on_step=nobody)
@@ -195,10 +195,9 @@ class TenantController:
 
     async def _record(self, spec: TenantSpec, tenant: Tenant, record: TenantRecord) -> None:
         """Write down what was accepted, with our finalizer, before anything is made for it."""
-        annotations = {ACCEPTED_SPEC: msgspec.json.encode(spec).decode()}
-        stored = await finalizers.hold(
-            self._management, TENANTS, tenant.metadata, TENANT_FINALIZER, annotations=annotations
-        )
+        seen = tenant.metadata
+        annotations = marks(spec, seen.uid)
+        stored = await finalizers.hold(self._management, TENANTS, seen, TENANT_FINALIZER, annotations=annotations)
         record.recorded, record.recorded_in = spec, stored.resource_version
 
     # VirtualNodesReady
@@ -285,9 +284,9 @@ async def _both(*parts: Awaitable[None]) -> None:
 
 
 def _is_recorded(spec: TenantSpec, tenant: Tenant, record: TenantRecord) -> bool:
-    """Whether the object carries the spec in force and our finalizer. Others may have taken them off since."""
+    """Whether the object carries the spec in force as its own, and our finalizer. Others may take them off."""
     if _is_since(tenant.metadata.resource_version, record.recorded_in):
-        held = TENANT_FINALIZER in tenant.metadata.finalizers
+        held = TENANT_FINALIZER in tenant.metadata.finalizers and ACCEPTED_FOR in tenant.metadata.annotations
         record.recorded = written(tenant) if held else None
     return record.recorded == spec
 

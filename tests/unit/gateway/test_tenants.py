@@ -16,7 +16,7 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.unit.gateway.conftest import add_compute_cluster, condition, tenant_document, until
 from vkgateway.gateway.compute import ComputeController
 from vkgateway.gateway.events import Recorder
-from vkgateway.gateway.ledger import ACCEPTED_SPEC
+from vkgateway.gateway.ledger import ACCEPTED_FOR, ACCEPTED_SPEC
 from vkgateway.gateway.planes import Access, NodesSeen, OnStep
 from vkgateway.gateway.status import Verdict, failing, passed, waiting
 from vkgateway.gateway.tenants import TenantController
@@ -625,6 +625,34 @@ async def test_a_tenant_that_only_lost_our_marks_keeps_what_it_has(world: World)
         await until(lambda: world.get("alpha")["metadata"]["finalizers"] == [TENANT_FINALIZER])
         await until(lambda: world.planes.recalled["alpha"])
         assert not world.planes.removed
+
+
+async def test_a_copy_of_a_tenant_is_not_taken_for_accepted(world: World) -> None:
+    """As it comes of `kubectl get -o yaml`, renamed and applied: with annotations and finalizers, without status."""
+    world.create("alpha", pools=[pool(12)])
+    async with world.gateway():
+        await until(lambda: world.phase("alpha") == "Ready")
+    found = world.get("alpha")
+    kept = {key: found["metadata"][key] for key in ("annotations", "finalizers")}
+    world.server.store.create(TENANTS, {**found, "metadata": {"name": "copy", **kept}, "status": {}})
+    async with world.gateway() as tenants:
+        await until(lambda: condition(world.server, "Accepted", "copy").get("reason") == "GuaranteeBeyondPool")
+        assert tenants.ledger.users("local") == ["alpha"]
+        assert "copy" not in world.planes.there
+
+
+async def test_what_was_accepted_before_it_was_said_for_whom_stays_and_is_said(world: World) -> None:
+    world.create("alpha", pools=[pool(12)])
+    async with world.gateway():
+        await until(lambda: world.phase("alpha") == "Ready")
+    found = world.get("alpha")
+    del found["metadata"]["annotations"][ACCEPTED_FOR]
+    found["spec"]["pools"] = [pool(64, limit=64)]
+    world.server.store.update(TENANTS, found, name="alpha")
+    async with world.gateway() as tenants:
+        await until(lambda: ACCEPTED_FOR in world.get("alpha")["metadata"]["annotations"])
+        assert world.get("alpha")["metadata"]["annotations"][ACCEPTED_FOR] == found["metadata"]["uid"]
+        assert tenants.ledger.guaranteed("local", "a100") == {"nvidia.com/gpu": "12"}
 
 
 async def test_a_version_that_cannot_be_had_can_be_taken_back(world: World) -> None:
