@@ -45,7 +45,8 @@ def strategic(target: Any, patch: Any) -> Any:
     for key, value in patch.items():
         if key.startswith("$deleteFromPrimitiveList/"):
             field = key.partition("/")[2]
-            result[field] = [entry for entry in result.get(field, []) if entry not in value]
+            left = [entry for entry in result.pop(field, []) if entry not in value]
+            result |= {field: left} if left else {}
         elif key.startswith("$setElementOrder/") or key == "$patch":
             continue
         elif value is None:

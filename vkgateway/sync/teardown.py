@@ -14,6 +14,7 @@ from vkgateway.model.names import MIRROR_FINALIZER, TENANT_LABEL
 from vkgateway.model.objects import decode_namespace
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import namespace_owner, owned_by
+from vkgateway.sync.finalizers import release
 from vkgateway.sync.network.names import remove_names
 from vkgateway.sync.network.ownrange import remove_range
 from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod
@@ -79,9 +80,7 @@ async def _remove_pod(link: ComputeLink, view: ComputePodView) -> None:
     metadata = view.metadata
     try:
         if view.held:
-            others = [name for name in metadata.finalizers if name != MIRROR_FINALIZER]
-            change = {"metadata": {"uid": metadata.uid, "finalizers": others or None}}
-            await link.client.patch(resources.PODS, metadata.name, change, namespace=metadata.namespace)
+            await release(link.client, resources.PODS, metadata, MIRROR_FINALIZER)
         if metadata.deletion_timestamp is None or (metadata.deletion_grace_period_seconds or 0) > _LONGEST_GRACE:
             await link.client.delete(
                 resources.PODS,

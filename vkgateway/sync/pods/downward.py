@@ -14,6 +14,7 @@ from vkgateway.kube.client import encode
 from vkgateway.model import times
 from vkgateway.model.names import BORROWED_ANNOTATION, MIRROR_FINALIZER, POOL_LABEL, compute_namespace
 from vkgateway.model.objects import Meta, Object
+from vkgateway.sync import finalizers
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import owned_by
 from vkgateway.sync.copies import Copies
@@ -283,11 +284,7 @@ class Downward:
         uid = below.metadata.uid
         if self._was_released(uid):
             return
-        others = [name for name in below.metadata.finalizers if name != MIRROR_FINALIZER]
-        metadata: Object = {"uid": uid, "finalizers": others or None}
-        if others:
-            metadata["resourceVersion"] = below.metadata.resource_version
-        await self._patch_metadata(case, metadata)
+        await finalizers.release(case.link.client, resources.PODS, below.metadata, MIRROR_FINALIZER)
         self._released[uid] = self._clock() + _RELEASED_FOR
 
     def _was_released(self, uid: str) -> bool:

@@ -16,6 +16,7 @@ from vkgateway.kube.client import Client
 from vkgateway.model import times
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.objects import Meta, Object
+from vkgateway.sync import finalizers
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.events import EventRecorder, Severity
 from vkgateway.sync.namespaces import Namespaces
@@ -288,15 +289,14 @@ class Volumes:
     async def _remove_volume(self, volume: VolumeView, *, protected: bool = False) -> None:
         """Remove a volume above. With `protected` also where the tenant's own controller protects it for its claim."""
         metadata = volume.metadata
-        ours = {VOLUME_FINALIZER, PROTECTION} if protected else {VOLUME_FINALIZER}
+        ending = (VOLUME_FINALIZER, PROTECTION) if protected else (VOLUME_FINALIZER,)
         if metadata.deletion_timestamp is None:
             try:
                 await self._client.delete(resources.PERSISTENT_VOLUMES, metadata.name, uid=metadata.uid)
             except (errors.NotFound, errors.Conflict):
                 return
-        others = [name for name in metadata.finalizers if name not in ours]
-        if len(others) < len(metadata.finalizers):
-            await self._patch_volume(metadata, {"metadata": {"finalizers": others or None}})
+        if not set(ending).isdisjoint(metadata.finalizers):
+            await finalizers.release(self._client, resources.PERSISTENT_VOLUMES, metadata, *ending)
 
     async def _patch_volume(self, metadata: Meta, patch: Object) -> None:
         marked = {**patch, "metadata": {**(patch.get("metadata") or {}), "uid": metadata.uid}}
