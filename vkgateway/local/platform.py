@@ -18,7 +18,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
 from vkgateway.local import choices, compute, etcd, gateway_process, neighbours, network, processes, real
 from vkgateway.local import record as records
-from vkgateway.local.disk import check_room, disk_errors
+from vkgateway.local.disk import ROOM_AGAIN_BYTES, ROOM_BYTES, check_room, disk_errors
 from vkgateway.local.hollow import kwok, nodes
 from vkgateway.local.hollow.ready import nodes_ready
 from vkgateway.local.hollow.surplus import remove_surplus
@@ -50,8 +50,8 @@ async def up(data_dir: Path, options: UpOptions, *, report: Report) -> PlatformR
     """
     paths = Paths(data_dir)
     with disk_errors(data_dir), work_lock(paths.lock, command="up"):
-        check_room(data_dir)
         existing = records.load(paths.record)
+        check_room(data_dir, needed=ROOM_BYTES if existing is None else ROOM_AGAIN_BYTES)
         if existing is None:
             _check_vacant(paths)
         wanted = choices.merge(existing or PlatformRecord(), options)

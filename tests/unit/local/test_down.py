@@ -2,12 +2,15 @@
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 
-from vkgateway.local import down
+from vkgateway.local import choices, down, platform
 from vkgateway.local.disk import check_room, disk_errors
 from vkgateway.local.lock import work_lock
+from vkgateway.local.options import UpOptions
 from vkgateway.local.paths import Paths
 from vkgateway.model.errors import ConflictError, NotFoundError, UnavailableError, VkgatewayError
 from vkgateway.programs.supervisor.spec import SupervisorPaths
@@ -112,6 +115,27 @@ def test_a_disk_with_too_little_room_is_told_before_anything_is_made(tmp_path: P
     with pytest.raises(UnavailableError, match=r"has \d+ MB free, and a platform needs \d+ MB"):
         check_room(tmp_path, needed=1 << 60)
     check_room(tmp_path, needed=1)
+
+
+async def test_a_platform_that_is_there_needs_less_room_than_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class GoesOnError(Exception):
+        """There was room."""
+
+    def go_on(*_: object) -> NoReturn:
+        raise GoesOnError
+
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100 << 20))
+    monkeypatch.setattr(choices, "merge", go_on)
+    with pytest.raises(UnavailableError, match="100 MB free, and a platform needs 300 MB"):
+        await platform.up(tmp_path, UpOptions(), report=Silent())
+    Paths(tmp_path).record.write_text('{"layout": 1}')
+    with pytest.raises(GoesOnError):
+        await platform.up(tmp_path, UpOptions(), report=Silent())
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10 << 20))
+    with pytest.raises(UnavailableError, match="10 MB free"):
+        await platform.up(tmp_path, UpOptions(), report=Silent())
 
 
 def test_other_errors_of_the_system_pass() -> None:
