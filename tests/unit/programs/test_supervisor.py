@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.model.errors import InputError, NotFoundError
-from vkgateway.programs.supervisor import procfs
+from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
+from vkgateway.programs.supervisor import procfs, running
 from vkgateway.programs.supervisor.client import (
     SupervisorClient,
     SupervisorUnavailable,
@@ -231,6 +231,30 @@ async def test_leftovers_are_found_without_a_supervisor(client: SupervisorClient
     assert await asyncio.to_thread(stop_leftovers, data_dir, timeout=1.0) == ["a", "guardian", "supervisor"]
     assert names_alive(data_dir) == []
     assert await asyncio.to_thread(stop_leftovers, data_dir) == []
+
+
+async def test_a_process_that_cannot_be_killed_is_told_of_and_tried_again(
+    client: SupervisorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = await client.ensure(spec("a", "exec sleep 100"))
+    await client.ensure(spec("b", "exec sleep 100", stop_rank=10))
+    data_dir = data_dir_of(client)
+
+    def send(process: procfs.Marked, number: signal.Signals) -> None:
+        """As if `a` hung in the kernel."""
+        if process.name != "a":
+            os.kill(process.pid, number)
+
+    with monkeypatch.context() as hung:
+        hung.setattr(running, "_send", send)
+        hung.setattr(running, "_KILLED_SECONDS", 0.2)
+        with pytest.raises(
+            UnavailableError, match=rf"^a \(pid {state.pid}\) does not end, although it was killed"
+        ) as told:
+            await asyncio.to_thread(stop_leftovers, data_dir, timeout=0.1)
+        assert "vkgateway down" in told.value.hint
+        assert names_alive(data_dir) == ["a"]
+    assert await asyncio.to_thread(stop_leftovers, data_dir, timeout=1.0) == ["a"]
 
 
 async def test_two_supervisors_never_share_a_data_directory(client: SupervisorClient) -> None:

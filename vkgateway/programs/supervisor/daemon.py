@@ -43,7 +43,7 @@ class Supervisor:
         if strangers:
             names = ", ".join(sorted({p.name for p in strangers}))
             _LOG.warning("stopping what is left of %s", names)
-            await asyncio.to_thread(stop_marked, strangers, timeout=10.0)
+            _tell_unkillable(await asyncio.to_thread(stop_marked, strangers, timeout=10.0))
         for record, process in zip(records, adopted, strict=True):
             self._add(record).start(process)
 
@@ -126,7 +126,7 @@ class Supervisor:
         gone = [name for name in names if name not in self._processes]  # not what was asked for again meanwhile
         left = [process for process in procfs.marked(self._paths.data_dir) if process.name in gone]
         if left:
-            await asyncio.to_thread(stop_marked, left, timeout=1.0, kill_at_once=True)
+            _tell_unkillable(await asyncio.to_thread(stop_marked, left, timeout=1.0, kill_at_once=True))
 
     def _add(self, record: store.Record) -> Supervised:
         process = Supervised(record, paths=self._paths, changed=self._save, backoff=Backoff(first=self._backoff_first))
@@ -155,6 +155,11 @@ class Supervisor:
     @staticmethod
     def _one(state: ProcessState) -> protocol.Answer:
         return protocol.Answer([state])
+
+
+def _tell_unkillable(left: list[procfs.Marked]) -> None:
+    for process in left:
+        _LOG.error("%s (pid %d) does not end, although it was killed", process.name, process.pid)
 
 
 def _recorded(record: store.Record, found: list[procfs.Marked]) -> procfs.Marked | None:

@@ -3,6 +3,7 @@
 from itertools import groupby
 from pathlib import Path
 
+from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.supervisor.procfs import GUARDIAN, SUPERVISOR, Marked, marked
 from vkgateway.programs.supervisor.running import stop_marked
 from vkgateway.programs.supervisor.spec import SupervisorPaths
@@ -16,6 +17,9 @@ def stop_leftovers(data_dir: Path, *, timeout: float = 10.0) -> list[str]:
     Blocking. The supervisor is killed first (it would start the others again), then the processes get
     SIGTERM in order of their stop ranks, and SIGKILL after `timeout` seconds a rank; at last what they had
     started. Returns the names of what was stopped. For a supervisor that answers, use its `shutdown`.
+
+    Raises:
+        UnavailableError: some cannot be killed now; calling it again goes on from there.
     """
     data_dir = data_dir.resolve()
     names: set[str] = set()
@@ -24,18 +28,30 @@ def stop_leftovers(data_dir: Path, *, timeout: float = 10.0) -> list[str]:
         if not found:
             break
         names.update(process.name for process in found)
-        _stop(found, timeout=timeout)
+        if left := _stop(found, timeout=timeout):
+            raise _unkillable(left)
     paths = SupervisorPaths(data_dir)
     for file in (paths.socket, paths.state):
         file.unlink(missing_ok=True)
     return sorted(names)
 
 
-def _stop(found: list[Marked], *, timeout: float) -> None:
+def _stop(found: list[Marked], *, timeout: float) -> list[Marked]:
+    """Stop them all, and return those that could not be."""
+    left: list[Marked] = []
     for keeper in (GUARDIAN, SUPERVISOR):
-        stop_marked([p for p in found if p.name == keeper], timeout=timeout, kill_at_once=True)
+        left += stop_marked([p for p in found if p.name == keeper], timeout=timeout, kill_at_once=True)
     leaders = [p for p in found if p.leader and p.name not in (GUARDIAN, SUPERVISOR)]
     leaders.sort(key=lambda process: process.rank, reverse=True)
     for _, rank in groupby(leaders, key=lambda process: process.rank):
-        stop_marked(list(rank), timeout=timeout)
-    stop_marked([p for p in found if not p.leader], timeout=timeout, kill_at_once=True)
+        left += stop_marked(list(rank), timeout=timeout)
+    return left + stop_marked([p for p in found if not p.leader], timeout=timeout, kill_at_once=True)
+
+
+def _unkillable(left: list[Marked]) -> UnavailableError:
+    names = ", ".join(sorted(f"{process.name} (pid {process.pid})" for process in left))
+    return UnavailableError(
+        f"{names} {'does' if len(left) == 1 else 'do'} not end, although {'it was' if len(left) == 1 else 'they were'} "
+        "killed: the kernel waits for something, most often a disk or network share that does not answer",
+        hint="See to that, then run `vkgateway down` again: it goes on from here.",
+    )

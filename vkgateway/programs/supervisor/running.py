@@ -15,6 +15,8 @@ from vkgateway.programs.supervisor.slack import timer_slack
 from vkgateway.programs.supervisor.spec import ProcessSpec, SupervisorPaths
 
 _INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_DATA_HOME", "XDG_CACHE_HOME")
+_KILLED_SECONDS = 10.0
+"""So long after the first SIGKILL a process is waited for."""
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -118,17 +120,24 @@ def describe_exit(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-def stop_marked(processes: list[procfs.Marked], *, timeout: float, kill_at_once: bool = False) -> None:
-    """Stop processes that are nobody's to wait for, blocking: SIGTERM, then SIGKILL after `timeout` seconds."""
+def stop_marked(processes: list[procfs.Marked], *, timeout: float, kill_at_once: bool = False) -> list[procfs.Marked]:
+    """Stop processes that are nobody's to wait for, blocking: SIGTERM, then SIGKILL after `timeout` seconds.
+
+    Returns those that live on all the same: the kernel ends no process that waits for a disk which does not answer.
+    """
     alive = [process for process in processes if _is_alive(process)]
     deadline = time.monotonic() + timeout
     for process in alive:
         _send(process, signal.SIGKILL if kill_at_once else signal.SIGTERM)
     while alive := [process for process in alive if _is_alive(process)]:
-        if time.monotonic() > deadline:
+        late = time.monotonic() - deadline
+        if late > _KILLED_SECONDS:
+            break
+        if late > 0:
             for process in alive:
                 _send(process, signal.SIGKILL)
         time.sleep(0.02)
+    return alive
 
 
 def _is_alive(process: procfs.Marked) -> bool:
