@@ -68,7 +68,12 @@ Examples:
     show_envvar=True,
     help="Look for programs here first; again for more.",
 )
-@click.option("--gateway/--no-gateway", default=True, show_default=True, help="Run the gateway as well.")
+@click.option(
+    "--gateway/--no-gateway",
+    default=True,
+    show_default=True,
+    help="Run the gateway as well; without, one that runs is stopped.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 @data_dir_option
 @asynchronous

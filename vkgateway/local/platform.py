@@ -177,9 +177,8 @@ class Startup:
             steps += self._real.steps(programs=self._programs, api=self._api, authority=self._pki.compute.ca)
         elif self._paths.node.exists():
             steps.append(Step(name="no-real-node", title="real node", needs=("apiserver",), run=self._no_real_node))
-        if self._options.gateway:
-            steps.append(Step(name="gateway", title="gateway", needs=("definitions",), run=self._gateway))
-        return steps
+        run = self._gateway if self._options.gateway else self._no_gateway
+        return [*steps, Step(name="gateway", title="gateway", needs=("definitions",), run=run)]
 
     async def _etcd(self) -> None:
         ports = self._record.ports
@@ -263,6 +262,12 @@ class Startup:
     async def _no_real_node(self) -> str:
         await real.remove(self._paths.node, record=self._record, supervisor=self._supervisor, api=self._api)
         return f"taken away: {self._record.real_node_why_not}"
+
+    async def _no_gateway(self) -> str:
+        if not await self._supervisor.list(gateway_process.NAME):
+            return "not asked for"
+        await self._supervisor.remove(gateway_process.NAME)
+        return "stopped; tenants' control planes go on"
 
     async def _gateway(self) -> None:
         wanted = gateway_process.settings(

@@ -1,6 +1,7 @@
 """The parts of the platform as processes and objects: etcd, compute cluster, gateway."""
 
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -8,8 +9,9 @@ import pytest
 from vkgateway.gateway import config
 from vkgateway.local import compute, etcd, gateway_process, network
 from vkgateway.local.hollow.nodes import DOMAIN_LABEL
-from vkgateway.local.options import PORTS
+from vkgateway.local.options import PORTS, UpOptions
 from vkgateway.local.paths import Paths
+from vkgateway.local.platform import Startup
 from vkgateway.local.realnode.options import Network
 from vkgateway.local.record import PlatformRecord
 from vkgateway.model.errors import UnavailableError
@@ -112,6 +114,29 @@ def test_the_gateway_stops_before_what_it_works_for(paths: Paths) -> None:
     gateway = gateway_process.spec(paths, gateway_process.settings(paths, record=RECORD))
     store = etcd.spec(paths, program=Path("/etcd"), port=1, peer_port=2, durable=True)
     assert gateway.stop_rank > 50 > store.stop_rank
+
+
+@pytest.mark.parametrize(("runs", "told"), [(True, "stopped; tenants' control planes go on"), (False, "not asked for")])
+async def test_without_a_gateway_one_that_runs_is_stopped(paths: Paths, *, runs: bool, told: str) -> None:
+    class Processes:
+        """A supervisor of one process at most."""
+
+        def __init__(self) -> None:
+            self.names = ["gateway"] if runs else []
+
+        async def list(self, prefix: str) -> list[str]:
+            assert prefix == "gateway"
+            return list(self.names)
+
+        async def remove(self, name: str) -> None:
+            self.names.remove(name)
+
+    supervisor: Any = Processes()
+    record, report = msgspec.structs.replace(RECORD, real_node_why_not="not asked for"), cast("Any", None)
+    startup = Startup(paths, record, UpOptions(gateway=False), programs={}, supervisor=supervisor, report=report)
+    (step,) = (step for step in startup._steps() if step.name == "gateway")
+    assert await step.run() == told
+    assert supervisor.names == []
 
 
 def test_servers_wait_for_their_turn_when_they_wake_up(paths: Paths) -> None:
