@@ -17,8 +17,11 @@ fits() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3
 # The file that an interpreter, or that of a virtual environment, is in the end.
 base() { "$1" -c 'import os, sys; print(os.path.realpath(sys.executable))' 2>/dev/null; }
 
-# Whether the virtual environment is whole, of a version that fits and on the interpreter asked for, if one was.
-stands() { fits "$VENV/bin/python" && { [ -z "${PYTHON:-}" ] || [ "$(base "$VENV/bin/python")" = "$(base "$PYTHON")" ]; }; }
+# Whether the virtual environment was made in this very place: a checkout that was moved or copied leads elsewhere.
+is_here() { (set +eu; . "$VENV/bin/activate" && [ "$VIRTUAL_ENV" = "$(pwd -P)/$VENV" ]) 2>/dev/null; }
+
+# Whether it is whole, made here, of a version that fits and on the interpreter asked for, if one was.
+stands() { fits "$VENV/bin/python" && is_here && { [ -z "${PYTHON:-}" ] || [ "$(base "$VENV/bin/python")" = "$(base "$PYTHON")" ]; }; }
 
 # Every interpreter on PATH that fits and can make a virtual environment, the usual one first, each once.
 candidates() {

@@ -1,8 +1,11 @@
-"""Which interpreter ``make setup`` takes: the usual one, unless another is a good deal faster or one was asked for."""
+"""``make setup``: it takes the usual interpreter, unless another is a good deal faster or one was asked for."""
 
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -29,12 +32,17 @@ def stand_in(folder: Path, name: str, pace: int) -> Path:
 
 def taken(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """What the script says that it would take, with ``folder`` alone to look in for interpreters."""
+    return run([ROOT / "scripts/setup.sh", "python"], folder=folder, **environment)
+
+
+def run(command: list[Path | str], *, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     tools = folder / "tools"
-    tools.mkdir()
+    tools.mkdir(exist_ok=True)
     for tool in ("awk", "dirname", "sha256sum", "cat", "cut", "tr"):
+        (tools / tool).unlink(missing_ok=True)
         (tools / tool).symlink_to(next(path for path in (Path("/usr/bin", tool), Path("/bin", tool)) if path.exists()))
     return subprocess.run(
-        ["/bin/sh", ROOT / "scripts/setup.sh", "python"],
+        ["/bin/sh", *command],
         env={"PATH": f"{folder}{os.pathsep}{tools}", **environment},
         capture_output=True,
         text=True,
@@ -75,3 +83,21 @@ def test_where_none_fits_it_says_how_to_get_one(tmp_path: Path) -> None:
     assert found.returncode == 1
     assert "no python3 at all" in found.stderr
     assert "apt install python3 python3-venv" in found.stderr
+
+
+def test_a_checkout_that_was_moved_gets_an_environment_anew(tmp_path: Path) -> None:
+    """Its scripts name the interpreter by its old path, and the package is installed from there."""
+    checkout = tmp_path / "here it was"
+    (checkout / "scripts").mkdir(parents=True)
+    parts = ("requirements.lock", "pyproject.toml", "scripts/setup.sh")
+    for part in parts:
+        shutil.copy(ROOT / part, checkout / part)
+    venv.create(checkout / ".venv")
+    digest = hashlib.sha256(b"".join((checkout / part).read_bytes() for part in parts)).hexdigest()
+    (checkout / f".venv/.setup-{digest[:16]}").touch()
+
+    found = run([checkout / "scripts/setup.sh"], folder=tmp_path)
+    assert (found.returncode, found.stderr) == (0, "")
+    moved = checkout.rename(tmp_path / "moved")
+    found = run([moved / "scripts/setup.sh"], folder=tmp_path)
+    assert "vkgateway needs Python" in found.stderr, found
