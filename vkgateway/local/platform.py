@@ -37,7 +37,7 @@ from vkgateway.programs.binaries.cache import Cache
 from vkgateway.programs.binaries.errors import UnknownVersionError
 from vkgateway.programs.binaries.resolver import Resolver
 from vkgateway.programs.supervisor.client import SupervisorClient, start_supervisor
-from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway.programs.supervisor.spec import ProcessSpec, SupervisorPaths
 
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok")
 
@@ -112,8 +112,13 @@ def _settle(
 
 
 def _check_vacant(paths: Paths) -> None:
-    """A new platform needs a place of its own; what a broken off `up` or `down` left does no harm."""
-    ours = {path.name for path in paths.all()}
+    """A new platform needs a place of its own; what a broken off `up` or `down` left does no harm.
+
+    They leave the lock at most, and results of conformance cases can be put there before. Others have folders called
+    `run` and `logs` as well, so those are ours only where a supervisor ran; every file system has `lost+found`.
+    """
+    ran = SupervisorPaths(paths.data_dir).lock.exists()
+    ours = {"lost+found", *(path.name for path in (paths.all() if ran else (paths.lock, paths.conformance)))}
     strange = sorted(path.name for path in paths.data_dir.iterdir() if path.name not in ours)
     if strange:
         raise ConflictError(

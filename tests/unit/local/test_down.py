@@ -64,6 +64,38 @@ async def test_a_platform_that_is_being_started_is_left_alone(tmp_path: Path) ->
     assert paths.record.exists()
 
 
+@pytest.mark.parametrize(
+    "there",
+    [[], ["lock", "lost+found/"], ["conformance/tenants/"], ["run/supervisor.lock", "logs/etcd.log", "etcd/", "lock"]],
+)
+def test_a_new_platform_takes_an_empty_place_or_what_one_of_ours_left(tmp_path: Path, there: list[str]) -> None:
+    lay_out(tmp_path, there)
+    platform._check_vacant(Paths(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("there", "named"),
+    [
+        (["logs/app.log"], "logs"),
+        (["run/app.pid", "lock"], "run"),
+        (["run/supervisor.lock", "diary.txt"], "diary.txt"),
+        (["lost+found/", "lost"], "lost"),
+    ],
+)
+def test_a_new_platform_takes_no_place_of_somebody_else(tmp_path: Path, there: list[str], named: str) -> None:
+    lay_out(tmp_path, there)
+    with pytest.raises(ConflictError, match=f"holds no platform but other files, {named} among them"):
+        platform._check_vacant(Paths(tmp_path))
+
+
+def lay_out(folder: Path, there: list[str]) -> None:
+    for name in there:
+        path = folder / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.touch()
+
+
 def test_a_purge_removes_what_is_ours_only(tmp_path: Path) -> None:
     paths = Paths(tmp_path)
     paths.etcd.mkdir()
