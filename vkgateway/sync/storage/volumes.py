@@ -15,6 +15,7 @@ from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
 from vkgateway.model import times
 from vkgateway.model.errors import UnavailableError
+from vkgateway.model.names import COMPUTE_CLUSTER_LABEL
 from vkgateway.model.objects import Meta, Object
 from vkgateway.sync import finalizers
 from vkgateway.sync.compute.link import ComputeLink
@@ -113,7 +114,7 @@ class Volumes:
         elif volume is None:
             if self._own_trusted and not claim.spec.volume_name:
                 await self._begin(claim)
-        elif self._all_trusted:
+        elif self._is_missing(volume):
             await (self._begin(claim) if volume.provisional else self._miss(uid, volume))
 
     async def _begin(self, claim: ClaimView) -> None:
@@ -169,6 +170,7 @@ class Volumes:
         document = volume_above(
             claim,
             below,
+            cluster=link.name,
             reclaim_policy=self._below.reclaim_policy(link, below),
             node_affinity=affinity,
             provisional=not below.bound,
@@ -180,6 +182,7 @@ class Volumes:
 
     async def _follow(self, claim: ClaimView, volume: VolumeView, link: ComputeLink, below: ClaimView) -> None:
         """Make what is told of a volume true, and let it grow with its claim."""
+        await self._note_place(volume, link)
         if not below.bound:
             await self._tell_slow(claim, below)
             return
@@ -245,13 +248,12 @@ class Volumes:
                 await self._below.delete(*found)
             return
         # What is there can go, whatever another compute cluster would say; that there is nothing, all must have said.
-        trusted = found[0].claims_trusted if found is not None else self._all_trusted
+        trusted = found[0].claims_trusted if found is not None else self._is_missing(volume)
         if not trusted or await self._is_claimed(volume):
             return
         if not volume.given_up:
             # It was to be kept. Nothing is left of it where its namespace went.
-            if found is None:
-                await self._miss(uid, volume)
+            await (self._note_place(volume, found[0]) if found is not None else self._miss(uid, volume))
         elif found is not None:
             await self._below.delete(*found)
         else:
@@ -305,10 +307,16 @@ class Volumes:
         except errors.NotFound:
             return
 
-    @property
-    def _all_trusted(self) -> bool:
-        """Whether what is not seen below is not there."""
-        return all(link.claims_trusted for link in self._links.values())
+    async def _note_place(self, volume: VolumeView, link: ComputeLink) -> None:
+        """Note on a volume which compute cluster has it, if that is not said yet: it may be detached one day."""
+        if volume.compute_cluster != link.name:
+            await self._patch_volume(volume.metadata, {"metadata": {"labels": {COMPUTE_CLUSTER_LABEL: link.name}}})
+
+    def _is_missing(self, volume: VolumeView) -> bool:
+        """Whether nothing stands for a volume that was not found: not so while what has it is not attached."""
+        where, links = volume.compute_cluster, self._links
+        there = where in links if where else bool(links)
+        return there and all(link.claims_trusted for link in links.values())
 
     @property
     def _own_trusted(self) -> bool:

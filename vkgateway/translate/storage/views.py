@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from vkgateway.model.names import GROUP
+from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, GROUP
 from vkgateway.model.objects import Meta, Object
 from vkgateway.model.quantity import Quantity
 
@@ -147,6 +147,11 @@ class VolumeView(msgspec.Struct, kw_only=True, rename="camel"):
     def capacity(self) -> Quantity | None:
         """How much it holds."""
         return self.spec.capacity.get(STORAGE)
+
+    @property
+    def compute_cluster(self) -> str:
+        """Where it was last seen; empty where that was not noted."""
+        return self.metadata.labels.get(COMPUTE_CLUSTER_LABEL, "")
 
     @property
     def provisional(self) -> bool:

@@ -26,12 +26,18 @@ def volume_name(uid: str) -> str:
 
 
 def volume_above(
-    claim: ClaimView, below: ClaimView, *, reclaim_policy: str, node_affinity: Object | None, provisional: bool
+    claim: ClaimView,
+    below: ClaimView,
+    *,
+    cluster: str,
+    reclaim_policy: str,
+    node_affinity: Object | None,
+    provisional: bool,
 ) -> Object:
     """The tenant's volume for its claim, reserved for it, so that the tenant's own controller binds the two.
 
-    It says who keeps the data (`csi.driver`) and by what name (the claim's UID), neither host nor path. What is
-    `provisional` has the size that was asked for until there is a true one.
+    It says who keeps the data (`csi.driver`), by what name (the claim's UID) and in which compute cluster, neither host
+    nor path. What is `provisional` has the size that was asked for until there is a true one.
     """
     metadata, capacity = claim.metadata, below.capacity if not provisional else None
     annotations = {PROVISIONED_BY: PROVISIONER} | ({PROVISIONAL_ANNOTATION: "true"} if provisional else {})
@@ -57,6 +63,7 @@ def volume_above(
         "kind": "PersistentVolume",
         "metadata": {
             "name": volume_name(metadata.uid),
+            "labels": {COMPUTE_CLUSTER_LABEL: cluster},
             "annotations": annotations,
             "finalizers": [PROTECTION, VOLUME_FINALIZER],
         },

@@ -114,6 +114,14 @@ def release(here: World, name: str = "data") -> None:
             _store(here.above, PERSISTENT_VOLUMES, one)
 
 
+def retain(here: World, name: str) -> None:
+    """The tenant has a claim's volume kept."""
+    uid = (above(here, name) or {})["metadata"]["uid"]
+    found = copy.deepcopy(here.above.store.get(PERSISTENT_VOLUMES, f"pvc-{uid}"))
+    found["spec"]["persistentVolumeReclaimPolicy"] = "Retain"
+    _store(here.above, PERSISTENT_VOLUMES, found)
+
+
 def unprotect(here: World, name: str) -> None:
     """A volume that no claim has is protected no more."""
     found = copy.deepcopy(here.above.store.get(PERSISTENT_VOLUMES, name))

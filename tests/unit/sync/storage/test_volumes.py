@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.background import in_background
 from tests.unit.sync.storage.players import (
     above,
     below,
@@ -22,14 +25,16 @@ from tests.unit.sync.storage.players import (
     offer,
     reasons,
     release,
+    retain,
     unprotect,
     volume,
     volumes,
 )
 from tests.unit.sync.world import BELOW, NODE, World, names, until, world
 from vkgateway.kube.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
-from vkgateway.model.names import TENANT_LABEL
+from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, TENANT_LABEL
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.tenant import TenantSync
 from vkgateway.translate.storage.views import PROVISIONER
 
 
@@ -273,6 +278,78 @@ async def test_a_silent_compute_cluster_keeps_no_data_in_others_from_going(here:
         await here.settled()
         # Whether there is anything of it in the other one is not known.
         assert len(volumes(here)) == 1
+
+
+@asynccontextmanager
+async def detached(here: World, sync: TenantSync, *, others: bool) -> AsyncIterator[None]:
+    """The gateway knows no more of the compute cluster: its object was deleted, or its kubeconfig cannot be read."""
+    async with FakeApiServer() as server, server.client("away") as client:
+        away = ComputeLink("away", client)
+        async with in_background(away.run()):
+            await until(lambda: away.claims_trusted)
+            links, bindings = dict(sync.links), dict(sync.bindings)
+            sync.rebind(sync.tenant, links={"away": away} if others else {}, bindings={})
+            yield
+            sync.rebind(sync.tenant, links=links, bindings=bindings)
+
+
+@pytest.mark.parametrize("others", [True, False])
+async def test_of_a_detached_compute_cluster_no_volume_is_lost(here: World, *, others: bool) -> None:
+    now = [1_800_000_000.0]
+    here.clock = lambda: now[0]
+    for name in ("data", "kept"):
+        claim(here, name)
+    async with here.gateway() as sync:
+        await until(lambda: len(volumes(here)) == 2)
+        for name in ("data", "kept"):
+            bind_above(here, name)
+            bind_below(here, name)
+        await until(lambda: all(len(one["metadata"]["annotations"]) == 1 for one in volumes(here)))
+        retain(here, "kept")
+        release(here, "kept")
+        await here.settled()
+        async with detached(here, sync, others=others):
+            for _ in range(3):
+                now[0] += 31
+                for uid in sync.storage.volumes.known():
+                    sync.storage.below_changed(uid)
+                await here.settled()
+            assert len(volumes(here)) == 2
+        await here.settled()
+    assert len(volumes(here)) == 2
+    assert (below(here) is not None, below(here, "kept") is not None) == (True, True)
+
+
+async def test_data_in_a_detached_compute_cluster_goes_once_it_is_there_again(here: World) -> None:
+    claim(here)
+    async with here.gateway() as sync:
+        await mounted(here)
+        async with detached(here, sync, others=True):
+            release(here)
+            await here.settled()
+            assert len(volumes(here)) == 1
+        await until(lambda: below(here) is None and volumes(here) == [])
+
+
+async def test_where_volumes_are_is_noted_on_those_that_were_made_before(here: World) -> None:
+    def places() -> list[str | None]:
+        return [one["metadata"].get("labels", {}).get(COMPUTE_CLUSTER_LABEL) for one in volumes(here)]
+
+    for name in ("data", "kept"):
+        claim(here, name)
+    async with here.gateway():
+        await until(lambda: len(volumes(here)) == 2)
+        for name in ("data", "kept"):
+            bind_above(here, name)
+            bind_below(here, name)
+        retain(here, "kept")
+        release(here, "kept")
+        assert places() == ["local", "local"]
+    for one in copy.deepcopy(volumes(here)):
+        del one["metadata"]["labels"]
+        here.above.store.update(PERSISTENT_VOLUMES, one, name=one["metadata"]["name"])
+    async with here.gateway():
+        await until(lambda: places() == ["local", "local"])
 
 
 async def test_deleting_the_volume_of_a_claim_waits_for_the_claim(here: World) -> None:
