@@ -103,11 +103,16 @@ class Copies:
         await self._write(link, reference, copy)
 
     async def freshen(self, reference: Reference, links: Iterable[ComputeLink]) -> None:
-        """Do so in all compute clusters that can be trusted and have the object's namespace, as long as that stays."""
+        """Do so in all compute clusters that have a copy, or pods that need one; new pods bring theirs.
+
+        They must be trusted and have the object's namespace, as long as that stays.
+        """
 
         async def freshen(link: ComputeLink) -> None:
             below = link.namespaces.find(self.tenant.name, reference[1])
-            if link.trusted and below is not None and below.metadata.deletion_timestamp is None:
+            if not link.trusted or below is None or below.metadata.deletion_timestamp is not None:
+                return
+            if self._copy(link, reference) is not None or self._is_used(link, reference):
                 await self.ensure(link, reference)
 
         await everywhere(links, freshen)
@@ -121,6 +126,9 @@ class Copies:
                 if reference not in self._users:
                     found.append(reference)
         return found
+
+    def _is_used(self, link: ComputeLink, reference: Reference) -> bool:
+        return any(link.pods.find(self.tenant.name, pod) is not None for pod in self.users(reference))
 
     def _copy(self, link: ComputeLink, reference: Reference) -> ObjectView | None:
         kind, namespace, name = reference

@@ -30,7 +30,7 @@ from tests.unit.sync.admission.platform import (
 )
 from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, TENANT, World, compute_node, until
 from vkgateway.arbiter.facts import Quota
-from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES, NETWORK_POLICIES, NODES, PODS, SERVICES
+from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES, NETWORK_POLICIES, NODES, PODS, SECRETS, SERVICES
 from vkgateway.model.api import Pool
 from vkgateway.sync.admission.arbiter import Arbitration, Settings
 from vkgateway.sync.compute.link import ComputeLink
@@ -166,6 +166,25 @@ async def test_what_one_cluster_refuses_reaches_the_other(here: TwoClusters) -> 
         store.delete(NAMESPACES, "default")
         await until(lambda: east.find(NAMESPACES, BELOW) is None)
     assert here.below.store.find(NAMESPACES, BELOW) is not None
+
+
+async def test_what_pods_refer_to_is_copied_only_to_where_they_run(here: TwoClusters) -> None:
+    assert here.east is not None
+    store, east = here.above.store, here.east.store
+    secret = {"metadata": {"name": "key"}, "data": {"a": "MQ=="}}
+    store.create(SECRETS, secret, "default")
+    main = {"name": "main", "image": "busybox", "envFrom": [{"secretRef": {"name": "key"}}]}
+    async with here.gateway():
+        here.create("one", node=NODE)
+        await here.forwarded("one")
+        here.create("two", node=EAST_NODE, containers=[main])
+        await until(lambda: east.find(PODS, "two", BELOW))
+        store.update(SECRETS, secret | {"data": {"a": "Mg=="}}, name="key", namespace="default")
+        await until(lambda: east.get(SECRETS, "key", BELOW)["data"] == {"a": "Mg=="})
+        east.delete(SECRETS, "key", BELOW)
+        await until(lambda: east.find(SECRETS, "key", BELOW))
+        await here.settled()
+        assert here.below.store.find(SECRETS, "key", BELOW) is None
 
 
 async def test_a_pod_that_one_cluster_does_not_let_go_holds_up_none_of_its_name_in_the_other(here: TwoClusters) -> None:
