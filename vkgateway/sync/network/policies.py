@@ -35,6 +35,8 @@ log = structlog.get_logger(__name__)
 
 _KNOWN_WITHIN: Final = 10.0
 """Seconds for which a compute namespace waits at most until the tenant's policies are known."""
+_OUR_RIGHTS: Final = "cannot update resource"
+"""What a 403 says that is no verdict on the policy."""
 
 
 class NetworkPolicies:
@@ -117,6 +119,7 @@ class NetworkPolicies:
         """Have the policies of a namespace stand below, in every compute cluster that can be trusted.
 
         One that is refused there is told of, and holds up no other: the pods that it selects are closed without it.
+        That goes for a change, too, since what stood there before may open what is closed now.
 
         Raises:
             ConflictError: a policy's name is taken below by something that is not this tenant's.
@@ -157,12 +160,16 @@ class NetworkPolicies:
         below = {view.metadata.name: view for view in link.policies.of(inside)}
         refused: errors.ApiError | ConflictError | None = None
         for document in wanted:
+            name = document["metadata"]["name"]
+            known = below.pop(name, None)
             try:
-                await self._write_one(link, document, below.pop(document["metadata"]["name"], None))
+                await self._write_one(link, document, known)
             except (errors.ApiError, ConflictError) as error:
                 if not is_tenants(document) or (isinstance(error, errors.ApiError) and error.transient):
                     raise
-                await self._tell_refused(document, error)
+                if known is not None and _is_verdict(error):
+                    below[name] = known
+                await self._tell_refused(document, error, changed=known is not None)
                 refused = refused or error
         for view in below.values():
             if owned_by(self.tenant.name, view.metadata):
@@ -170,18 +177,25 @@ class NetworkPolicies:
         if refused is not None:
             raise refused
 
-    async def _tell_refused(self, document: Object, error: errors.ApiError | ConflictError) -> None:
+    async def _tell_refused(self, document: Object, error: errors.ApiError | ConflictError, *, changed: bool) -> None:
         annotations, below = document["metadata"]["annotations"], document["metadata"]["namespace"]
         namespace = annotations[NAMESPACE_ANNOTATION]
         policy = self.above.items.get((namespace, annotations[NAME_ANNOTATION]))
         if policy is None:
             return
         if isinstance(error, ConflictError):
+            reason = "NameTaken"
             message = "the policy's name is taken in the compute cluster by something that is not this tenant's"
-            await self._events.emit(policy.metadata, reason="NameTaken", message=message, about="NetworkPolicy")
-            return
-        message = f"the compute cluster refused it: {Cleaner(((below, namespace),)).clean(error.words)}"
-        await self._events.emit(policy.metadata, reason="ForwardingRefused", message=message, about="NetworkPolicy")
+        else:
+            reason = "ForwardingRefused"
+            message = f"the compute cluster refused it: {Cleaner(((below, namespace),)).clean(error.words)}"
+            if changed and _is_verdict(error):
+                message += "; it is taken away there as it was before, so the pods that it selects are closed"
+            elif changed and isinstance(error, errors.Forbidden):
+                message = (
+                    "the compute cluster does not let the gateway change it now: it stays in force there as it was"
+                )
+        await self._events.emit(policy.metadata, reason=reason, message=message, about="NetworkPolicy")
 
     async def _write_one(self, link: ComputeLink, wanted: Object, known: PolicyView | None) -> None:
         namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
@@ -209,6 +223,13 @@ class NetworkPolicies:
         assert view is not None
         if old is None or new is None or old.spec != new.spec:
             self._wake(view.metadata.namespace)
+
+
+def _is_verdict(error: errors.ApiError | ConflictError) -> bool:
+    """Whether it is the policy that the compute cluster does not take, and not us."""
+    if isinstance(error, errors.Forbidden):
+        return _OUR_RIGHTS not in error.words
+    return isinstance(error, (errors.Invalid, errors.BadRequest))
 
 
 def _said(spec: Object) -> Object:

@@ -216,6 +216,55 @@ async def test_a_policy_that_is_refused_below_holds_up_neither_pods_nor_other_po
         await until(lambda: not below(here, "deny"))
 
 
+def refuse_changes(here: World, words: str, *, status: int) -> None:
+    """The compute cluster takes no change of a policy of that name."""
+    update = here.below.store.update
+
+    def refusing(resource: Resource, document: Document, **where: Any) -> Document:
+        if resource is NETWORK_POLICIES and document["metadata"]["name"] == "deny":
+            raise Refusal(status, "Forbidden" if status == 403 else "Invalid", words)
+        return update(resource, document, **where)
+
+    here.below.store.update = refusing  # type: ignore[method-assign]
+
+
+def change(here: World, **spec: Any) -> None:
+    found = copy.deepcopy(here.above.store.get(NETWORK_POLICIES, "deny", "default"))
+    found["spec"] |= spec
+    here.above.store.update(NETWORK_POLICIES, found, name="deny", namespace="default")
+
+
+async def test_a_change_that_is_refused_below_leaves_nothing_open_that_it_closes(here: World) -> None:
+    close(here, podSelector=WEB, ingress=[{"from": [{"podSelector": {}}]}])
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        assert below(here, "deny")["ingress"]
+        refuse_changes(here, f"{BELOW}: not in this cluster", status=422)
+        change(here, ingress=[])
+        await until(lambda: not below(here, "deny"))
+        (said,) = await until(lambda: [words for reason, words in here.events() if reason == "ForwardingRefused"])
+        assert said == (
+            "the compute cluster refused it: default: not in this cluster; it is taken away there as it was before, "
+            "so the pods that it selects are closed"
+        )
+        assert below(here)["ingress"] == []
+
+
+async def test_a_change_for_which_the_gateway_lacks_rights_is_said_not_to_be_in_force(here: World) -> None:
+    close(here, podSelector=WEB, ingress=[{"from": [{"podSelector": {}}]}])
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        words = 'networkpolicies "deny" is forbidden: User "vkgateway" cannot update resource "networkpolicies"'
+        refuse_changes(here, words, status=403)
+        change(here, ingress=[])
+        (said,) = await until(lambda: [words for reason, words in here.events() if reason == "ForwardingRefused"])
+        assert said == "the compute cluster does not let the gateway change it now: it stays in force there as it was"
+        await here.settled()
+        assert below(here, "deny")["ingress"]
+
+
 async def test_the_fence_itself_is_no_policy_to_go_without(here: World) -> None:
     refuse(here, FENCE)
     here.create()
