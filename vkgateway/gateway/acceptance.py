@@ -182,6 +182,14 @@ def _version(version: str, *, runs: str) -> Iterator[Objection]:
     elif before is not None and int(match[1]) < int(before[1]):
         message = f"the control plane serves with {runs} and cannot go back to {version}, an older minor release"
         yield Objection("VersionGoesBack", where, message)
+    elif before is not None and int(match[1]) > int(before[1]) + 1:
+        first, last = int(before[1]) + 1, int(match[1]) - 1
+        then = "that" if first == last else f"one of 1.{last}"
+        message = (
+            f"the control plane serves with {runs}, and Kubernetes goes up one minor release at a time: "
+            f"ask for a release 1.{first} first, and for {version} when it serves with {then}"
+        )
+        yield Objection("VersionSkips", where, message)
 
 
 def _certificate(names: Sequence[str]) -> Iterator[Objection]:

@@ -97,6 +97,22 @@ def test_a_control_plane_never_goes_back_to_an_older_minor_release() -> None:
     assert told("1.35.4", runs=ApiServerStatus(url="https://10.0.0.1:20000", port=20000)) == ["VersionGoesBack"]
 
 
+def test_a_control_plane_goes_up_one_minor_release_at_a_time() -> None:
+    def told(version: str, *, runs: str) -> list[str]:
+        asked = tenant(version=version)
+        asked.status = TenantStatus(api_server=ApiServerStatus(url="https://a:1", port=1, version=runs))
+        return [f"{one.reason}: {one.message}" for one in objections(asked, offers=OFFERS, templates=TEMPLATES)]
+
+    (skips,) = told("1.36.3", runs="1.33.13")
+    assert skips == (
+        "VersionSkips: the control plane serves with 1.33.13, and Kubernetes goes up one minor release at a time: "
+        "ask for a release 1.34 first, and for 1.36.3 when it serves with one of 1.35"
+    )
+    (skips,) = told("1.35.0", runs="1.33.13")
+    assert skips.endswith("ask for a release 1.34 first, and for 1.35.0 when it serves with that")
+    assert told("1.34.9", runs="1.33.13") == told("1.33.14", runs="1.33.13") == []
+
+
 @pytest.mark.parametrize(
     "name", ["api.tën.ant", "api..tenant", "https://api", "a b", "-a", "fe80::1%eth0", "10.0.0.0/8"]
 )

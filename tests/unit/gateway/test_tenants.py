@@ -667,8 +667,8 @@ async def test_a_version_that_cannot_be_had_can_be_taken_back(world: World) -> N
     async with world.gateway():
         await until(lambda: world.phase("alpha") == "Ready")
         assert world.get("alpha")["status"]["apiServer"]["version"] == "1.35.4"
-        world.planes.broken["alpha"] = "there is no release 1.63.3"
-        await ask_for("1.63.3")
+        world.planes.broken["alpha"] = "there is no release 1.36.99"
+        await ask_for("1.36.99")
         await until(lambda: condition(world.server, "ControlPlaneReady", "alpha").get("status") == "False")
     async with world.gateway():
         await ask_for("1.35.4")
@@ -701,15 +701,15 @@ async def test_a_control_plane_that_cannot_be_made_as_wanted_is_worked_with_as_i
     world.create("alpha", pools=[pool(8)])
     async with world.gateway():
         await until(lambda: world.phase("alpha") == "Ready")
-        world.planes.broken["alpha"] = "there is no release 1.63.3"
+        world.planes.broken["alpha"] = "there is no release 1.36.99"
         document = world.get("alpha")
-        document["spec"]["kubernetesVersion"] = "1.63.3"
+        document["spec"]["kubernetesVersion"] = "1.36.99"
         world.server.store.update(TENANTS, document, name="alpha")
         await until(lambda: condition(world.server, "ControlPlaneReady", "alpha").get("status") == "False")
     world.runtimes.serving.clear()
     async with world.gateway():
         await until(lambda: "alpha" in world.runtimes.serving, seconds=5)
-        await until(lambda: condition(world.server, "Ready", "alpha")["message"] == "there is no release 1.63.3")
+        await until(lambda: condition(world.server, "Ready", "alpha")["message"] == "there is no release 1.36.99")
         document = world.get("alpha")
         document["spec"]["pools"] = []
         world.server.store.update(TENANTS, document, name="alpha")
