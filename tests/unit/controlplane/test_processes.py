@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import datetime
 import socket
 import ssl
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -424,6 +426,30 @@ async def test_removal_takes_processes_files_and_logs_of_one_tenant(tmp_path: Pa
     assert world.supervisor.specs == {}
     assert not (tmp_path / "tenants" / "alpha").exists()
     assert [file.name for file in logs.iterdir()] == ["tenant.alpha-b.apiserver.log"]
+
+
+async def test_files_that_are_still_being_written_are_removed_with_the_rest(tmp_path: Path) -> None:
+    """A tenant that is deleted while it is being made: the thread that writes for it cannot be cancelled."""
+    begun, held = threading.Event(), threading.Event()
+
+    def now() -> datetime.datetime:
+        begun.set()
+        assert held.wait(10)
+        return NOW
+
+    world = Driver(tmp_path)
+    world.driver._now = now
+    starting = asyncio.create_task(world.start(plane()))
+    assert await asyncio.to_thread(begun.wait, 10)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    removing = asyncio.create_task(world.driver.remove("alpha"))
+    await asyncio.sleep(0.05)
+    held.set()
+    await removing
+    await asyncio.sleep(0.2)
+    assert not (tmp_path / "tenants" / "alpha").exists()
 
 
 def always(address: str, port: int) -> bool:

@@ -64,6 +64,8 @@ class ProcessDriver:
         self._authorities = authorities
         self._now = now
         self._can_bind = can_bind
+        self._writing: dict[str, asyncio.Task[PlaneFiles]] = {}
+        """Tenants whose files are being written: a thread goes on where its caller is cancelled."""
 
     async def prepare(self, version: str) -> None:
         """Find or build the three programs of that version."""
@@ -73,7 +75,7 @@ class ProcessDriver:
         """Write the files and ask for all three processes at once; the two clients wait for the API server."""
         programs = await self._resolve(version)
         await self._check_port(plane)
-        files = await asyncio.to_thread(self._write, plane, credentials)
+        files = await self._written(plane, credentials)
         for name in COMPONENTS:
             spec = component(name, plane=plane, files=files, programs=programs)
             await self._supervisor.ensure(spec)
@@ -97,6 +99,8 @@ class ProcessDriver:
     async def remove(self, tenant: str) -> None:
         """Stop the processes, then remove files and logs."""
         await self._supervisor.remove_group(_group(tenant))
+        if tenant in self._writing:
+            await asyncio.wait([self._writing[tenant]])
         await asyncio.to_thread(self._remove_files, tenant)
 
     async def _resolve(self, version: str) -> Mapping[str, Path]:
@@ -107,6 +111,19 @@ class ProcessDriver:
         states = await self._supervisor.list(f"{plane.group}/apiserver")
         if not any(_listens(state.argv, plane.port) and state.pid for state in states):
             require_free(plane.cluster, address=plane.address, port=plane.port, can_bind=self._can_bind)
+
+    async def _written(self, plane: Plane, credentials: Credentials) -> PlaneFiles:
+        def end(task: asyncio.Task[PlaneFiles]) -> None:
+            if self._writing.get(tenant) is task:
+                del self._writing[tenant]
+            if not task.cancelled():
+                task.exception()  # nobody may wait for it any more
+
+        tenant = plane.cluster
+        work = asyncio.to_thread(self._write, plane, credentials)
+        task = self._writing[tenant] = asyncio.create_task(work, name=f"tenant/{tenant}/files")
+        task.add_done_callback(end)
+        return await asyncio.shield(task)
 
     def _write(self, plane: Plane, credentials: Credentials) -> PlaneFiles:
         directory = self._directory(plane.cluster)
