@@ -75,7 +75,8 @@ class ComputeController:
         self._clock = clock
         self._monotonic = monotonic
         self._attached: dict[str, Attached] = {}
-        self._statuses: dict[str, ComputeClusterStatus] = {}
+        self._statuses: dict[str, tuple[str, ComputeClusterStatus]] = {}
+        """By name, what was told last, with the UID of whom it was told: another may have the name by now."""
         self.guaranteed: Guaranteed = lambda _cluster, _pool: {}
         self.users: Users = lambda _cluster: []
         self._fleet = Fleet("compute-cluster", self._reconcile, on_error=self._failed)
@@ -101,7 +102,7 @@ class ComputeController:
             ComputeCluster(
                 metadata=found.metadata,
                 spec=found.spec,
-                status=self._statuses.get(found.metadata.name, ComputeClusterStatus()),
+                status=self._told(found) or ComputeClusterStatus(),
             )
             for found in self.clusters.items.values()
         ]
@@ -276,22 +277,27 @@ class ComputeController:
         return ComputeFacts(attached.connected(self._monotonic()), ready, attached.version, pools)
 
     def _status(self, found: ComputeCluster) -> ComputeClusterStatus:
-        return self._statuses.get(found.metadata.name, found.status)
+        return self._told(found) or found.status
+
+    def _told(self, found: ComputeCluster) -> ComputeClusterStatus | None:
+        uid, status = self._statuses.get(found.metadata.name, ("", None))
+        return status if uid == found.metadata.uid else None
 
     async def _tell(self, found: ComputeCluster, facts: ComputeFacts) -> None:
         metadata = found.metadata
         old = self._status(found)
         new = compute_status(facts, old=old, generation=metadata.generation, now=self._clock())
-        self._statuses[metadata.name] = new
+        self._statuses[metadata.name] = metadata.uid, new
         if new.pools != old.pools or new.conditions != old.conditions:
             self._on_change()
         change = difference(old, new)
         if not change:
             return
         try:
-            await self._management.patch(COMPUTE_CLUSTERS, metadata.name, {"status": change}, subresource="status")
+            body = {"metadata": {"uid": metadata.uid}, "status": change}
+            await self._management.patch(COMPUTE_CLUSTERS, metadata.name, body, subresource="status")
         except errors.ApiError:
-            self._statuses[metadata.name] = old
+            self._statuses[metadata.name] = metadata.uid, old
             raise
         for one in changed(old.conditions, new.conditions):
             await self._recorder.emit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -100,6 +101,23 @@ async def test_a_missing_secret_is_said_and_healed_when_it_comes(server: FakeApi
         data = {"kubeconfig": base64.b64encode(text.encode()).decode()}
         server.store.create(SECRETS, {"kind": "Secret", "metadata": {"name": "east"}, "data": data}, "ops")
         await until(lambda: is_ready(server, "east"))
+
+
+async def test_a_cluster_made_anew_under_the_name_of_another_is_told_all_of_itself(
+    server: FakeApiServer, client: Client
+) -> None:
+    add_compute_cluster(server)
+    async with controller(server, client):
+        await until(lambda: is_ready(server))
+        old = copy.deepcopy(server.store.get(COMPUTE_CLUSTERS, "local"))
+        server.store.update(COMPUTE_CLUSTERS, {**old, "metadata": {"name": "local", "finalizers": []}}, name="local")
+        server.store.delete(COMPUTE_CLUSTERS, "local")
+        add_compute_cluster(server, nodes=0)
+        await until(lambda: FINALIZER in server.store.get(COMPUTE_CLUSTERS, "local")["metadata"].get("finalizers", []))
+        await until(lambda: is_ready(server), seconds=5)
+        new = server.store.get(COMPUTE_CLUSTERS, "local")
+        assert new["metadata"]["uid"] != old["metadata"]["uid"]
+        assert (new["status"]["version"], new["status"]["pools"]) == (old["status"]["version"], old["status"]["pools"])
 
 
 async def test_a_cluster_in_use_stays_until_nobody_uses_it(server: FakeApiServer, client: Client) -> None:
