@@ -3,6 +3,7 @@
 import asyncio
 import filecmp
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from vkgateway.controlplane.etcd import client as etcd_client
 from vkgateway.controlplane.etcd import errors, generate
 from vkgateway.controlplane.etcd.client import EtcdClient
 from vkgateway.controlplane.etcd.endpoints import Tls
+from vkgateway.controlplane.etcd.pb import etcd_pb2 as pb
 from vkgateway.controlplane.etcd.ranges import KeyRange
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.pki import Authority
@@ -123,6 +125,31 @@ async def test_removal_takes_everything_of_one_tenant_and_only_that() -> None:
     assert await tenancy.tenants() == ["a-b", "ab"]
     assert sorted(etcd.roles_held) == ["tenant-a-b", "tenant-ab"]
     assert sorted(etcd.keys_held) == [b"/tenants/a-b/x", b"/tenants/ab/x"]
+
+
+class SlowEtcd(EtcdClient):
+    """Gives a call up that would delete more than 200 keys, as the real one does where that takes seconds."""
+
+    def __init__(self, keys: int) -> None:
+        self.held = [b"/tenants/a/%05d" % number for number in range(keys)] + [b"/tenants/ab/x"]
+
+    async def _call(self, method: str, request: Any, answer: Any, *, timeout: float | None = None) -> Any:
+        found = [key for key in self.held if request.key <= key < request.range_end]
+        if method == "KV/Range":
+            assert request.keys_only
+            page = found[: request.limit or None]
+            return pb.RangeResponse(kvs=[{"key": key} for key in page], more=len(page) < len(found))
+        if len(found) > 200:
+            raise errors.EtcdUnavailable("etcdserver: request timed out")
+        self.held = [key for key in self.held if key not in found]
+        return pb.DeleteRangeResponse(deleted=len(found))
+
+
+@pytest.mark.parametrize("keys", [0, 1, 200, 201, 500])
+async def test_however_many_keys_there_are_they_are_deleted_in_steps_that_etcd_can_do(keys: int) -> None:
+    etcd = SlowEtcd(keys)
+    assert await etcd.delete(KeyRange.below("/tenants/a")) == keys
+    assert etcd.held == [b"/tenants/ab/x"]
 
 
 @pytest.mark.parametrize(

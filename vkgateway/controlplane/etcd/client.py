@@ -22,6 +22,8 @@ _UPKEEP_TIMEOUT = 300.0
 _LARGE_KEYS = 32
 _SMALL_KEYS = 1000
 _PAGE_BYTES = 8 << 20
+# So many keys are deleted by one call: to list them, etcd reads their values as well, which may have 1.5 MiB each.
+_DELETED_KEYS = 200
 # How often a call is made that meets changes of users or roles on its way: each attempt takes milliseconds.
 _STALE_ATTEMPTS = 10
 _OPTIONS = (
@@ -124,9 +126,20 @@ class EtcdClient:
         await self._call("KV/Put", pb.PutRequest(key=key.encode(), value=value), pb.PutResponse)
 
     async def delete(self, keys: KeyRange) -> int:
-        """Delete every key in a range; how many there were."""
-        request = pb.DeleteRangeRequest(key=keys.start, range_end=keys.end)
-        return int((await self._call("KV/DeleteRange", request, pb.DeleteRangeResponse)).deleted)
+        """Delete every key in a range; how many there were.
+
+        Some at a time: etcd does nothing else while it deletes, and gives a call up that takes seconds.
+        """
+        start, deleted, more = keys.start, 0, True
+        while more:
+            page = pb.RangeRequest(key=start, range_end=keys.end, limit=_DELETED_KEYS, keys_only=True)
+            found = await self._call("KV/Range", page, pb.RangeResponse)
+            more = bool(found.more)
+            end = found.kvs[-1].key + b"\0" if more else keys.end
+            request = pb.DeleteRangeRequest(key=start, range_end=end)
+            deleted += int((await self._call("KV/DeleteRange", request, pb.DeleteRangeResponse)).deleted)
+            start = end
+        return deleted
 
     async def compact(self, revision: int) -> None:
         """Forget what keys were before `revision`, if that was not done yet; returns when the space is free."""
