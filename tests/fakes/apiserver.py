@@ -6,7 +6,7 @@
 
 It knows lists with pages and selectors, watches with bookmarks, history and 410, streaming lists, all four
 patch types, the status, resize, ephemeralcontainers, binding, eviction and token subresources, graceful
-deletion, finalizers, preconditions and discovery. It validates nothing.
+deletion, finalizers, preconditions and discovery. It validates nothing, and refuses only what `rights` do not allow.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any, Self
 from aiohttp import web
 
 from tests.fakes import patches
+from tests.fakes.rights import Rights
 from tests.fakes.store import Change, ObjectStore, Refusal, Selection
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import INITIAL_EVENTS_END
@@ -33,11 +34,13 @@ from vkgateway.model.times import render
 
 Document = dict[str, Any]
 
+_APPLY = "application/apply-patch+yaml"
 _PATCHES = {
     "application/merge-patch+json": patches.merge,
     "application/strategic-merge-patch+json": patches.strategic,
     "application/json-patch+json": patches.json_patch,
 }
+_VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 @dataclass
@@ -71,8 +74,16 @@ class Target:
 class FakeApiServer:
     """The server; `store` is what it holds, `requests` what it was asked (`"GET /api/v1/pods?limit=500"`)."""
 
-    def __init__(self, *, store: ObjectStore | None = None, streaming_lists: bool = True, token: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        store: ObjectStore | None = None,
+        streaming_lists: bool = True,
+        token: str = "",
+        rights: Rights | None = None,
+    ) -> None:
         self.store = store or ObjectStore()
+        self.rights = rights
         self.streaming_lists = streaming_lists
         self.token = token
         self.token_lifetime = timedelta(hours=1)
@@ -229,9 +240,23 @@ class FakeApiServer:
         if len(parts) == 2 and parts[0] == "apis":
             return self._group(parts[1])
         target = self._target(parts, size)
+        self._authorize(request, target)
         if not target.name:
             return await self._collection(request, target)
         return await self._object(request, target)
+
+    def _authorize(self, request: web.Request, target: Target) -> None:
+        """Refuse what the rights do not allow; to apply what is not there is to create it, too."""
+        verbs = [_VERBS[request.method]]
+        if request.method == "GET" and not target.name:
+            verbs = ["watch" if request.query.get("watch") in ("true", "1") else "list"]
+        if request.content_type == _APPLY and self.store.find(target.resource, target.name, target.namespace) is None:
+            verbs.append("create")
+        for verb in verbs if self.rights is not None else ():
+            place = {"namespace": target.namespace, "name": target.name, "subresource": target.subresource}
+            if not self.rights.allow(verb, target.resource, **place):
+                what = "/".join(filter(None, (target.resource.plural, target.subresource)))
+                raise Refusal(403, "Forbidden", f'cannot {verb} resource "{what}"')
 
     def _target(self, parts: list[str], size: int) -> Target:
         prefix, rest = "/".join(parts[:size]), parts[size:]
@@ -330,7 +355,7 @@ class FakeApiServer:
     async def _patch(self, request: web.Request, target: Target) -> web.StreamResponse:
         store, patch = self.store, await request.json()
         old = store.find(target.resource, target.name, target.namespace)
-        if request.content_type == "application/apply-patch+yaml":
+        if request.content_type == _APPLY:
             if old is None:
                 document = store.create(target.resource, patch, target.namespace)
                 self._define(document)

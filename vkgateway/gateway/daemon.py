@@ -140,7 +140,7 @@ async def prepare(management: Client) -> None:
     definitions = [yamltext.load(file.read_text()) for file in folder.iterdir() if file.name.endswith(".yaml")]
     # Side by side, for tenants wait; each to its end, so that no part of it goes on while it is tried again.
     parts = [apply_objects(management, [definition]) for definition in definitions]
-    for result in await asyncio.gather(*parts, prerequisites.ensure(management), return_exceptions=True):
+    for result in await asyncio.gather(*parts, prerequisites.ensure_namespace(management), return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
 

@@ -1,4 +1,4 @@
-"""What a compute cluster must have before it can run tenants' pods."""
+"""What a cluster must have before the gateway can work with it: any its namespace, a compute cluster more."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ _PRIORITIES = {
     GUARANTEED_CLASS: (1000, "Tenants' pods inside their guarantee."),
     LOW_CLASS: (1, "Tenants' pods on borrowed capacity."),
 }
-
-
-def documents() -> list[dict[str, Any]]:
-    """Return the objects: the gateway's namespace, and priority classes that evict nobody."""
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE}}
-    return [namespace, *(_priority_class(name, *what) for name, what in _PRIORITIES.items())]
+_NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE}}
 
 
 def _priority_class(name: str, value: int, description: str) -> dict[str, Any]:
@@ -32,6 +27,12 @@ def _priority_class(name: str, value: int, description: str) -> dict[str, Any]:
     }
 
 
+async def ensure_namespace(client: Client) -> None:
+    """Make the gateway's own namespace; repeating it changes nothing."""
+    await apply_objects(client, [_NAMESPACE], field_manager=FIELD_MANAGER)
+
+
 async def ensure(client: Client) -> None:
-    """Make them in a compute cluster; repeating it changes nothing."""
-    await apply_objects(client, documents(), field_manager=FIELD_MANAGER)
+    """Make what tenants' pods need in a compute cluster: that, and priority classes that evict nobody."""
+    classes = [_priority_class(name, *what) for name, what in _PRIORITIES.items()]
+    await apply_objects(client, [_NAMESPACE, *classes], field_manager=FIELD_MANAGER)

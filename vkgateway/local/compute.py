@@ -89,12 +89,6 @@ def definitions() -> list[dict[str, Any]]:
     return [document for text in texts for document in yaml.safe_load_all(text) if document]
 
 
-def gateway_rights() -> list[dict[str, Any]]:
-    """Return what lets the gateway do its work in this cluster, and nothing else."""
-    text = (resources.files("vkgateway.gateway") / "rights.yaml").read_text()
-    return [document for document in yaml.safe_load_all(text) if document]
-
-
 def compute_cluster(pools: Iterable[str]) -> dict[str, Any]:
     """Return the ComputeCluster object that stands for the platform's own cluster, with these pools."""
     return {

@@ -13,6 +13,7 @@ import msgspec
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.layout import PlaneFiles
 from vkgateway.controlplane.plane import ComponentName
+from vkgateway.gateway import rights
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
@@ -214,7 +215,8 @@ class Startup:
         pools = [*self._record.hollow_nodes, *([real.POOL] if self._real else [])]
         documents = [
             *compute.definitions(),
-            *compute.gateway_rights(),
+            *rights.compute(),
+            *rights.management(),
             compute.compute_cluster(pools),
             *compute.own_endpoints(self._record),
         ]

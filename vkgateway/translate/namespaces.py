@@ -1,11 +1,8 @@
 """What a tenant's namespace becomes in the compute cluster: the namespace, and what fences it in."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from vkgateway.model.names import (
-    GUARANTEED_CLASS,
-    LOW_CLASS,
     NAME_ANNOTATION,
     NAMESPACE_ANNOTATION,
     POD_SERVICE_ACCOUNT,
@@ -16,9 +13,6 @@ from vkgateway.model.names import (
 from vkgateway.model.objects import Object
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.netpolicies import fence
-
-GUARANTEED_PRIORITY: Final = 1000
-LOW_PRIORITY: Final = 0
 
 
 def namespace_objects(
@@ -55,25 +49,6 @@ def namespace_objects(
         },
         *(fence(tenant, namespace, uid).documents if policies is None else policies),
     ]
-
-
-def priority_classes() -> list[Object]:
-    """The compute cluster's classes for the two bands; neither preempts, so that only the arbiter evicts."""
-    return [
-        _priority_class(GUARANTEED_CLASS, GUARANTEED_PRIORITY, "Tenants' work inside their guarantee."),
-        _priority_class(LOW_CLASS, LOW_PRIORITY, "Tenants' work on borrowed capacity."),
-    ]
-
-
-def _priority_class(name: str, value: int, description: str) -> Object:
-    return {
-        "apiVersion": "scheduling.k8s.io/v1",
-        "kind": "PriorityClass",
-        "metadata": {"name": name},
-        "value": value,
-        "preemptionPolicy": "Never",
-        "description": description,
-    }
 
 
 def _annotations(namespace: str, uid: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.rights import Rights
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, NODES, TENANTS
 
@@ -17,8 +18,8 @@ Document = dict[str, Any]
 
 @pytest.fixture
 async def server() -> AsyncIterator[FakeApiServer]:
-    """The management cluster."""
-    async with FakeApiServer() as server:
+    """The management cluster, which is a compute cluster too."""
+    async with FakeApiServer(rights=Rights.of_both()) as server:
         yield server
 
 

@@ -8,12 +8,16 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.rights import Rights
 from vkgateway.controlplane.etcd.errors import EtcdUnavailable
 from vkgateway.controlplane.etcd.keeper import Room
 from vkgateway.controlplane.pki import Authority
-from vkgateway.gateway import daemon
+from vkgateway.gateway import authority, daemon, prerequisites
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import Backoff
+from vkgateway.kube.resources import CRDS, NAMESPACES, PRIORITY_CLASSES
+from vkgateway.model.names import SYSTEM_NAMESPACE
 
 
 async def test_a_renewal_that_fails_is_followed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,3 +61,25 @@ async def test_a_gateway_whose_own_cluster_is_full_makes_room_in_order_to_begin(
     backoff = Backoff(base=0.0, cap=0.0)
     assert await daemon.first(prepare, remedy=lambda: daemon.reopen(Datastore()), backoff=backoff) == "done"
     assert tried == ["prepare", "prepare", "look", "prepare", "look", "prepare"]
+
+
+async def test_a_management_cluster_that_runs_no_pods_is_prepared_with_the_rights_for_it_alone() -> None:
+    """Its definitions and its namespace were made by whoever installed the gateway, with those rights."""
+    async with FakeApiServer(rights=Rights.of_management()) as server, server.client() as client:
+        for name in ("tenants", "computeclusters"):
+            crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+            established = {"conditions": [{"type": "Established", "status": "True"}]}
+            server.store.create(CRDS, crd | {"metadata": {"name": f"{name}.vkgateway.io"}, "status": established})
+        server.store.create(NAMESPACES, {"metadata": {"name": SYSTEM_NAMESPACE}})
+        await daemon.prepare(client)
+        await authority.ensure(client)
+        assert server.store.all(PRIORITY_CLASSES) == []
+
+
+async def test_the_bands_of_a_compute_cluster_preempt_nobody_and_are_above_pods_without_a_class() -> None:
+    async with FakeApiServer(rights=Rights.of_compute()) as server, server.client() as client:
+        await prerequisites.ensure(client)
+        classes = {one["metadata"]["name"]: one for one in server.store.all(PRIORITY_CLASSES)}
+    assert classes.keys() == {"vkgateway-guaranteed", "vkgateway-low"}
+    assert all(one["preemptionPolicy"] == "Never" for one in classes.values())
+    assert classes["vkgateway-guaranteed"]["value"] > classes["vkgateway-low"]["value"] > 0

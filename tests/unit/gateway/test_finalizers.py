@@ -52,7 +52,7 @@ async def test_what_others_took_off_meanwhile_does_not_come_back(server: FakeApi
 async def test_another_object_of_that_name_is_left_alone(server: FakeApiServer, client: Client) -> None:
     server.store.create(TENANTS, tenant_document("alpha"))
     seen = await look(client)
-    await client.delete(TENANTS, "alpha")
+    server.store.delete(TENANTS, "alpha", "")
     server.store.create(TENANTS, tenant_document("alpha"))
     await change(client, TENANT_FINALIZER)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.rights import Rights
 from tests.fakes.store import ObjectStore
 from vkgateway.arbiter.facts import Quota
 from vkgateway.kube.client import Client
@@ -236,7 +237,7 @@ async def world(*, clock: Callable[[], float] = time.time) -> AsyncIterator[Worl
     """Two empty servers, with the tenant's default namespace."""
     async with (
         FakeApiServer(store=ObjectStore(namespaces_must_exist=True)) as above,
-        FakeApiServer(store=ObjectStore(namespaces_must_exist=True)) as below,
+        FakeApiServer(store=ObjectStore(namespaces_must_exist=True), rights=Rights.of_compute()) as below,
     ):
         above.store.create(NAMESPACES, {"metadata": {"name": "default"}})
         below.store.create(NODES, compute_node(COMPUTE_NODE))

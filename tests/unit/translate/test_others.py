@@ -8,7 +8,7 @@ import pytest
 from tests.unit.translate.samples import TENANT
 from vkgateway.translate.copies import compute_name, forward_config_map, forward_secret
 from vkgateway.translate.downward import quote, render_map
-from vkgateway.translate.namespaces import namespace_objects, priority_classes
+from vkgateway.translate.namespaces import namespace_objects
 
 
 def source(kind: str, **more: Any) -> dict[str, Any]:
@@ -85,13 +85,6 @@ def test_only_the_tenant_gets_in() -> None:
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     assert policy["ingress"] == [{"from": [own]}]
     assert {"to": [own]} in policy["egress"]
-
-
-def test_compute_priority_classes_never_preempt() -> None:
-    classes = {entry["metadata"]["name"]: entry for entry in priority_classes()}
-    assert classes.keys() == {"vkgateway-guaranteed", "vkgateway-low"}
-    assert all(entry["preemptionPolicy"] == "Never" for entry in classes.values())
-    assert classes["vkgateway-guaranteed"]["value"] > classes["vkgateway-low"]["value"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,52 @@
+"""What a user may ask of a fake API server: the roles of a manifest, as RBAC reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+from vkgateway.gateway import rights
+from vkgateway.kube.resources import Resource
+
+_Rule = tuple[str, dict[str, Any]]
+
+
+class Rights:
+    """Roles, with the rules of which each holds in its namespace, or everywhere ("")."""
+
+    def __init__(self, documents: Iterable[dict[str, Any]]) -> None:
+        self._rules: list[_Rule] = [
+            (document["metadata"].get("namespace", ""), rule)
+            for document in documents
+            if document["kind"] in ("ClusterRole", "Role")
+            for rule in document["rules"]
+        ]
+
+    @classmethod
+    def of_compute(cls) -> Self:
+        """Those of the gateway in a compute cluster."""
+        return cls(rights.compute())
+
+    @classmethod
+    def of_management(cls) -> Self:
+        """Those of the gateway in a management cluster that is no compute cluster."""
+        return cls(rights.management())
+
+    @classmethod
+    def of_both(cls) -> Self:
+        """Those of the gateway in a management cluster that is a compute cluster, too."""
+        return cls([*rights.compute(), *rights.management()])
+
+    def allow(self, verb: str, resource: Resource, *, namespace: str, name: str, subresource: str = "") -> bool:
+        """Whether a rule allows it."""
+        _, _, rest = resource.prefix.partition("/")
+        group = rest.rpartition("/")[0]
+        kind = f"{resource.plural}/{subresource}" if subresource else resource.plural
+        return any(
+            where in ("", namespace)
+            and group in rule["apiGroups"]
+            and kind in rule["resources"]
+            and verb in rule["verbs"]
+            and ("resourceNames" not in rule or name in rule["resourceNames"])
+            for where, rule in self._rules
+        )
