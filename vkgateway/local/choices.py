@@ -67,7 +67,9 @@ def place(record: PlatformRecord, *, surroundings: Surroundings) -> PlatformReco
         return record
     if not surroundings.own_interface:
         return msgspec.structs.replace(record, address=surroundings.primary_address)
-    number = network.free_number(taken=surroundings.interfaces.keys())
+    # Those of platforms that are down: with their number taken by another, they could not come up beside it.
+    kept = {network.interface_name(number) for number in network.numbers_at(surroundings.neighbours)}
+    number = network.free_number(taken=surroundings.interfaces.keys() | kept)
     return msgspec.structs.replace(
         record,
         number=number,

@@ -36,6 +36,12 @@ def interface_address(number: int) -> str:
     return f"10.213.{number}.1"
 
 
+def numbers_at(sockets: Collection[tuple[str, int]]) -> list[int]:
+    """Return the numbers of the platforms that have these sockets: addresses and ports."""
+    addresses = {address for address, _ in sockets}
+    return [number for number in NUMBERS if interface_address(number) in addresses]
+
+
 def alias(data_dir: Path) -> str:
     """Return what is written on the interface, by which its platform finds it again; the kernel takes 255 bytes."""
     whole = f"vkgateway {data_dir}"
@@ -52,7 +58,7 @@ def free_number(*, taken: Collection[str]) -> int:
             return number
     raise UnavailableError(
         f"all {len(NUMBERS)} platform numbers are taken on this machine",
-        hint="Take platforms down with `vkgateway down --data-dir DIR`; `ip link` lists their interfaces.",
+        hint="Take platforms away with `vkgateway down --purge --data-dir DIR`; `ip link` lists their interfaces.",
     )
 
 
@@ -74,7 +80,7 @@ def ensure_interface(name: str, *, address: str, owner: str) -> None:
     elif there[name] != owner:
         raise UnavailableError(
             f"network interface {name}, which this platform used, is now somebody else's ({there[name] or 'no alias'})",
-            hint=f"Remove it with `ip link delete {name}` if nothing needs it, then try again.",
+            hint=f"If that is a platform, take it down first; if nothing needs it, `ip link delete {name}` removes it.",
         )
     _ip("address", "replace", f"{address}/32", "dev", name)
     _ip("link", "set", "dev", name, "up")

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from vkgateway.local import choices, neighbours, record
 from vkgateway.local.choices import Surroundings
@@ -27,6 +28,15 @@ def settle(folder: Path, data_dir: Path, *, address: str = "192.0.2.7") -> Platf
     return chosen
 
 
+def settle_as_root(folder: Path, data_dir: Path) -> PlatformRecord:
+    """Do so on a machine where no platform runs, and each may have an interface."""
+    with neighbours.others(folder, data_dir) as others:
+        placed = choices.place(PlatformRecord(), surroundings=Surroundings(neighbours=others))
+        data_dir.mkdir(parents=True)
+        record.save(Paths(data_dir).record, replace(placed, ports=dict(PORTS)))
+    return placed
+
+
 def test_two_that_do_not_run_yet_choose_different_ports(tmp_path: Path) -> None:
     first, second = (settle(tmp_path / "known", tmp_path / name) for name in ("a", "b"))
     assert first.ports == dict(PORTS)
@@ -38,6 +48,15 @@ def test_the_same_port_at_another_address_is_no_conflict(tmp_path: Path) -> None
     second = settle(tmp_path / "known", tmp_path / "b", address="10.213.1.1")
     assert second.ports["compute-api"] == PORTS["compute-api"]
     assert second.ports["etcd"] != PORTS["etcd"]  # both have it on loopback
+
+
+def test_the_number_of_a_platform_that_is_down_is_not_given_to_another(tmp_path: Path) -> None:
+    """Its interface is gone, and it wants to come back with the same one, while the other runs."""
+    known = tmp_path / "known"
+    down, new = (settle_as_root(known, tmp_path / name) for name in ("a", "b"))
+    assert (down.interface, new.interface) == ("vkg0", "vkg1")
+    shutil.rmtree(tmp_path / "a")
+    assert settle_as_root(known, tmp_path / "c").number == down.number
 
 
 def test_what_a_removed_platform_had_is_free_again(tmp_path: Path) -> None:
