@@ -16,7 +16,6 @@ from pathlib import Path
 from vkgateway.local.proxies import no_proxy
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-EXAMPLES = CHECKOUT / "examples"
 VKGATEWAY = Path(sys.executable).with_name("vkgateway")
 TENANTS = {
     "alpha": ("a100:guarantee=nvidia.com/gpu=16,limit=nvidia.com/gpu=16",),
@@ -95,8 +94,9 @@ def main() -> int:
     options = parser.parse_args()
     if options.data_dir:
         os.environ["VKGATEWAY_DATA_DIR"] = str(options.data_dir.expanduser().absolute())
-    # The demonstration shows the platform of this machine, whatever cluster is the user's own.
-    os.environ.pop("VKGATEWAY_KUBECONFIG", None)
+    # The demonstration shows the platform of this machine, whatever cluster and gateway are the user's own.
+    for name in ("VKGATEWAY_KUBECONFIG", "VKGATEWAY_GATEWAY"):
+        os.environ.pop(name, None)
     try:
         demonstrate(home=options.kubeconfigs.absolute())
     except DemoError as error:
