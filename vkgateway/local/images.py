@@ -22,7 +22,7 @@ async def load(data_dir: Path, archive: Path, *, report: Report) -> list[str]:
 
     Raises:
         NotFoundError: there is no platform in `data_dir`.
-        UnavailableError: it has no real node.
+        UnavailableError: it has no real node, or that does not run.
         ToolError: containerd does not answer, or does not take the archive.
     """
     node = await _node(data_dir, report=report)
@@ -49,6 +49,8 @@ async def _node(data_dir: Path, *, report: Report) -> RealNode:
             f"the platform has no real node: {record.real_node_why_not}",
             hint="Hollow nodes need no images: any name will do there.",
         )
+    if not real.runs(paths.node, number=record.number):
+        raise UnavailableError("the real node does not run", hint="Start the platform with `vkgateway up`.")
     folders = [Path(folder) for folder in record.program_dirs]
     ctr = (await Resolver(report=report.done, program_dirs=folders).resolve("ctr"))["ctr"]
     return real.running(paths.node, number=record.number, ctr=ctr)

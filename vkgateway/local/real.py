@@ -149,6 +149,11 @@ def teardown(directory: Path, *, number: int) -> None:
         _bare(directory, number=number).teardown()
 
 
+def runs(directory: Path, *, number: int) -> bool:
+    """Whether there is a node that can be spoken to."""
+    return _bare(directory, number=number).stands
+
+
 def running(directory: Path, *, number: int, ctr: Path) -> RealNode:
     """Return the node that runs already, as far as speaking to its containerd needs it."""
     return _bare(directory, number=number, ctr=ctr)

@@ -29,3 +29,10 @@ async def test_a_platform_without_a_real_node_says_why(tmp_path: Path) -> None:
     record.save(Paths(tmp_path).record, PlatformRecord(real_node_why_not="no root"))
     with pytest.raises(UnavailableError, match="no real node: no root"):
         await images.present(tmp_path, report=Silent())
+
+
+async def test_a_real_node_that_does_not_run_says_how_to_start_it(tmp_path: Path) -> None:
+    record.save(Paths(tmp_path).record, PlatformRecord(number=255, interface="vkg255"))
+    with pytest.raises(UnavailableError, match="the real node does not run") as caught:
+        await images.present(tmp_path, report=Silent())
+    assert "vkgateway up" in caught.value.hint

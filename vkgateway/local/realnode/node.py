@@ -81,6 +81,11 @@ class RealNode:
         """Return why this machine cannot carry a real node, or None if it can. Changes nothing."""
         return probe()
 
+    @property
+    def stands(self) -> bool:
+        """Whether it has the namespaces in which its programs run."""
+        return self._namespaces.ready
+
     def prepare(self) -> None:
         """Make certificates, configuration, images, control groups and namespaces; keep what is there.
 
