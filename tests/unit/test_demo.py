@@ -12,9 +12,7 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "scripts/demo.py"
 
 
-def test_neither_cluster_nor_gateway_of_the_users_own_is_asked(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_neither_cluster_nor_gateway_of_the_users_own_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
     main = runpy.run_path(str(SCRIPT))["main"]
     main.__globals__["demonstrate"] = lambda *, home: seen.update(os.environ, home=home)

@@ -72,7 +72,7 @@ Examples:
     "--gateway/--no-gateway",
     default=True,
     show_default=True,
-    help="Run the gateway as well; without, one that runs is stopped.",
+    help="Run the gateway as well; without, one that runs is stopped. Not remembered.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 @data_dir_option
