@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -17,6 +17,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
 from vkgateway.local import compute
 from vkgateway.local.options import RealNodeChoice
+from vkgateway.local.realnode.host import ToolError
 from vkgateway.local.realnode.node import GROUP, RealNode
 from vkgateway.local.realnode.options import PROGRAMS, RealNodeOptions
 from vkgateway.local.record import PlatformRecord
@@ -95,15 +96,17 @@ class RealNodeSteps:
         ]
 
     async def _prepare(self) -> None:
-        await asyncio.to_thread(self._node.prepare)
+        with _telling_how_to_do_without():
+            await asyncio.to_thread(self._node.prepare)
 
     async def _start(self, api: Client) -> str:
         states = [await self._supervisor.ensure(spec) for spec in self._node.specs()]
         since = next(state.since for state in states if state.name == f"{GROUP}/kubelet")
-        await asyncio.gather(
-            asyncio.to_thread(self._node.import_images),
-            apply_objects(api, self._node.objects(), field_manager=FIELD_MANAGER),
-        )
+        with _telling_how_to_do_without():
+            await asyncio.gather(
+                asyncio.to_thread(self._node.import_images),
+                apply_objects(api, self._node.objects(), field_manager=FIELD_MANAGER),
+            )
         await self._wait_ready(api, since=since)
         await api.patch(NODES, self._name, self._node.status_patch(), subresource="status")
         return f"{self._name} in pool {POOL}"
@@ -132,6 +135,17 @@ class RealNodeSteps:
         if ready is None or times.parse(ready.last_heartbeat_time).timestamp() < int(since):
             return "the kubelet has not reported yet"
         return None if ready.status == "True" else ready.message or "no reason given"
+
+
+@contextlib.contextmanager
+def _telling_how_to_do_without() -> Iterator[None]:
+    """Turn what the machine refuses the node into an UnavailableError with the way out."""
+    try:
+        yield
+    except ToolError as error:
+        raise UnavailableError(
+            f"the real node cannot be made: {error}", hint="`vkgateway up --real-node no` does without it."
+        ) from error
 
 
 async def remove(directory: Path, *, record: PlatformRecord, supervisor: SupervisorClient, api: Client) -> None:

@@ -34,6 +34,8 @@ class Cgroups:
         lacking = [name for name in _NEEDED if name not in available]
         if lacking:
             return f"the cgroup controllers {', '.join(lacking)} are not mounted at {self.root}"
+        if closed := [path for path in self._parents() if not os.access(path, os.W_OK)]:
+            return f"control groups at {closed[0]} may not be written (a container: it needs more rights)"
         if self.unified and not self._delegable():
             return (
                 f"{self.root} holds processes itself, so its controllers cannot be handed on "
@@ -72,8 +74,11 @@ class Cgroups:
                     Path(folder).rmdir()
 
     def _groups(self) -> list[Path]:
-        parents = [self.root] if self.unified else self._hierarchies()
-        return [parent / self.name for parent in parents if (parent / self.name).is_dir()]
+        return [parent / self.name for parent in self._parents() if (parent / self.name).is_dir()]
+
+    def _parents(self) -> list[Path]:
+        """Where the group is made."""
+        return [self.root] if self.unified else self._hierarchies()
 
     def _hierarchies(self) -> list[Path]:
         """Version 1: each mounted hierarchy once (`cpu` may be a link to `cpu,cpuacct`), `unified` beside them too."""

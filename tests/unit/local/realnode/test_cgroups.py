@@ -59,6 +59,16 @@ def test_version_2_in_a_container_with_processes_at_the_root_is_a_reason(version
     assert Cgroups("vkg3", version2).missing() is None
 
 
+@pytest.mark.parametrize("version", ["version1", "version2"])
+def test_groups_that_may_not_be_made_are_a_reason(
+    version: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root: Path = request.getfixturevalue(version)
+    assert Cgroups("vkg3", root).missing() is None
+    monkeypatch.setattr("os.access", lambda path, _mode: path not in {root, root / "memory"})
+    assert "may not be written" in (Cgroups("vkg3", root).missing() or "")
+
+
 def test_members_are_those_of_the_groups_below_too(version1: Path) -> None:
     for group, pids in (
         ("memory/vkg3", ""),

@@ -1,0 +1,35 @@
+"""The real node among the platform's steps, where the machine refuses what it needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vkgateway.controlplane.pki import Authority
+from vkgateway.kube.client import Client
+from vkgateway.local.options import PORTS
+from vkgateway.local.real import RealNodeSteps
+from vkgateway.local.realnode.host import ToolError
+from vkgateway.local.realnode.node import RealNode
+from vkgateway.local.realnode.options import PROGRAMS
+from vkgateway.local.record import PlatformRecord
+from vkgateway.model.errors import UnavailableError
+from vkgateway.programs.supervisor.client import SupervisorClient
+
+
+async def test_what_the_machine_refuses_comes_with_the_way_to_do_without(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(_: RealNode) -> None:
+        raise ToolError("`ip link add` failed: Operation not supported")
+
+    monkeypatch.setattr(RealNode, "prepare", refuse)
+    record = PlatformRecord(number=7, interface="vkg7", address="10.213.7.1", ports=dict(PORTS))
+    node = RealNodeSteps(tmp_path / "node", record=record, supervisor=SupervisorClient.for_data_dir(tmp_path))
+    async with Client("http://127.0.0.1:1") as api:
+        authority = Authority.create("compute")
+        first, _ = node.steps(programs=dict.fromkeys(PROGRAMS, tmp_path), api=api, authority=authority)
+        with pytest.raises(UnavailableError, match="Operation not supported") as caught:
+            await first.run()
+    assert "--real-node no" in caught.value.hint
