@@ -157,6 +157,9 @@ class Pool:
         async with asyncio.timeout_at(until):
             connection = await self._server.connect(Connection(self._lost))
         self._all.add(connection)
+        if self._closed:
+            connection.abort()
+            raise ConnectionClosedError("the client is closed")
         return connection
 
     def _lost(self, connection: Connection) -> None:
@@ -171,7 +174,7 @@ class Pool:
             try:
                 await self._deadlines.wait(turn, until=until)
             except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
+                if turn.done() and not turn.cancelled() and turn.exception() is None:
                     self._next()
                 raise
             return

@@ -120,6 +120,7 @@ class Transport:
             raise self.unreachable("GET", path, error) from error
         self._streams.add(stream)
         try:
+            self._check_open()
             if stream.status >= 300:
                 raise await self._refused_stream(path, stream)
             yield stream

@@ -208,3 +208,14 @@ async def test_answers_have_an_end_and_large_objects_come_a_few_at_a_time(
 
     with pytest.raises(errors.AnswerTooLong, match="longer than 5000 bytes"):
         await client.list_all(CONFIG_MAPS)
+
+
+async def test_a_watch_that_comes_about_after_the_end_is_not_kept(server: FakeApiServer) -> None:
+    async def token() -> str:
+        await client.close()
+        return "secret"
+
+    client = Client(server.url, token=token)
+    with pytest.raises(errors.Unreachable, match="is closed"):
+        async with client.stream(PODS.path(), {"watch": True}):
+            pass

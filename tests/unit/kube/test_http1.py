@@ -210,3 +210,43 @@ async def test_nothing_is_opened_once_closed() -> None:
         await pool.close()
         with pytest.raises(ConnectionClosedError):
             await pool.request("GET", REQUEST, timeout=5)
+
+
+async def test_who_gives_up_in_the_moment_of_its_time_out_gives_no_turn_back() -> None:
+    class Silent(Server):
+        async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.connections += 1
+            await reader.read()
+            writer.close()
+
+    server = Silent()
+    async with talking(server, limit=1) as pool:
+        busy = asyncio.create_task(pool.request("GET", REQUEST, timeout=5))
+        await asyncio.sleep(0.05)
+        waiting = asyncio.create_task(pool.request("GET", REQUEST, timeout=5))
+        await asyncio.sleep(0)
+        (turn,) = pool._waiting
+        turn.set_exception(TimeoutError())
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        another = asyncio.create_task(pool.request("GET", REQUEST, timeout=5))
+        await asyncio.sleep(0.05)
+        assert server.connections == 1
+        for task in (busy, another):
+            task.cancel()
+        await asyncio.gather(busy, another, return_exceptions=True)
+
+
+async def test_a_connection_that_comes_about_after_the_end_is_not_kept() -> None:
+    class Slow(line.Server):
+        async def connect(self, line: line.L) -> line.L:
+            connection = await super().connect(line)
+            await pool.close()
+            return connection
+
+    server = Server(PLAIN)
+    async with talking(server) as pool:
+        pool._server = Slow(host="127.0.0.1", port=pool._server.port, ssl=None)
+        with pytest.raises(ConnectionClosedError):
+            await pool.request("GET", REQUEST, timeout=5)
+    assert server.requests == 0
