@@ -12,6 +12,9 @@ from vkgateway.kube.backoff import Backoff, Random
 _DOUBTED_AFTER: Final = 3
 """Refusals in a row after which the resource version itself is doubted (a store restored from a backup)."""
 
+_CALM: Final = 60.0
+"""Seconds without a list after which the next one is taken at once."""
+
 Key = tuple[str, str]
 """Namespace and name; the namespace is empty for cluster-scoped objects."""
 
@@ -33,6 +36,8 @@ class Following:
         self.reachable = False
         self._told = False
         self._failures = 0
+        self._outdated = 0
+        self._outdated_at = float("-inf")
         self._on_reachable = on_reachable
         self._on_complete = on_complete
         self._random = random
@@ -64,6 +69,16 @@ class Following:
         """What happened since can only be found by a list."""
         self.known = False
         self.complete.clear()
+
+    def outdated(self, now: float) -> float:
+        """What is known is too old to be followed up; returns the seconds to wait before the next list.
+
+        The first is taken at once. A server that forgets faster than it lists is not asked for one list after the other.
+        """
+        self.lose()
+        self._outdated = self._outdated + 1 if now - self._outdated_at < _CALM else 0
+        self._outdated_at = now
+        return self._backoff.delay(self._outdated) if self._outdated else 0.0
 
     def failed(self, why: str, *, at_least: float | None) -> float:
         """Note a failure; returns the seconds to wait before the next try, `at_least` those that the server asked for.

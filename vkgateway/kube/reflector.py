@@ -135,7 +135,8 @@ class Reflector(Generic[T]):
                 await self._watch()
             except errors.Gone:
                 self._version = ""
-                self._following.lose()
+                if wait := self._following.outdated(asyncio.get_running_loop().time()):
+                    await self._sleep(wait)
             except errors.ApiError as error:
                 await self._sleep(self._failed(error))
             except _UNREADABLE as error:

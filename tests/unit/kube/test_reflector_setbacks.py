@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 
+import pytest
+
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.kube.test_reflector import put, remove, watching
 from vkgateway.kube.client import Client
@@ -70,3 +72,11 @@ async def test_credentials_that_cannot_be_had_are_waited_for() -> None:
             (_, _), (down, why), (up, _) = seen.reachable
             assert (down, up) == (False, True)
             assert "token file is not there" in why
+
+
+async def test_a_server_that_forgets_faster_than_it_lists_is_asked_less_and_less_often() -> None:
+    async with FakeApiServer() as server, Client(server.url, streaming_lists=False) as client:
+        server.fail("GET", "resourceVersion=", status=410, reason="Expired", times=8)
+        async with watching(client) as seen:
+            await seen.until(lambda: seen.reflector.relists == 9)
+            assert seen.sleeps == pytest.approx([0.15, 0.3, 0.6, 1.2, 2.4, 4.8, 9.6])
