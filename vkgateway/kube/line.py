@@ -23,6 +23,7 @@ class Line(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self._tls: Tls | None = None
         self._opened: asyncio.Future[None] | None = None
+        self._refused: ssl.SSLError | None = None
 
     def heard(self, data: bytes) -> None:
         """Bytes came."""
@@ -98,7 +99,7 @@ class Line(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
         cut = exc is None and self._tls is not None and not self._tls.ended
-        why = ConnectionResetError("the server closed the connection") if cut else exc
+        why = self._refused or (ConnectionResetError("the server closed the connection") if cut else exc)
         if self._opened is not None and not self._opened.done():
             self._opened.set_exception(why or ConnectionResetError("the server closed the connection"))
         self.lost(why)
@@ -109,7 +110,8 @@ class Line(asyncio.Protocol):
             opened.set_result(None)
 
     def _refuse(self, error: ssl.SSLError) -> None:
-        """End on a TLS error, after the alert that tells the server why."""
+        """End on a TLS error, after the alert that tells the server why; the server's own may come with the answer."""
+        self._refused = error
         if self._opened is not None and not self._opened.done():
             self._opened.set_exception(error)
         self._flush()

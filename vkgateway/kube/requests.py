@@ -73,8 +73,7 @@ def _parse(server: str) -> Place:
     try:
         base = urlsplit(server)
         host, port = base.hostname or "", base.port
-        if not host.isascii():
-            host = host.encode("idna").decode()
+        host = host.encode("idna").decode()  # raises for what no resolver would look for
     except ValueError as error:
         raise InputError(f"{server!r} is no URL of an API server: {error}") from error
     if base.scheme not in ("http", "https") or not host:

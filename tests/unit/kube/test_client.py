@@ -185,7 +185,7 @@ async def test_prefix_of_the_server_is_kept(server: FakeApiServer) -> None:
     assert server.requests == ["GET /k8s/clusters/c/api/v1/namespaces/n/pods/a"]
 
 
-@pytest.mark.parametrize("server", ["", "nonsense", "ftp://x", "https://"])
+@pytest.mark.parametrize("server", ["", "nonsense", "ftp://x", "https://", "https://a..b", f"https://{'a' * 64}.b"])
 def test_what_is_no_server_is_refused(server: str) -> None:
     with pytest.raises(InputError, match="no URL"):
         Client(server)

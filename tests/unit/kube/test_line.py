@@ -48,11 +48,12 @@ class Secure(asyncio.Protocol):
 
 @contextlib.asynccontextmanager
 async def serving(
-    *, answer: bytes = PLAIN, end: str = "", trusted: Authority = CA, name: str = "127.0.0.1"
+    *, answer: bytes = PLAIN, end: str = "", trusted: Authority = CA, name: str = "127.0.0.1", mutual: bool = False
 ) -> AsyncIterator[Server]:
     pair = CA.issue("server", ips=(name,), server=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_identity(context, cert=pair.cert_pem, key=pair.key_pem)
+    context.verify_mode = ssl.CERT_REQUIRED if mutual else ssl.CERT_NONE
     loop = asyncio.get_running_loop()
     listening = await loop.create_server(lambda: Secure(context, answer, end), "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
@@ -150,3 +151,12 @@ async def test_a_server_that_hangs_up_in_the_handshake_is_an_error() -> None:
         await server.connect(Line())
     listening.close()
     await listening.wait_closed()
+
+
+async def test_why_a_server_refuses_who_we_are_is_told() -> None:
+    """By TLS 1.3 a client hears of it only after its own part of the handshake is done."""
+    async with serving(mutual=True) as server, pool_of(server) as pool:
+        with pytest.raises(ConnectionClosedError, match="certificate required"):
+            await pool.request("GET", REQUEST, timeout=5)
+        with pytest.raises(ssl.SSLError, match="certificate required"):
+            await open_stream(server, REQUEST, inactivity=5)
