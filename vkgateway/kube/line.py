@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
+from vkgateway.kube.addresses import Addresses
 from vkgateway.kube.tlsbytes import Resumption, Tls
 
 L = TypeVar("L", bound="Line")
@@ -53,13 +54,16 @@ class Line(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
-    async def open(self, tls: Tls | None, host: str, port: int) -> None:
-        """Connect, and shake hands where `tls` is given; once only. Raises OSError (ssl.SSLError among them)."""
+    async def open(self, tls: Tls | None, reach: Callable[[Callable[[], Line]], Awaitable[None]]) -> None:
+        """Connect by `reach`, and shake hands where `tls` is given; once only.
+
+        Raises OSError (ssl.SSLError among them).
+        """
         loop = asyncio.get_running_loop()
         self._tls = tls
         opened = self._opened = loop.create_future()
         try:
-            await loop.create_connection(lambda: self, host, port)
+            await reach(lambda: self)
             await opened
         except BaseException:
             opened.cancel()
@@ -146,6 +150,7 @@ class Server:
     on_connect: Callable[[asyncio.BaseTransport], None] = lambda _transport: None
     resumption: Resumption = field(default_factory=Resumption)
     pulse: Pulse = field(default_factory=Pulse)
+    addresses: Addresses = field(default_factory=Addresses)
 
     async def connect(self, line: L) -> L:
         """Open a line. Raises OSError (TimeoutError and ssl.SSLError among them)."""
@@ -155,9 +160,12 @@ class Server:
             tls = Tls(self.ssl, server_side=False, server_name=name, resumption=self.resumption)
         try:
             async with asyncio.timeout(self.connect_timeout):
-                await line.open(tls, self.host, self.port)
+                await line.open(tls, self._reach)
         except TimeoutError:
             raise TimeoutError(f"no connection within {self.connect_timeout:g} s") from None
         assert line.transport is not None
         self.on_connect(line.transport)
         return line
+
+    async def _reach(self, factory: Callable[[], Line]) -> None:
+        await self.addresses.connect(factory, self.host, self.port, patience=self.connect_timeout)

@@ -18,6 +18,7 @@ from urllib.parse import urlencode, urlsplit
 
 import h11
 
+from vkgateway.kube.addresses import Addresses
 from vkgateway.kube.errors import Unreachable
 from vkgateway.kube.tlsbytes import Tls
 from vkgateway.kube.wire import Wire
@@ -126,7 +127,7 @@ async def dial(client: Dialable, *, timeout: float = 10.0) -> Wire:
     wire = Wire(tls=tls)
     try:
         async with asyncio.timeout(timeout):
-            await asyncio.get_running_loop().create_connection(lambda: wire, host, port)
+            await Addresses().connect(lambda: wire, host, port, patience=timeout)
             await wire.opened()
     except TimeoutError as error:
         wire.abort()
