@@ -17,8 +17,8 @@ _PAUSE_AT: Final = 1024 * 1024
 class Stream(Line):
     """One request on a connection of its own, and its answer.
 
-    It is given up once `inactivity` seconds passed without a byte from the server, on this or on another of its
-    connections (`pulse`): that nothing happens is no reason. Nor do servers say that they are there on a watch of what
+    It is given up once `inactivity` seconds passed without a byte from the server, on this or, once the answer has
+    begun, on another of its connections (`pulse`): that nothing happens is no reason. Nor do servers say that they are there on a watch of what
     nobody changes, unless their store tells them of its progress. Where one does, `regular` may be set: from then on
     it is this connection's own silence that counts. Whatever is heard, the whole may last `longest` seconds.
     """
@@ -108,7 +108,7 @@ class Stream(Line):
         """Whether anything came within the time allowed."""
         assert self._inactivity is not None
         now = self._loop.time()
-        heard = self._heard if self.regular else max(self._heard, self._pulse.heard)
+        heard = max(self._heard, self._pulse.heard) if self._begun and not self.regular else self._heard
         # Whoever was asked to stop is not silent.
         left = self._inactivity if self._paused else heard + self._inactivity - now
         if left <= 0:

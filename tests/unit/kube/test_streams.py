@@ -152,6 +152,17 @@ async def test_no_answer_at_all_is_noticed() -> None:
             pass
 
 
+async def test_an_answer_that_does_not_begin_is_no_quiet_watch() -> None:
+    async def play(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    pulse = Pulse()
+    pulse.heard = asyncio.get_running_loop().time() + 60
+    with pytest.raises(TimeoutError, match="not a byte"):
+        async with streaming(play, inactivity=0.2, longest=1.0, pulse=pulse):
+            pass
+
+
 async def test_what_is_no_answer_is_refused() -> None:
     async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-OpenSSH\r\n")
