@@ -44,15 +44,21 @@ class Client(Transport):
     ) -> Self:
         """A client as a kubeconfig file describes it (its current context unless another is named).
 
+        The file, and those that it names, are read again once the server does not know us any more.
+
         Raises InputError where the file is missing, malformed or lacks what it refers to.
         """
         from vkgateway.kube import kubeconfig
 
-        connection = kubeconfig.load(path).connection(context)
+        def read() -> kubeconfig.Connection:
+            return kubeconfig.load(path).connection(context)
+
+        connection = read()
         return cls(
             connection.server,
             ssl=connection.ssl_context(),
             token=connection.token_source(),
+            renewal=kubeconfig.Renewal(connection, read),
             name=name or connection.context,
             max_connections=max_connections,
             server_hostname=connection.tls_server_name or None,
@@ -68,6 +74,7 @@ class Client(Transport):
             connection.server,
             ssl=connection.ssl_context(),
             token=connection.token_source(),
+            renewal=kubeconfig.Renewal(connection, kubeconfig.in_cluster),
             name=name or connection.context,
             max_connections=max_connections,
         )

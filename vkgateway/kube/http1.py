@@ -107,6 +107,7 @@ class Pool:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._deadlines = Deadlines()
         self._closed = False
+        self._retired = False
 
     async def request(self, method: str, request: bytes, *, timeout: float) -> Answer:
         """Send the bytes of a whole request and return the answer.
@@ -137,7 +138,9 @@ class Pool:
                 connection.abort()  # its answer would be taken for the next request's
                 raise
             self._server.pulse.heard = connection.idle_since = asyncio.get_running_loop().time()
-            if connection.usable:
+            if self._retired:
+                connection.close()
+            elif connection.usable:
                 self._free.append(connection)
             return answer
 
@@ -188,6 +191,13 @@ class Pool:
                 turn.set_result(None)
                 return
         self._busy -= 1
+
+    def retire(self) -> None:
+        """Keep no connection any more; requests under way go on."""
+        self._retired = True
+        free, self._free = self._free, []
+        for connection in free:
+            connection.close()
 
     async def close(self) -> None:
         """Close all connections; requests under way fail."""

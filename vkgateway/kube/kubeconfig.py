@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import structlog
 import yaml
 
 from vkgateway.kube import keeping, tls, yamltext
-from vkgateway.model.errors import InputError
+from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
 
 Document = dict[str, Any]
 TokenSource = Callable[[], Awaitable[str]]
@@ -26,6 +27,12 @@ TokenSource = Callable[[], Awaitable[str]]
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN_LIFE = 60.0
 """Seconds after which a token that came from a file or a plugin is asked for again."""
+_TOKEN_RETRY = 5.0
+"""Seconds after which that is tried again where it failed."""
+_TOKEN_PATIENCE = 30.0
+"""Seconds that a plugin may take."""
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +96,10 @@ class Connection:
 
 
 class _Renewed:
-    """Keeps a token for a minute and lets one caller at a time fetch the next."""
+    """Keeps a token for a minute and lets one caller at a time fetch the next; those who wait share what comes of it.
+
+    Where that fails the last one is used on: a server knows best whether it is still good.
+    """
 
     def __init__(self, fetch: TokenSource, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._fetch = fetch
@@ -97,15 +107,55 @@ class _Renewed:
         self._token = ""
         self._until = 0.0
         self._lock = asyncio.Lock()
+        self._tries = 0
+        self._failure: VkgatewayError | None = None
+        """Why there is no token."""
 
     async def __call__(self) -> str:
         if self._token and self._clock() < self._until:
             return self._token
+        seen = self._tries
         async with self._lock:
-            if not self._token or self._clock() >= self._until:
-                self._token = await self._fetch()
-                self._until = self._clock() + _TOKEN_LIFE
+            if self._tries == seen:
+                await self._renew()
+        if self._failure is not None:
+            raise self._failure
         return self._token
+
+    async def _renew(self) -> None:
+        failure: VkgatewayError | None = None
+        try:
+            async with asyncio.timeout(_TOKEN_PATIENCE):
+                self._token = await self._fetch()
+        except TimeoutError:
+            failure = UnavailableError(f"no token within {_TOKEN_PATIENCE:g} s")
+        except InputError as error:
+            failure = error
+        self._tries += 1
+        self._until = self._clock() + (_TOKEN_LIFE if failure is None else _TOKEN_RETRY)
+        self._failure = None if self._token else failure
+        if self._token and failure is not None:
+            log.warning("token not renewed", error=str(failure))
+
+
+class Renewal:
+    """Reads a connection's credentials again: those of long-lived clients run out, and are written anew in place.
+
+    `read` reads it whole. Gives None where it says the same as before, or leads to another server.
+    """
+
+    def __init__(self, known: Connection, read: Callable[[], Connection]) -> None:
+        self._known = known
+        self._read = read
+
+    def __call__(self) -> tuple[ssl.SSLContext | None, TokenSource | None] | None:
+        """See `transport.Renewal`. Raises InputError."""
+        found = self._read()
+        if found == self._known or found.server != self._known.server:
+            return None
+        credentials = found.ssl_context(), found.token_source()
+        self._known = found
+        return credentials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,10 +274,15 @@ def in_cluster(directory: Path = _SERVICE_ACCOUNT) -> Connection:
         raise InputError(
             "this process does not run in a Kubernetes pod with a service account", hint="name a kubeconfig file"
         )
+    authority = directory / "ca.crt"
+    try:
+        ca = authority.read_bytes()
+    except OSError as error:
+        raise InputError(f"the service account's {authority} cannot be read: {error.strerror}") from error
     return Connection(
         context="in-cluster",
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
-        ca=(directory / "ca.crt").read_bytes(),
+        ca=ca,
         token_file=directory / "token",
     )
 

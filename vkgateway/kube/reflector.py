@@ -23,7 +23,6 @@ from vkgateway.kube.requests import Params
 from vkgateway.kube.resources import Resource
 from vkgateway.kube.streams import Stream
 from vkgateway.kube.watchstream import LineSplitter, split_event
-from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.objects import Meta, ObjectView
 
 log = structlog.get_logger(__name__)
@@ -142,9 +141,6 @@ class Reflector(Generic[T]):
             except _UNREADABLE as error:
                 strange = errors.ServerError(f"{self._what}: {error}", status=500)
                 await self._sleep(self._failed(strange))
-            except VkgatewayError as error:
-                # No credentials to ask with: a token file or plugin that fails for now.
-                await self._sleep(self._failed(errors.Unreachable(f"{self._what}: {error}")))
 
     # -- listing ---------------------------------------------------------------------------------------------------
 

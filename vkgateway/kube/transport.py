@@ -10,16 +10,24 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Final, Self
 
+import structlog
+
 from vkgateway.kube import errors
 from vkgateway.kube.answers import AnswerTooLongError
 from vkgateway.kube.http1 import Pool
 from vkgateway.kube.line import Server
 from vkgateway.kube.requests import JSON, Params, Requests
 from vkgateway.kube.streams import Stream, open_stream
+from vkgateway.model.errors import VkgatewayError
+
+log = structlog.get_logger(__name__)
 
 _CONNECT_TIMEOUT: Final = 10.0
 _REFUSAL_TIMEOUT: Final = 5.0
 _REFUSAL_MAX: Final = 64 * 1024
+_UNAUTHORIZED: Final = 401
+_RENEWAL_PAUSE: Final = 5.0
+"""Seconds between two looks for other credentials, which are read from files."""
 _KEEPALIVE: Final = (
     ("TCP_KEEPIDLE", 15),
     ("TCP_KEEPINTVL", 5),
@@ -28,13 +36,18 @@ _KEEPALIVE: Final = (
 )
 
 
+Token = Callable[[], Awaitable[str]]
+Renewal = Callable[[], tuple[ssl_module.SSLContext | None, Token | None] | None]
+"""Gives the TLS identity and the bearer token's source anew; None where they are as before. Raises VkgatewayError."""
+
+
 class Transport:
     """Speaks to one API server; safe to share between tasks of one event loop.
 
     `server` is its base URL (a path prefix is kept), `ssl` the TLS identity of both sides, `token` is awaited
-    before each request and gives a bearer token, `name` is how errors call the server, `streaming_lists` whether it may
-    have them: reflectors ask for one where it may, and remember here where it has none. Every method raises
-    `errors.ApiError`.
+    before each request and gives a bearer token, `renewal` is asked for other ones once the server does not take us for
+    who we are, or we not it; `name` is how errors call the server, `streaming_lists` whether it may have them:
+    reflectors ask for one where it may, and remember here where it has none. Every method raises `errors.ApiError`.
     """
 
     def __init__(
@@ -42,7 +55,8 @@ class Transport:
         server: str,
         *,
         ssl: ssl_module.SSLContext | None = None,
-        token: Callable[[], Awaitable[str]] | None = None,
+        token: Token | None = None,
+        renewal: Renewal | None = None,
         name: str = "",
         max_connections: int = 64,
         server_hostname: str | None = None,
@@ -50,11 +64,14 @@ class Transport:
     ) -> None:
         self.streaming_lists = streaming_lists
         self.server: Final = server.rstrip("/")
-        self.ssl: Final = ssl
+        self.ssl = ssl
         self._requests: Final = Requests(self.server)
         self.name: Final = name or self.server
         self.server_hostname: Final = server_hostname
         self._token = token
+        self._renewal = renewal
+        self._renewed_at = float("-inf")
+        self._retired: list[Pool] = []
         self._max_connections = max_connections
         self._end: Server | None = None
         self._pool: Pool | None = None
@@ -84,7 +101,7 @@ class Transport:
             body=body,
             content_type=content_type,
             metadata_only=metadata_only,
-            token="" if self._token is None else await self._token(),
+            token="" if self._token is None else await self._bearer(self._token),
         )
         try:
             answer = await pool.request(method, message, timeout=timeout)
@@ -112,7 +129,7 @@ class Transport:
         """
         self._check_open()
         # On a connection of its own: it lives long, and must not eat up those that requests wait for.
-        token = "" if self._token is None else await self._token()
+        token = "" if self._token is None else await self._bearer(self._token)
         message = self._requests.message("GET", path, params=params, token=token)
         try:
             stream = await open_stream(self._line_end(), message, inactivity=inactivity, longest=longest)
@@ -130,16 +147,17 @@ class Transport:
 
     async def authorization(self) -> dict[str, str]:
         """The headers by which this client proves itself, for those who speak to the server on their own."""
-        return {"Authorization": f"Bearer {await self._token()}"} if self._token is not None else {}
+        if self._token is None:
+            return {}
+        return {"Authorization": f"Bearer {await self._bearer(self._token)}"}
 
     async def close(self) -> None:
         """Close all connections; requests under way fail, later ones are refused."""
         self._closed = True
-        pool, self._pool = self._pool, None
+        pools, self._pool, self._retired = [self._pool, *self._retired], None, []
         for stream in list(self._streams):
             stream.close()
-        if pool is not None:
-            await pool.close()
+        await asyncio.gather(*(pool.close() for pool in pools if pool is not None))
 
     async def __aenter__(self) -> Self:
         return self
@@ -169,6 +187,34 @@ class Transport:
             )
         return self._end
 
+    async def _bearer(self, token: Token) -> str:
+        """A bearer token; where none can be had now, the server cannot be asked."""
+        try:
+            return await token()
+        except VkgatewayError as error:
+            raise errors.Unreachable(f"no credentials for {self.name}: {error}", hint=error.hint) from error
+
+    def _renew(self) -> None:
+        """See whether there are other credentials by now; what is under way goes on with those that it began with."""
+        now = asyncio.get_running_loop().time()
+        if self._renewal is None or now < self._renewed_at + _RENEWAL_PAUSE:
+            return
+        self._renewed_at = now
+        try:
+            found = self._renewal()
+        except VkgatewayError as error:
+            log.warning("credentials cannot be read anew", server=self.name, error=str(error))
+            return
+        if found is None:
+            return
+        log.info("other credentials", server=self.name)
+        self.ssl, self._token = found
+        self._end = None
+        if self._pool is not None:
+            self._pool.retire()
+            self._retired.append(self._pool)
+            self._pool = None
+
     def _check_open(self) -> None:
         if self._closed:
             raise errors.Unreachable(f"the client of {self.name} is closed")
@@ -176,6 +222,8 @@ class Transport:
     def _refused(
         self, method: str, path: str, status: int, answer: bytes, *, retry_after: str | None
     ) -> errors.ApiError:
+        if status == _UNAUTHORIZED:
+            self._renew()
         return errors.from_response(status, answer, what=f"{method} {path} at {self.name}", retry_after=retry_after)
 
     async def _refused_stream(self, path: str, stream: Stream) -> errors.ApiError:
@@ -192,6 +240,8 @@ class Transport:
 
     def unreachable(self, method: str, path: str, error: Exception) -> errors.Unreachable:
         """The error of ours that a failed connection is."""
+        if isinstance(error, ssl_module.SSLError):
+            self._renew()
         why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
         return errors.Unreachable(f"{method} {path} at {self.name}: {why}", reason="Unreachable")
 

@@ -219,3 +219,14 @@ async def test_a_watch_that_comes_about_after_the_end_is_not_kept(server: FakeAp
     with pytest.raises(errors.Unreachable, match="is closed"):
         async with client.stream(PODS.path(), {"watch": True}):
             pass
+
+
+async def test_who_has_no_credentials_cannot_reach_the_server(server: FakeApiServer) -> None:
+    async def token() -> str:
+        raise InputError("the plugin failed", hint="log in")
+
+    async with Client(server.url, token=token, name="alpha") as client:
+        for asking in (client.request("GET", "/version"), client.authorization()):
+            with pytest.raises(errors.Unreachable, match="no credentials for alpha: the plugin failed") as caught:
+                await asking
+            assert caught.value.hint == "log in"

@@ -1,0 +1,105 @@
+"""Credentials that are renewed while a client lives: tokens, certificates, authorities."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from vkgateway.controlplane.pki import Authority
+from vkgateway.kube import errors, kubeconfig
+from vkgateway.kube.client import Client
+from vkgateway.kube.tls import load_identity
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "config"
+
+
+async def test_a_token_that_cannot_be_renewed_is_used_on(path: Path) -> None:
+    document = kubeconfig.build("alpha", server="https://10.0.0.1:6443", ca="")
+    document["users"][0]["user"] = {"tokenFile": "token"}
+    kubeconfig.write(path, document)
+    (path.parent / "token").write_text("one")
+    source = kubeconfig.load(path).connection().token_source()
+    assert isinstance(source, kubeconfig._Renewed)
+    assert await source() == "one"
+    (path.parent / "token").unlink()
+    source._until = 0
+    assert await source() == "one"
+    (path.parent / "token").write_text("two")
+    source._until = 0
+    assert await source() == "two"
+
+
+async def test_a_plugin_that_hangs_holds_nobody_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    async def fetch() -> str:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(60)
+        return "late"
+
+    monkeypatch.setattr(kubeconfig, "_TOKEN_PATIENCE", 0.05)
+    source = kubeconfig._Renewed(fetch)
+    failed = await asyncio.gather(source(), source(), source(), return_exceptions=True)
+    assert [str(error) for error in failed] == ["no token within 0.05 s"] * 3
+    assert calls == 1
+
+
+async def test_a_client_takes_over_credentials_that_were_written_anew(path: Path, server: FakeApiServer) -> None:
+    server.token = "one"
+    kubeconfig.write(path, kubeconfig.build("alpha", server=server.url, ca="", token="one"))
+    async with Client.from_kubeconfig(path) as client:
+        await client.request("GET", "/version")
+        server.token = "two"
+        with pytest.raises(errors.Unauthorized):
+            await client.request("GET", "/version")
+        client._renewed_at = float("-inf")
+        kubeconfig.write(path, kubeconfig.build("alpha", server=server.url, ca="", token="two"))
+        with pytest.raises(errors.Unauthorized):
+            await client.request("GET", "/version")
+        await client.request("GET", "/version")
+        assert await client.authorization() == {"Authorization": "Bearer two"}
+
+
+async def test_a_client_takes_over_an_authority_that_was_written_anew(path: Path) -> None:
+    old, new = Authority.create("old"), Authority.create("new")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    pair = new.issue("server", ips=("127.0.0.1",), server=True)
+    load_identity(context, cert=pair.cert_pem, key=pair.key_pem)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    server = f"https://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    kubeconfig.write(path, kubeconfig.build("alpha", server=server, ca=old.cert_pem))
+    try:
+        async with Client.from_kubeconfig(path) as client:
+            kubeconfig.write(path, kubeconfig.build("alpha", server=server, ca=new.cert_pem))
+            with pytest.raises(errors.Unreachable, match="certificate verify failed"):
+                await client.request("GET", "/version")
+            assert await client.request("GET", "/version") == b"ok"
+    finally:
+        listening.close()
+        await listening.wait_closed()
+
+
+async def test_a_kubeconfig_that_is_gone_leaves_credentials_as_they_were(path: Path, server: FakeApiServer) -> None:
+    server.token = "one"
+    kubeconfig.write(path, kubeconfig.build("alpha", server=server.url, ca="", token="one"))
+    async with Client.from_kubeconfig(path) as client:
+        path.unlink()
+        server.token = "two"
+        with pytest.raises(errors.Unauthorized):
+            await client.request("GET", "/version")
+        server.token = "one"
+        await client.request("GET", "/version")
