@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 import yaml
 
-from vkgateway.kube import keeping, tls, yamltext
+from vkgateway.kube import keeping, tls, unheeded, yamltext
 from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
 
 Document = dict[str, Any]
@@ -31,7 +31,6 @@ _TOKEN_RETRY = 5.0
 """Seconds after which that is tried again where it failed."""
 _TOKEN_PATIENCE = 30.0
 """Seconds that a plugin may take."""
-
 log = structlog.get_logger(__name__)
 
 
@@ -180,17 +179,18 @@ class Kubeconfig:
         user = self._entry("users", str(chosen["user"])) if chosen.get("user") else {}
         if not cluster.get("server"):
             raise InputError(f"kubeconfig {self.path}: cluster {chosen.get('cluster')!r} has no server")
-        if "auth-provider" in user:
-            raise InputError(
-                f"kubeconfig {self.path}: user {chosen['user']!r} has an auth-provider, which Kubernetes has removed",
-                hint="use an exec plugin, a token or a client certificate",
-            )
+        unheeded.check_cluster(cluster, where=f"kubeconfig {self.path}: cluster {chosen.get('cluster')!r}")
+        unheeded.check_user(user, where=f"kubeconfig {self.path}: user {chosen.get('user')!r}")
+        cert, key = self._data(user, "client-certificate"), self._data(user, "client-key")
+        if (cert is None) != (key is None):
+            there, missing = ("client-key", "client-certificate") if cert is None else ("client-certificate", "client-key")
+            raise InputError(f"kubeconfig {self.path}: user {chosen['user']!r} has a {there} and no {missing}")
         return Connection(
             context=name,
             server=str(cluster["server"]).rstrip("/"),
             ca=self._data(cluster, "certificate-authority"),
-            cert=self._data(user, "client-certificate"),
-            key=self._data(user, "client-key"),
+            cert=cert,
+            key=key,
             token=str(user.get("token") or ""),
             token_file=self._file(user["tokenFile"]) if user.get("tokenFile") else None,
             namespace=str(chosen.get("namespace") or "default"),
