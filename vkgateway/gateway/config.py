@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -15,11 +16,12 @@ from msgspec import Meta
 from vkgateway.model.errors import InputError
 
 PREFIX = "VKGATEWAY"
+_HINT = "`vkgateway serve --print-config` prints every key with its default and description."
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Count = Annotated[int, Meta(ge=1)]
-Seconds = Annotated[float, Meta(gt=0)]
-Delay = Annotated[float, Meta(ge=0)]
+Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+Delay = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -247,15 +249,34 @@ def load(file: Path | None = None, *, environment: Mapping[str, str] | None = No
     Raises InputError with the path of the offending key.
     """
     data = _read(file) if file is not None else {}
-    environment = os.environ if environment is None else environment
+    _convert(data, strict=True, source=str(file))
+    _overlay(data, os.environ if environment is None else environment)
+    config = _convert(data, strict=False, source="environment")
+    _check(config)
+    return config
+
+
+def _convert(data: dict[str, Any], *, strict: bool, source: str) -> Config:
     try:
-        msgspec.convert(data, Config)
-        _overlay(data, environment)
-        return msgspec.convert(data, Config, strict=False)
+        return msgspec.convert(data, Config, strict=strict)
     except msgspec.ValidationError as error:
+        raise InputError(_complaint(str(error), data, source=source), hint=_HINT) from error
+
+
+def _check(config: Config) -> None:
+    """See that settings fit each other, and what no type says of them. Raises InputError."""
+    nodes = config.nodes
+    if nodes.renew_seconds >= nodes.lease_seconds:
         raise InputError(
-            _complaint(str(error), source=str(file) if file else "environment"),
-            hint="`vkgateway serve --print-config` prints every key with its default and description.",
+            f"nodes.renewSeconds ({nodes.renew_seconds:g}) is not less than nodes.leaseSeconds "
+            f"({nodes.lease_seconds}): nodes would be lost between two renewals",
+            hint="A quarter of it is usual.",
+        )
+    try:
+        ipaddress.ip_address(config.address or "127.0.0.1")
+    except ValueError as error:
+        raise InputError(
+            f"address: {config.address!r} is no IP address", hint="Give one of this machine, or leave it empty."
         ) from error
 
 
@@ -313,12 +334,26 @@ def _overlay(data: dict[str, Any], environment: Mapping[str, str]) -> None:
         section[setting.path[-1]] = [item for item in text.split(",") if item] if is_list else text
 
 
-def _complaint(message: str, *, source: str) -> str:
-    """`Expected int - at $.kubelet.port` becomes `SOURCE: kubelet.port: expected int`."""
+def _complaint(message: str, data: Any, *, source: str) -> str:
+    """`Expected int - at $.kubelet.port` becomes `SOURCE: kubelet.port: expected int; it is 'x'`."""
     what, _, where = message.partition(" - at ")
-    path = where.strip("`").removeprefix("$").lstrip(".")
     what = what[:1].lower() + what[1:]
-    return f"{source}: {path}: {what}" if path else f"{source}: {what}"
+    place = where.strip("`").partition("$")[2].lstrip(".")
+    if where.startswith("`key`"):
+        return f"{source}: {place or 'the whole'} has a key that is no text"
+    if "unknown field" not in what:
+        what += f"; it is {_value(data, place)!r}"
+    path = tuple(place.partition("[")[0].split("."))
+    if source == "environment":
+        source = next((setting.variable for setting in settings() if setting.path == path), source)
+    return f"{source}: {place}: {what}" if place else f"{source}: {what}"
+
+
+def _value(data: Any, place: str) -> Any:
+    """What stands at a place as msgspec writes it: `datastore.endpoints[0]`."""
+    for key, index in re.findall(r"(\w+)(?:\[(\d+)\])?", place):
+        data = data[key][int(index)] if index else data[key]
+    return data
 
 
 def _bare(hint: Any) -> Any:

@@ -35,8 +35,13 @@ def test_the_file_goes_over_defaults_and_the_environment_over_the_file(tmp_path:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("kubelet: {port: 70000}", "kubelet.port"),
-        ("kubelet: {port: many}", "kubelet.port"),
+        ("kubelet: {port: 70000}", "kubelet.port: .* <= 65535; it is 70000"),
+        ("kubelet: {port: many}", "kubelet.port: .*; it is 'many'"),
+        ("datastore: {endpoints: [a, 1]}", r"datastore.endpoints\[1\]: .*; it is 1"),
+        ("kubelet:", "kubelet: .*; it is None"),
+        ("1: 2", "has a key that is no text"),
+        ("kubelet: {1: 2}", "kubelet has a key that is no text"),
+        ("arbiter: {noticeSeconds: .inf}", "arbiter.noticeSeconds: .*; it is inf"),
         ("kubelet: {prot: 1}", "prot"),
         ("nodes: {leaseSeconds: 0}", "nodes.leaseSeconds"),
         ("logging: {level: loud}", "logging.level"),
@@ -54,6 +59,24 @@ def test_a_complaint_names_file_and_key(tmp_path: Path, text: str, complaint: st
 def test_a_bad_variable_is_named_by_its_key() -> None:
     with pytest.raises(InputError, match=r"kubelet\.port"):
         config.load(environment={"VKGATEWAY_KUBELET_PORT": "http"})
+
+
+def test_a_bad_variable_is_not_laid_to_the_file(tmp_path: Path) -> None:
+    file = written(tmp_path, "kubelet: {port: 1}")
+    with pytest.raises(InputError, match=r"^VKGATEWAY_KUBELET_PORT: kubelet\.port: .*; it is 'http'"):
+        config.load(file, environment={"VKGATEWAY_KUBELET_PORT": "http"})
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("nodes: {renewSeconds: 40}", r"nodes.renewSeconds \(40\) is not less than nodes.leaseSeconds \(40\)"),
+        ("address: gateway.example", "address: 'gateway.example' is no IP address"),
+    ],
+)
+def test_what_cannot_be_worked_with_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        config.load(written(tmp_path, text), environment={})
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
