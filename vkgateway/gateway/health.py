@@ -52,6 +52,8 @@ class HealthServer:
         self._state = state
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._measuring = asyncio.Lock()
+        """Held from the first figure that is set to the last that is read: one reader must not see another's halves."""
 
     @property
     def port(self) -> int:
@@ -115,9 +117,10 @@ class HealthServer:
         if request.path == ("readyz",):
             return self._readyz()
         if request.path == ("metrics",):
-            if (refreshed := self._refresh()) is not None:
-                await refreshed
-            return Reply(200, generate_latest(), CONTENT_TYPE_LATEST)
+            async with self._measuring:
+                if (refreshed := self._refresh()) is not None:
+                    await refreshed
+                return Reply(200, generate_latest(), CONTENT_TYPE_LATEST)
         if request.path == ("arbiter", "state") and self._state is not None:
             return Reply(200, await asyncio.to_thread(self._state), "application/json")
         return Reply.text(404, "known here: /healthz, /readyz, /metrics, /arbiter/state")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import socket
 
 import aiohttp
 import pytest
+from prometheus_client import REGISTRY, Gauge
 
 from vkgateway.gateway.health import HealthServer
 from vkgateway.model.errors import UnavailableError
@@ -51,6 +54,34 @@ async def test_what_is_measured_for_a_while_is_waited_for() -> None:
     async with health, aiohttp.ClientSession() as session:
         answer = await session.get(f"http://127.0.0.1:{health.port}/metrics")
         assert (answer.status, done) == (200, [True])
+
+
+async def test_two_who_ask_at_once_do_not_see_each_others_halves() -> None:
+    figure = Gauge("vkgateway_test_figure", "A figure that is made anew each time.", ["part"])
+    emptied = asyncio.Event()
+    turns = itertools.count()
+
+    async def measure() -> None:
+        if next(turns):
+            figure.clear()
+            emptied.set()
+            await asyncio.sleep(0.2)
+        figure.labels("a").set(1)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(emptied.wait(), 0.2)
+
+    health = HealthServer(address="127.0.0.1", port=0, checks={}, refresh=measure)
+    async with health, aiohttp.ClientSession(f"http://127.0.0.1:{health.port}") as session:
+
+        async def ask() -> str:
+            async with session.get("/metrics") as answer:
+                return await answer.text()
+
+        try:
+            for told in await asyncio.gather(ask(), ask()):
+                assert 'vkgateway_test_figure{part="a"} 1.0' in told
+        finally:
+            REGISTRY.unregister(figure)
 
 
 async def test_the_state_is_told_as_json_where_there_is_one() -> None:
