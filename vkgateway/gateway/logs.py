@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import sys
+from typing import TextIO
 
 import structlog
 
 from vkgateway.gateway.config import Logging
+
+
+class Unfailing(io.TextIOBase):
+    """A stream for which lines that cannot be written (a full disk, a reader that went away) are lost, and no more.
+
+    Whoever tells of trouble must not get into more of it by that.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def write(self, text: str, /) -> int:
+        """See io.TextIOBase."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """See io.TextIOBase."""
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 def configure(settings: Logging) -> None:
@@ -31,7 +56,7 @@ def configure(settings: Logging) -> None:
     structlog.configure(
         processors=[*processors, final],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(Unfailing(sys.stderr)),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(

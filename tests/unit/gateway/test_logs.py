@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 from collections.abc import Iterator
 
@@ -34,3 +36,32 @@ def test_a_traceback_shows_no_local_variables(form: str, monkeypatch: pytest.Mon
     assert "a defect near 7 bytes" in written.getvalue()
     assert "Traceback" in written.getvalue()
     assert password not in written.getvalue()
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_log_that_cannot_be_written_stops_nothing(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stderr", full)
+        logs.configure(Logging(format=form))  # type: ignore[arg-type]
+        for number in range(1000):
+            structlog.get_logger().warning("a line", number=number)
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()
+
+
+def test_lines_are_written_again_once_there_is_room() -> None:
+    class Disk(io.StringIO):
+        full = True
+
+        def write(self, text: str, /) -> int:
+            if self.full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(text)
+
+    disk = Disk()
+    stream = logs.Unfailing(disk)
+    print("lost", file=stream, flush=True)
+    disk.full = False
+    print("kept", file=stream, flush=True)
+    assert disk.getvalue() == "kept\n"
