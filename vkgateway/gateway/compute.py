@@ -225,8 +225,9 @@ class ComputeController:
         attached = self._attached.get(name)
         if attached is not None and attached.source == source and not attached.task.done():
             return attached
+        client = self._connect(name, way)  # before the old one goes: what cannot be used takes nothing away
         await self._detach(name)
-        link = ComputeLink(name, self._connect(name, way))
+        link = ComputeLink(name, client)
         link.on_nodes_changed.append(lambda: self._link_changed(name))
         link.on_reachable_changed.append(lambda: self._link_changed(name))
         task = asyncio.create_task(link.run(), name=f"compute/{name}")

@@ -6,6 +6,7 @@ import base64
 import copy
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -88,18 +89,25 @@ async def test_nodes_that_come_and_go_change_the_pool(server: FakeApiServer, cli
         assert (pool["usableNodes"], pool["allocatable"]["nvidia.com/gpu"]) == (2, "16")
 
 
+SECRET = {"namespace": "ops", "name": "east"}
+
+
+def secret(url: str) -> dict[str, Any]:
+    """The Secret with the way to the API server at `url`."""
+    text = (
+        f"clusters: [{{name: c, cluster: {{server: '{url}'}}}}]\nusers: []\n"
+        "contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
+    )
+    data = {"kubeconfig": base64.b64encode(text.encode()).decode()}
+    return {"kind": "Secret", "metadata": {"name": SECRET["name"]}, "data": data}
+
+
 async def test_a_missing_secret_is_said_and_healed_when_it_comes(server: FakeApiServer, client: Client) -> None:
-    secret = {"namespace": "ops", "name": "east"}
-    add_compute_cluster(server, "east", connection={"kubeconfigSecret": secret})
+    add_compute_cluster(server, "east", connection={"kubeconfigSecret": SECRET})
     async with controller(server, client):
         await until(lambda: condition(server, "Connected", "east", tenant=False))
         assert "Secret ops/east" in condition(server, "Connected", "east", tenant=False)["message"]
-        text = (
-            f"clusters: [{{name: c, cluster: {{server: '{server.url}'}}}}]\nusers: []\n"
-            "contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
-        )
-        data = {"kubeconfig": base64.b64encode(text.encode()).decode()}
-        server.store.create(SECRETS, {"kind": "Secret", "metadata": {"name": "east"}, "data": data}, "ops")
+        server.store.create(SECRETS, secret(server.url), "ops")
         await until(lambda: is_ready(server, "east"))
 
 
@@ -118,6 +126,24 @@ async def test_a_cluster_made_anew_under_the_name_of_another_is_told_all_of_itse
         new = server.store.get(COMPUTE_CLUSTERS, "local")
         assert new["metadata"]["uid"] != old["metadata"]["uid"]
         assert (new["status"]["version"], new["status"]["pools"]) == (old["status"]["version"], old["status"]["pools"])
+
+
+async def test_a_secret_that_cannot_be_used_takes_nothing_away(server: FakeApiServer, client: Client) -> None:
+    add_compute_cluster(server, "east", connection={"kubeconfigSecret": SECRET})
+    server.store.create(SECRETS, secret(server.url), "ops")
+    async with controller(server, client) as computes:
+        await until(lambda: is_ready(server, "east"))
+        link = computes.links["east"]
+        server.store.update(SECRETS, secret("https://a..b"), name="east", namespace="ops")
+        computes.tenants_changed()
+        await until(lambda: not is_ready(server, "east"))
+        assert "no URL" in condition(server, "Ready", "east", tenant=False)["message"]
+        assert condition(server, "Connected", "east", tenant=False)["status"] == "True"
+        assert computes.links["east"] is link
+        server.store.update(SECRETS, secret(server.url + "/"), name="east", namespace="ops")
+        computes.tenants_changed()
+        await until(lambda: is_ready(server, "east"))
+        assert computes.links["east"] is not link
 
 
 async def test_a_cluster_in_use_stays_until_nobody_uses_it(server: FakeApiServer, client: Client) -> None:
