@@ -27,6 +27,7 @@ from vkgateway.model.names import (
     COMPUTE_CLUSTER_LABEL,
     UID_ANNOTATION,
     VIRTUAL_NODE_TYPE,
+    virtual_node_name,
 )
 from vkgateway.model.objects import decode_object
 from vkgateway.model.requests import milli
@@ -43,6 +44,7 @@ log = structlog.get_logger(__name__)
 
 _SWEEP_AFTER = 5.0
 """Seconds, and at most twice that."""
+_SWEEP_AGAIN = 30.0
 _OUR_NODES = f"type={VIRTUAL_NODE_TYPE},{COMPUTE_CLUSTER_LABEL}"
 PODS_MAX = 64 * 1024 * 1024
 """Bytes of pods that are told at once by the kubelet endpoint's /pods."""
@@ -57,6 +59,8 @@ class Wiring:
     links: Mapping[str, ComputeLink]
     sources: Mapping[str, NodeSource]
     missing: tuple[TenantPool, ...]
+    unconnected: frozenset[str] = frozenset()
+    """Virtual nodes of compute clusters that are not connected now; those without a source were not seen yet."""
     granted: float = 0.0
     """When the tenant was made (seconds since the epoch)."""
 
@@ -147,6 +151,11 @@ class TenantRuntime:
         if stays is not None:
             raise stays
 
+    @property
+    def sources(self) -> Mapping[str, NodeSource]:
+        """What its virtual nodes are made from."""
+        return self._wiring.sources
+
     def seen(self) -> NodesSeen:
         """Say how the virtual nodes are."""
         pools = tuple(self._pool_status(name, source) for name, source in self._wiring.sources.items())
@@ -229,22 +238,28 @@ class TenantRuntime:
         del self._nodes[name]
 
     async def _sweep(self) -> None:
-        """Remove nodes of pools that the tenant lost while nobody worked for it; pods come first."""
+        """Remove nodes of pools that the tenant lost while nobody worked for it; pods come first.
+
+        Nodes of compute clusters that are not connected yet are left alone, and looked at again.
+        """
         await asyncio.sleep(spread(_SWEEP_AFTER))
         failures = 0
         while True:
             try:
                 page = await self.client.list_all(NODES, label_selector=_OUR_NODES)
                 names = [decode_object(item).metadata.name for item in page.items]
-                for name in names:
-                    if name not in self._wiring.sources:
+                left = [name for name in names if name not in self._wiring.sources]
+                for name in left:
+                    if name not in self._wiring.unconnected:
                         log.info("removing a virtual node without a pool", tenant=self.name, node=name)
                         await VirtualNode(self.client, name=name, build=dict).remove()
-                return
+                if self._wiring.unconnected.isdisjoint(left):
+                    return
+                failures = 0
             except errors.ApiError as error:
                 failures += 1
                 log.warning("virtual nodes not swept", tenant=self.name, error=error.message)
-            await asyncio.sleep(_BACKOFF.delay(failures))
+            await asyncio.sleep(_BACKOFF.delay(failures) if failures else _SWEEP_AGAIN)
 
     def _limit(self, name: str, limit: Mapping[str, int]) -> None:
         if self._limits.get(name) != limit:
@@ -274,6 +289,8 @@ class TenantRuntime:
     def _verdict(self) -> Verdict:
         if self._wiring.missing:
             pool = self._wiring.missing[0]
+            if virtual_node_name(pool.name, pool.compute_cluster) in self._wiring.unconnected:
+                return failing("ComputeClusterUnreachable", f"compute cluster {pool.compute_cluster!r} is not connected")
             where = f"pool {pool.name!r} of compute cluster {pool.compute_cluster!r}"
             return failing("PoolMissing", f"{where} is not there now")
         for name, source in self._wiring.sources.items():

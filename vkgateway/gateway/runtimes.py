@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from vkgateway.gateway.compute import ComputeController
@@ -79,8 +80,8 @@ class TenantRuntimes:
     async def serve(self, tenant: Tenant, access: Access) -> NodesSeen:
         """See `planes.Runtimes`."""
         name = tenant.metadata.name
-        wiring = self._wire(tenant, access)
         running = self._running.get(name)
+        wiring = self._wire(tenant, access, known=running.sources if running is not None else {})
         if running is not None and (running.client is not access.client or running.broken):
             await self.stop(name)
             if running.broken:
@@ -173,7 +174,12 @@ class TenantRuntimes:
             self._admitted[name] = access.kubelet_clients
             self._kubelet.admit(name, fingerprints=access.kubelet_clients)
 
-    def _wire(self, tenant: Tenant, access: Access) -> Wiring:
+    def _wire(self, tenant: Tenant, access: Access, *, known: Mapping[str, NodeSource]) -> Wiring:
+        """Wire a tenant as all is now; `known` are its nodes so far.
+
+        A node stays, not ready, while its compute cluster is not connected (its credentials change, or cannot be used):
+        were it removed, Kubernetes would remove the pods on it, and all their work with them.
+        """
         policy = tenant.spec.policy
         context = TenantContext(
             name=tenant.metadata.name,
@@ -192,14 +198,20 @@ class TenantRuntimes:
         sources: dict[str, NodeSource] = {}
         missing: list[TenantPool] = []
         links = self._computes.links
+        unconnected: set[str] = set()
         shown = {(pool.name, pool.compute_cluster): pool.capacity for pool in tenant.status.pools}
         for pool in tenant.spec.pools:
             cluster, link = self._computes.cluster(pool.compute_cluster), links.get(pool.compute_cluster)
             found = next((one for one in cluster.spec.pools if one.name == pool.name), None) if cluster else None
+            name = virtual_node_name(pool.name, pool.compute_cluster)
             if link is None or found is None:
                 missing.append(pool)
+                if link is None and cluster is not None:
+                    unconnected.add(name)
+                    if name in known:
+                        sources[name] = replace(known[name], wanted=pool)
+                        links[pool.compute_cluster] = known[name].link
                 continue
-            name = virtual_node_name(pool.name, pool.compute_cluster)
             sources[name] = NodeSource(
                 tenant=tenant.metadata.name,
                 name=name,
@@ -212,4 +224,4 @@ class TenantRuntimes:
             )
         created = tenant.metadata.creation_timestamp
         granted = times.parse(created).timestamp() if created else 0.0
-        return Wiring(context, links, sources, tuple(missing), granted)
+        return Wiring(context, links, sources, tuple(missing), frozenset(unconnected), granted)

@@ -219,6 +219,57 @@ async def test_a_lost_compute_cluster_makes_the_node_not_ready_and_keeps_its_siz
     assert (world.node("a100.local") or {})["status"]["allocatable"][GPU] == "4"
 
 
+def disconnect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no compute cluster connected, as when its credentials change, or cannot be used."""
+    monkeypatch.setattr(ComputeController, "links", property(lambda _: {}))
+
+
+async def test_the_node_outlives_a_compute_cluster_that_is_not_connected_for_a_while(
+    world: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.ready(A100)
+    before, link = world.node("a100.local"), world.link
+    assert before is not None
+    with monkeypatch.context() as patch:
+        disconnect(patch)
+        link.reachability.end()
+        seen = await world.serve(A100)
+    assert (seen.verdict.reason, seen.verdict.trouble) == ("ComputeClusterUnreachable", True)
+    assert [(pool.node_name, pool.ready) for pool in seen.pools] == [("a100.local", False)]
+    link.reachability.watches(True, "")
+    assert (await world.ready(A100)).pools[0].ready
+    after = world.node("a100.local")
+    assert after is not None
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+
+
+async def test_a_pool_that_goes_takes_its_node_along_also_while_its_cluster_is_not_connected(
+    world: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.ready(A100)
+    disconnect(monkeypatch)
+    await world.serve(A100)
+    await world.serve()
+    assert world.node("a100.local") is None
+
+
+async def test_nodes_of_a_compute_cluster_that_is_not_connected_are_not_swept(
+    world: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vkgateway.gateway.runtime._SWEEP_AFTER", 0.01)
+    monkeypatch.setattr("vkgateway.gateway.runtime._SWEEP_AGAIN", 0.01)
+    disconnect(monkeypatch)
+    labels = {"type": "virtual-kubelet", "vkgateway.io/compute-cluster": "local"}
+    for name in ("a100.local", "old.local"):
+        world.tenant.store.create(NODES, {"kind": "Node", "metadata": {"name": name, "labels": labels}})
+    assert (await world.serve(A100)).verdict.reason == "ComputeClusterUnreachable"
+    await until(lambda: world.node("old.local") is None)
+    await asyncio.sleep(0.05)
+    assert world.node("a100.local") is not None
+    await world.serve()
+    await until(lambda: world.node("a100.local") is None)
+
+
 async def test_only_a_pod_of_the_tenant_that_runs_below_is_found(world: Setting) -> None:
     await world.ready(A100)
     with pytest.raises(NotFoundError, match="there is no pod default/web"):
