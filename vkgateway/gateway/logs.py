@@ -6,7 +6,7 @@ import contextlib
 import io
 import logging
 import sys
-from typing import TextIO
+from typing import TextIO, cast
 
 import structlog
 
@@ -56,7 +56,7 @@ def configure(settings: Logging) -> None:
     structlog.configure(
         processors=[*processors, final],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(Unfailing(sys.stderr)),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", Unfailing(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(

@@ -290,7 +290,9 @@ class TenantRuntime:
         if self._wiring.missing:
             pool = self._wiring.missing[0]
             if virtual_node_name(pool.name, pool.compute_cluster) in self._wiring.unconnected:
-                return failing("ComputeClusterUnreachable", f"compute cluster {pool.compute_cluster!r} is not connected")
+                return failing(
+                    "ComputeClusterUnreachable", f"compute cluster {pool.compute_cluster!r} is not connected"
+                )
             where = f"pool {pool.name!r} of compute cluster {pool.compute_cluster!r}"
             return failing("PoolMissing", f"{where} is not there now")
         for name, source in self._wiring.sources.items():

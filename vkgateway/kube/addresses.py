@@ -16,9 +16,7 @@ class Addresses:
     def __init__(self) -> None:
         self._good = ""
 
-    async def connect(
-        self, factory: Callable[[], asyncio.Protocol], host: str, port: int, *, patience: float
-    ) -> None:
+    async def connect(self, factory: Callable[[], asyncio.Protocol], host: str, port: int, *, patience: float) -> None:
         """Connect within so many seconds, of which each address gets its share. Raises OSError."""
         loop = asyncio.get_running_loop()
         if _is_address(host):

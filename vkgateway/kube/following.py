@@ -73,7 +73,7 @@ class Following:
     def outdated(self, now: float) -> float:
         """What is known is too old to be followed up; returns the seconds to wait before the next list.
 
-        The first is taken at once. A server that forgets faster than it lists is not asked for one list after the other.
+        The first is taken at once; a server that forgets faster than it lists is not asked for one after the other.
         """
         self.lose()
         self._outdated = self._outdated + 1 if now - self._outdated_at < _CALM else 0

@@ -155,15 +155,20 @@ class Pool:
         return None
 
     async def _connect(self, until: float) -> Connection:
-        if self._closed:
-            raise ConnectionClosedError("the client is closed")
+        self._check_open()
         async with asyncio.timeout_at(until):
             connection = await self._server.connect(Connection(self._lost))
         self._all.add(connection)
-        if self._closed:
+        try:
+            self._check_open()
+        except ConnectionClosedError:
             connection.abort()
-            raise ConnectionClosedError("the client is closed")
+            raise
         return connection
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConnectionClosedError("the client is closed")
 
     def _lost(self, connection: Connection) -> None:
         self._all.discard(connection)

@@ -183,8 +183,8 @@ class Kubeconfig:
         unheeded.check_user(user, where=f"kubeconfig {self.path}: user {chosen.get('user')!r}")
         cert, key = self._data(user, "client-certificate"), self._data(user, "client-key")
         if (cert is None) != (key is None):
-            there, missing = ("client-key", "client-certificate") if cert is None else ("client-certificate", "client-key")
-            raise InputError(f"kubeconfig {self.path}: user {chosen['user']!r} has a {there} and no {missing}")
+            half, other = ("client-certificate", "client-key")[:: -1 if cert is None else 1]
+            raise InputError(f"kubeconfig {self.path}: user {chosen['user']!r} has a {half} and no {other}")
         return Connection(
             context=name,
             server=str(cluster["server"]).rstrip("/"),

@@ -18,9 +18,10 @@ class Stream(Line):
     """One request on a connection of its own, and its answer.
 
     It is given up once `inactivity` seconds passed without a byte from the server, on this or, once the answer has
-    begun, on another of its connections (`pulse`): that nothing happens is no reason. Nor do servers say that they are there on a watch of what
-    nobody changes, unless their store tells them of its progress. Where one does, `regular` may be set: from then on
-    it is this connection's own silence that counts. Whatever is heard, the whole may last `longest` seconds.
+    begun, on another of its connections (`pulse`): that nothing happens is no reason. Nor do servers say that they are
+    there on a watch of what nobody changes, unless their store tells them of its progress. Where one does, `regular`
+    may be set: from then on it is this connection's own silence that counts. Whatever is heard, the whole may last
+    `longest` seconds.
     """
 
     def __init__(self, *, inactivity: float | None, longest: float | None = None, pulse: Pulse | None = None) -> None:

@@ -260,7 +260,10 @@ async def test_client_from_a_kubeconfig(path: Path, server: FakeApiServer) -> No
         ({"users": [{"name": "alpha", "user": {"auth-provider": {}}}]}, "auth-provider"),
         ({"users": [{"name": "alpha", "user": {"as": "bob"}}]}, "user 'alpha' has as, and nobody is impersonated"),
         ({"users": [{"name": "alpha", "user": {"username": "bob"}}]}, "has username, which Kubernetes has removed"),
-        ({"users": [{"name": "alpha", "user": {"client-certificate-data": "QQ=="}}]}, "client-certificate and no client-key"),
+        (
+            {"users": [{"name": "alpha", "user": {"client-certificate-data": "QQ=="}}]},
+            "client-certificate and no client-key",
+        ),
         ({"users": [{"name": "alpha", "user": {"client-key-data": "QQ=="}}]}, "client-key and no client-certificate"),
         ({"clusters": [{"name": "alpha", "cluster": PROXIED}]}, "cluster 'alpha' has proxy-url, and no proxies"),
         ({"users": "x"}, "not a kubeconfig"),

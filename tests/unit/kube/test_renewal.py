@@ -93,11 +93,11 @@ async def test_a_client_takes_over_an_authority_that_was_written_anew(path: Path
         await listening.wait_closed()
 
 
-async def test_a_kubeconfig_that_is_gone_leaves_credentials_as_they_were(path: Path, server: FakeApiServer) -> None:
+async def test_a_kubeconfig_that_says_nothing_changes_no_credentials(path: Path, server: FakeApiServer) -> None:
     server.token = "one"
     kubeconfig.write(path, kubeconfig.build("alpha", server=server.url, ca="", token="one"))
     async with Client.from_kubeconfig(path) as client:
-        path.unlink()
+        kubeconfig.write(path, {})
         server.token = "two"
         with pytest.raises(errors.Unauthorized):
             await client.request("GET", "/version")
