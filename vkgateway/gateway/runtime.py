@@ -64,6 +64,10 @@ class Wiring:
     granted: float = 0.0
     """When the tenant was made (seconds since the epoch)."""
 
+    def has(self, node: str) -> bool:
+        """Whether a virtual node is the tenant's, also where its compute cluster was not seen yet."""
+        return node in self.sources or node in self.unconnected
+
     def quotas(self) -> tuple[Quota, ...]:
         """What the tenant is guaranteed of each pool, and may use of it at most."""
         sources = self.sources.values()
@@ -248,12 +252,12 @@ class TenantRuntime:
             try:
                 page = await self.client.list_all(NODES, label_selector=_OUR_NODES)
                 names = [decode_object(item).metadata.name for item in page.items]
-                left = [name for name in names if name not in self._wiring.sources]
-                for name in left:
-                    if name not in self._wiring.unconnected:
+                for name in names:
+                    # Asked each time: pools come, and compute clusters are connected, while another is removed.
+                    if not self._wiring.has(name):
                         log.info("removing a virtual node without a pool", tenant=self.name, node=name)
                         await VirtualNode(self.client, name=name, build=dict).remove()
-                if self._wiring.unconnected.isdisjoint(left):
+                if (self._wiring.unconnected - self._wiring.sources.keys()).isdisjoint(names):
                     return
                 failures = 0
             except errors.ApiError as error:

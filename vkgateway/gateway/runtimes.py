@@ -197,11 +197,12 @@ class TenantRuntimes:
         )
         sources: dict[str, NodeSource] = {}
         missing: list[TenantPool] = []
-        links = self._computes.links
+        connected = self._computes.links
+        links = dict(connected)
         unconnected: set[str] = set()
         shown = {(pool.name, pool.compute_cluster): pool.capacity for pool in tenant.status.pools}
         for pool in tenant.spec.pools:
-            cluster, link = self._computes.cluster(pool.compute_cluster), links.get(pool.compute_cluster)
+            cluster, link = self._computes.cluster(pool.compute_cluster), connected.get(pool.compute_cluster)
             found = next((one for one in cluster.spec.pools if one.name == pool.name), None) if cluster else None
             name = virtual_node_name(pool.name, pool.compute_cluster)
             if link is None or found is None:

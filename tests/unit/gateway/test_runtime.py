@@ -20,7 +20,7 @@ from vkgateway.gateway.runtimes import TenantRuntimes
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NAMESPACES, NODES, PODS
-from vkgateway.model.api import Tenant, TenantPool, TenantSpec
+from vkgateway.model.api import ComputeClusterSpec, Pool, Tenant, TenantPool, TenantSpec
 from vkgateway.model.errors import NotFoundError, UnavailableError
 from vkgateway.model.objects import Meta
 from vkgateway.sync.admission.arbiter import Arbitration, Settings
@@ -268,6 +268,47 @@ async def test_nodes_of_a_compute_cluster_that_is_not_connected_are_not_swept(
     assert world.node("a100.local") is not None
     await world.serve()
     await until(lambda: world.node("a100.local") is None)
+
+
+async def test_a_node_whose_compute_cluster_is_connected_during_the_sweep_stays(
+    world: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vkgateway.gateway.runtime._SWEEP_AFTER", 0.01)
+    removing = world.tenant.hold("DELETE", "/nodes/a-old.local")
+    labels = {"type": "virtual-kubelet", "vkgateway.io/compute-cluster": "local"}
+    for name in ("a-old.local", "a100.local"):
+        world.tenant.store.create(NODES, {"kind": "Node", "metadata": {"name": name, "labels": labels}})
+    before = world.node("a100.local")
+    assert before is not None
+    with monkeypatch.context() as patch:
+        disconnect(patch)
+        await world.serve(A100)
+        await world.tenant.until(lambda: any(request.startswith("DELETE") for request in world.tenant.requests))
+    await world.ready(A100)
+    removing.set()
+    await until(lambda: world.node("a-old.local") is None)
+    await asyncio.sleep(0.05)
+    after = world.node("a100.local")
+    assert after is not None
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("comes", ["first", "last"])
+async def test_a_pool_that_was_not_seen_is_not_shown_by_a_connection_that_is_gone(
+    world: Setting, comes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever other pools of that compute cluster the tenant has."""
+    await world.ready(A100)
+    disconnect(monkeypatch)
+    found = world.computes.cluster("local")
+    assert found is not None
+    found.spec = ComputeClusterSpec(pools=(*found.spec.pools, Pool(name="b200", node_selector={"pool": "b200"})))
+    new = TenantPool(name="b200")
+    pools = (new, A100) if comes == "first" else (A100, new)
+    seen = await world.serve(*pools)
+    assert [pool.node_name for pool in seen.pools] == ["a100.local"]
+    assert seen.verdict.reason == "ComputeClusterUnreachable"
+    assert world.node("b200.local") is None
 
 
 async def test_only_a_pod_of_the_tenant_that_runs_below_is_found(world: Setting) -> None:
