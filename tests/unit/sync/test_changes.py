@@ -190,6 +190,19 @@ async def test_a_change_that_is_no_matter_of_the_pods_is_tried_again(here: World
     assert not any(reason == "ChangeNotForwarded" for reason, _ in here.events())
 
 
+async def test_a_pod_that_has_just_gone_below_is_not_taken_for_a_cluster_that_knows_no_resize(here: World) -> None:
+    here.limit |= {"cpu": 3000}
+    async with here.gateway():
+        await start(here, containers=main(**CPU))
+        fault = here.below.fail("PATCH", "/resize", status=404, reason="NotFound")
+        fault.message = 'pods "web" not found'
+        edit(here, containers=main(resources={"requests": {"cpu": "3"}}))
+        await until(lambda: cpu(here) == "3")
+        await here.settled()
+    assert fault.hits == 1
+    assert not any(reason == "ChangeNotForwarded" for reason, _ in here.events())
+
+
 async def test_what_was_written_above_while_the_node_was_away_is_mended(here: World) -> None:
     """A tenant's node controller marks pods of a silent node as not ready."""
     async with here.gateway():

@@ -18,6 +18,7 @@ from vkgateway.sync.compute.everywhere import everywhere
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key, owned_by
 from vkgateway.sync.events import EventRecorder
+from vkgateway.sync.refusals import is_starting, is_verdict, lacks_rights
 from vkgateway.translate.cleaning import Cleaner
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.netpolicies import (
@@ -35,8 +36,6 @@ log = structlog.get_logger(__name__)
 
 _KNOWN_WITHIN: Final = 10.0
 """Seconds for which a compute namespace waits at most until the tenant's policies are known."""
-_OUR_RIGHTS: Final = "cannot update resource"
-"""What a 403 says that is no verdict on the policy."""
 
 
 class NetworkPolicies:
@@ -165,9 +164,9 @@ class NetworkPolicies:
             try:
                 await self._write_one(link, document, known)
             except (errors.ApiError, ConflictError) as error:
-                if not is_tenants(document) or (isinstance(error, errors.ApiError) and error.transient):
+                if not is_tenants(document) or _may_pass(error):
                     raise
-                if known is not None and _is_verdict(error):
+                if known is not None and is_verdict(error):
                     below[name] = known
                 await self._tell_refused(document, error, changed=known is not None)
                 refused = refused or error
@@ -186,15 +185,15 @@ class NetworkPolicies:
         if isinstance(error, ConflictError):
             reason = "NameTaken"
             message = "the policy's name is taken in the compute cluster by something that is not this tenant's"
+        elif lacks_rights(error):
+            reason = "ForwardingRefused"
+            what = "change it now: it stays in force there as it was" if changed else "make it now"
+            message = f"the compute cluster does not let the gateway {what}"
         else:
             reason = "ForwardingRefused"
             message = f"the compute cluster refused it: {Cleaner(((below, namespace),)).clean(error.words)}"
-            if changed and _is_verdict(error):
+            if changed and is_verdict(error):
                 message += "; it is taken away there as it was before, so the pods that it selects are closed"
-            elif changed and isinstance(error, errors.Forbidden):
-                message = (
-                    "the compute cluster does not let the gateway change it now: it stays in force there as it was"
-                )
         await self._events.emit(policy.metadata, reason=reason, message=message, about="NetworkPolicy")
 
     async def _write_one(self, link: ComputeLink, wanted: Object, known: PolicyView | None) -> None:
@@ -225,11 +224,9 @@ class NetworkPolicies:
             self._wake(view.metadata.namespace)
 
 
-def _is_verdict(error: errors.ApiError | ConflictError) -> bool:
-    """Whether it is the policy that the compute cluster does not take, and not us."""
-    if isinstance(error, errors.Forbidden):
-        return _OUR_RIGHTS not in error.words
-    return isinstance(error, (errors.Invalid, errors.BadRequest))
+def _may_pass(error: errors.ApiError | ConflictError) -> bool:
+    """Whether the same may be taken in a moment, without anybody changing it."""
+    return isinstance(error, errors.ApiError) and (error.transient or is_starting(error))
 
 
 def _said(spec: Object) -> Object:

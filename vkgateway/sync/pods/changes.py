@@ -14,15 +14,13 @@ from vkgateway.sync.copies import Copies
 from vkgateway.sync.marks import FORWARDED, REQUESTS
 from vkgateway.sync.pods.case import Case, above_of, below_of, decode, plan_of
 from vkgateway.sync.pods.upward import Upward, cleaned
+from vkgateway.sync.refusals import is_starting, lacks_rights
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.mutable import Changes, spec_changes
 from vkgateway.translate.subresources import Subresource
 
 _RETRY: Final = 30.0
 """Seconds until a change that there was no room for, or no right, is tried again."""
-_OUR_RIGHTS: Final = "cannot patch resource"
-_NOT_READY: Final = "not yet ready to handle request"
-"""What a server says that just started: its admission plugins know nothing yet, and it is no verdict."""
 _NO_RIGHTS: Final = "the compute cluster does not let the gateway make this change now"
 
 
@@ -113,12 +111,13 @@ class ChangesDown:
                 metadata_only=True,
             )
         except (errors.Invalid, errors.BadRequest, errors.Forbidden) as error:
-            if _NOT_READY in error.words or (subresource is None and _OUR_RIGHTS in error.words):
+            closed = lacks_rights(error)
+            if is_starting(error) or (subresource is None and closed):
                 raise
-            return _NO_RIGHTS if _OUR_RIGHTS in error.words else cleaned(case, error.words, namespace=below.namespace)
-        except errors.NotFound:
-            if subresource is None:
-                raise
+            return _NO_RIGHTS if closed else cleaned(case, error.words, namespace=below.namespace)
+        except errors.NotFound as error:
+            if subresource is None or f'pods "{below.name}" not found' in error.words:
+                raise  # the pod itself is gone, as its watch is about to tell
             return f"the compute cluster knows no {subresource} of pods"
         return None
 

@@ -25,6 +25,7 @@ from vkgateway.sync.pods.case import Case, above_of, below_of, decode, digest, m
 from vkgateway.sync.pods.changes import ChangesDown
 from vkgateway.sync.pods.upward import Upward, cleaned
 from vkgateway.sync.pods.views import decode_compute_pod
+from vkgateway.sync.refusals import is_verdict, lacks_rights
 from vkgateway.sync.shared import Shared
 from vkgateway.sync.tokens import Tokens
 from vkgateway.translate.budget import OversizeError
@@ -39,19 +40,15 @@ _CREATED_GRACE: Final = 30.0
 """Seconds for which a pod that was just created below counts as there, though the watch has not shown it."""
 _RELEASED_FOR: Final = 30.0
 """Seconds for which a pod whose finalizer was just taken off is left alone, though the watch still shows it."""
-_OUR_RIGHTS: Final = "cannot create resource"
 _OUR_ACCOUNT: Final = "error looking up service account"
 _LATER: Final = (
     "exceeded quota",
     "status unknown for quota",
-    "not yet ready to handle request",
     "no PriorityClass with name",
     _OUR_ACCOUNT,
-    _OUR_RIGHTS,
 )
-"""What a 403 says that is no verdict on the pod: a quota, a server that just started (its admission plugins and its
-access rules know nothing yet), or something that we lack there. None of them names a cause that could be looked for
-instead."""
+"""What a 403 says that is no verdict on the pod, beside what `refusals` knows: a quota, or something that we lack.
+None of them names a cause that could be looked for instead."""
 
 
 class OutdatedPlanError(Exception):
@@ -200,10 +197,11 @@ class Downward:
     async def _refused(self, case: Case, error: errors.ApiError) -> None:
         """The compute cluster's own verdict; only what would be the same tomorrow is final."""
         said = cleaned(case, error.words, namespace=compute_namespace(self.tenant.name, case.key[0]))
-        if "NamespaceTerminating" in error.causes or any(words in error.words for words in _LATER):
+        later = any(words in error.words for words in _LATER) or not is_verdict(error)
+        if "NamespaceTerminating" in error.causes or later:
             if _OUR_ACCOUNT in error.words:
                 self._namespaces.doubt(case.link, self._holdings.namespace_uid(case.key[0]))
-            if _OUR_RIGHTS in error.words:
+            if lacks_rights(error):
                 said = "the compute cluster does not let the gateway make pods now"
             await self._upward.report(case, "ForwardingDelayed", said)
             raise errors.TooManyRequests(said, status=429, reason="TooManyRequests") from error

@@ -17,6 +17,7 @@ from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import owned_by
 from vkgateway.sync.marks import NODES
 from vkgateway.sync.namespaces import Namespaces
+from vkgateway.sync.refusals import lacks_rights
 from vkgateway.translate.cleaning import Cleaner
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.storage.claims import forward_claim, same
@@ -167,7 +168,7 @@ class Below:
 
     def words(self, claim: ClaimView, error: errors.ApiError) -> str:
         """What the compute cluster said of a claim, for its tenant."""
-        if any(words in error.words for words in ("cannot create resource", "cannot patch resource")):
+        if lacks_rights(error):
             return "the compute cluster does not let the gateway do that now"
         namespace = claim.metadata.namespace
         cleaner = Cleaner(((compute_namespace(self._tenant, namespace), namespace),))

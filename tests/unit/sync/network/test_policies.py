@@ -265,6 +265,22 @@ async def test_a_change_for_which_the_gateway_lacks_rights_is_said_not_to_be_in_
         assert below(here, "deny")["ingress"]
 
 
+async def test_a_cluster_that_just_started_has_refused_nothing(here: World) -> None:
+    close(here, podSelector=WEB, ingress=[{"from": [{"podSelector": {}}]}])
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        before = here.below.store.get(NETWORK_POLICIES, "deny", BELOW)["metadata"]["uid"]
+        fault = here.below.fail("PUT", "/networkpolicies/deny", status=403, reason="Forbidden")
+        fault.message = 'networkpolicies "deny" is forbidden: not yet ready to handle request'
+        change(here, ingress=[])
+        await until(lambda: below(here, "deny").get("ingress") == [])
+        await here.settled()
+        assert here.below.store.get(NETWORK_POLICIES, "deny", BELOW)["metadata"]["uid"] == before
+    assert fault.hits == 1
+    assert not any(reason == "ForwardingRefused" for reason, _ in here.events())
+
+
 async def test_the_fence_itself_is_no_policy_to_go_without(here: World) -> None:
     refuse(here, FENCE)
     here.create()

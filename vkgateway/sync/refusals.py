@@ -1,0 +1,26 @@
+"""What a compute cluster's refusal is about: the object, or something of the cluster's own that may be mended."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vkgateway.kube import errors
+
+_OUR_RIGHTS: Final = tuple(f"cannot {verb} resource" for verb in ("create", "update", "patch"))
+_STARTING: Final = "not yet ready to handle request"
+
+
+def lacks_rights(error: Exception) -> bool:
+    """Whether the gateway may not do such a thing there, whatever the object."""
+    return isinstance(error, errors.Forbidden) and any(words in error.words for words in _OUR_RIGHTS)
+
+
+def is_starting(error: Exception) -> bool:
+    """Whether the server just started: its admission plugins know nothing yet."""
+    return isinstance(error, errors.Forbidden) and _STARTING in error.words
+
+
+def is_verdict(error: Exception) -> bool:
+    """Whether it is the object that is not taken; quotas, which count others too, are left to the caller."""
+    refused = isinstance(error, (errors.Invalid, errors.BadRequest, errors.Forbidden))
+    return refused and not lacks_rights(error) and not is_starting(error)
