@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -73,6 +74,8 @@ class Connection(Line):
         answer = None if why is not None else self._reader.end()
         if answer is not None:
             self._done(answer)
+        elif isinstance(why, ssl.SSLError) and not self.used:
+            self._finish(why)  # by TLS 1.3 it may come as late as this that a server refuses who we are
         else:
             message = str(why) if why is not None else "the server closed the connection"
             self._finish(ConnectionClosedError(message, unused=self._reader.untouched))
@@ -196,6 +199,11 @@ class Pool:
                 turn.set_result(None)
                 return
         self._busy -= 1
+
+    @property
+    def in_use(self) -> bool:
+        """Whether requests are under way, or connections there."""
+        return self._busy > 0 or bool(self._all)
 
     def retire(self) -> None:
         """Keep no connection any more; requests under way go on."""

@@ -212,7 +212,7 @@ class Transport:
         self._end = None
         if self._pool is not None:
             self._pool.retire()
-            self._retired.append(self._pool)
+            self._retired = [pool for pool in (*self._retired, self._pool) if pool.in_use]
             self._pool = None
 
     def _check_open(self) -> None:

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from vkgateway.controlplane.pki import Authority
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
 from vkgateway.kube.http1 import ConnectionClosedError, Pool
 from vkgateway.kube.line import Line, Server
 from vkgateway.kube.streams import open_stream
@@ -17,6 +19,7 @@ from vkgateway.kube.tls import client_context, load_identity
 from vkgateway.kube.tlsbytes import Tls
 
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
+ASKED = b" HTTP/1.1\r\n"
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 ENDLESS = b"HTTP/1.1 200 OK\r\n\r\nall"
 CA = Authority.create("ca")
@@ -37,12 +40,12 @@ class Secure(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         with contextlib.suppress(ssl.SSLError):
             data = self.tls.receive(data)
-            if REQUEST in data:
+            if ASKED in data:
                 self.tls.seal(self.answer)
                 if self.end == "polite":
                     self.tls.seal_end()
         self.transport.write(self.tls.pending())
-        if REQUEST in data and self.end:
+        if ASKED in data and self.end:
             self.transport.close()
 
 
@@ -54,6 +57,7 @@ async def serving(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_identity(context, cert=pair.cert_pem, key=pair.key_pem)
     context.verify_mode = ssl.CERT_REQUIRED if mutual else ssl.CERT_NONE
+    context.load_verify_locations(cadata=CA.cert_pem.decode())
     loop = asyncio.get_running_loop()
     listening = await loop.create_server(lambda: Secure(context, answer, end), "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
@@ -156,7 +160,22 @@ async def test_a_server_that_hangs_up_in_the_handshake_is_an_error() -> None:
 async def test_why_a_server_refuses_who_we_are_is_told() -> None:
     """By TLS 1.3 a client hears of it only after its own part of the handshake is done."""
     async with serving(mutual=True) as server, pool_of(server) as pool:
-        with pytest.raises(ConnectionClosedError, match="certificate required"):
+        with pytest.raises(ssl.SSLError, match="certificate required"):
             await pool.request("GET", REQUEST, timeout=5)
         with pytest.raises(ssl.SSLError, match="certificate required"):
             await open_stream(server, REQUEST, inactivity=5)
+
+
+async def test_a_client_that_was_refused_for_its_certificate_takes_over_another() -> None:
+    me = CA.issue("me", client=True)
+
+    def renewal() -> tuple[ssl.SSLContext, None]:
+        return client_context(ca=CA.cert_pem, cert=me.cert_pem, key=me.key_pem), None
+
+    async with (
+        serving(mutual=True) as server,
+        Client(f"https://127.0.0.1:{server.port}", ssl=server.ssl, renewal=renewal) as client,
+    ):
+        with pytest.raises(errors.Unreachable, match="certificate required"):
+            await client.request("GET", "/")
+        assert await client.request("GET", "/") == b"hello"
