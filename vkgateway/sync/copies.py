@@ -46,6 +46,7 @@ class Copies:
         self._sources = sources
         self._users: defaultdict[Reference, set[Key]] = defaultdict(set)
         self._references: dict[Key, frozenset[Reference]] = {}
+        self._places: dict[Key, str] = {}
 
     def refer(self, pod: Key, references: Iterable[Reference]) -> None:
         """Note what a pod refers to, in the place of what it referred to before."""
@@ -61,8 +62,13 @@ class Copies:
             self._users[reference].add(pod)
         self._references[pod] = new
 
+    def place(self, pod: Key, link: ComputeLink) -> None:
+        """Note where a pod is being made: what it refers to may change before the watch there shows it."""
+        self._places[pod] = link.name
+
     def forget(self, pod: Key) -> list[Reference]:
         """Forget a pod; returns what nobody refers to any more."""
+        self._places.pop(pod, None)
         unused = []
         for reference in self._references.pop(pod, frozenset()):
             users = self._users[reference]
@@ -128,7 +134,10 @@ class Copies:
         return found
 
     def _is_used(self, link: ComputeLink, reference: Reference) -> bool:
-        return any(link.pods.find(self.tenant.name, pod) is not None for pod in self.users(reference))
+        return any(
+            self._places.get(pod) == link.name or link.pods.find(self.tenant.name, pod) is not None
+            for pod in self.users(reference)
+        )
 
     def _copy(self, link: ComputeLink, reference: Reference) -> ObjectView | None:
         kind, namespace, name = reference

@@ -84,6 +84,19 @@ async def test_an_optional_config_map_may_be_missing(here: World) -> None:
         await until(lambda: copied(here) == "late")
 
 
+async def test_an_optional_config_map_may_come_while_its_pod_is_being_made(here: World) -> None:
+    here.create(volumes=[{"name": "settings", "configMap": {"name": "settings", "optional": True}}])
+    making = here.below.hold("POST", f"{BELOW}/pods")
+    async with here.gateway():
+        await until(
+            lambda: any(request.startswith(f"POST /api/v1/namespaces/{BELOW}/pods") for request in here.below.requests)
+        )
+        set_config(here, "late")
+        await until(lambda: copied(here) == "late")
+        making.set()
+        await here.forwarded()
+
+
 async def test_updates_follow_while_a_pod_refers_to_it(here: World) -> None:
     set_config(here, "red")
     here.create(**USES_SETTINGS)

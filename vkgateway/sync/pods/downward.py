@@ -111,6 +111,7 @@ class Downward:
         whole = await self._judged(case)
         namespace = above.metadata.namespace
         below_namespace = await self._namespaces.ensure(case.link, namespace, self._holdings.namespace_uid(namespace))
+        self._copies.place(case.key, case.link)
         for reference in plan.references:
             await self._copies.ensure(case.link, reference)
         if plan.tokens:
