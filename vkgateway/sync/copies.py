@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -47,6 +47,9 @@ class Copies:
         self._users: defaultdict[Reference, set[Key]] = defaultdict(set)
         self._references: dict[Key, frozenset[Reference]] = {}
         self._places: dict[Key, str] = {}
+        """The compute cluster in which a pod stands, or is being made."""
+        self._used: Counter[tuple[str, Reference]] = Counter()
+        """How many pods of a compute cluster refer to an object."""
 
     def refer(self, pod: Key, references: Iterable[Reference]) -> None:
         """Note what a pod refers to, in the place of what it referred to before."""
@@ -60,17 +63,26 @@ class Copies:
                 del self._users[reference]
         for reference in new - old:
             self._users[reference].add(pod)
+        self._count(pod, old - new, -1)
+        self._count(pod, new - old, 1)
         self._references[pod] = new
 
     def place(self, pod: Key, link: ComputeLink) -> None:
-        """Note where a pod is being made: what it refers to may change before the watch there shows it."""
+        """Note where a pod stands, or is being made: what it refers to may change before the watch there shows it."""
+        if self._places.get(pod) == link.name:
+            return
+        references = self._references.get(pod, frozenset())
+        self._count(pod, references, -1)
         self._places[pod] = link.name
+        self._count(pod, references, 1)
 
     def forget(self, pod: Key) -> list[Reference]:
         """Forget a pod; returns what nobody refers to any more."""
-        self._places.pop(pod, None)
         unused = []
-        for reference in self._references.pop(pod, frozenset()):
+        references = self._references.pop(pod, frozenset())
+        self._count(pod, references, -1)
+        self._places.pop(pod, None)
+        for reference in references:
             users = self._users[reference]
             users.discard(pod)
             if not users:
@@ -118,7 +130,7 @@ class Copies:
             below = link.namespaces.find(self.tenant.name, reference[1])
             if not link.trusted or below is None or below.metadata.deletion_timestamp is not None:
                 return
-            if self._copy(link, reference) is not None or self._is_used(link, reference):
+            if self._copy(link, reference) is not None or (link.name, reference) in self._used:
                 await self.ensure(link, reference)
 
         await everywhere(links, freshen)
@@ -133,11 +145,15 @@ class Copies:
                     found.append(reference)
         return found
 
-    def _is_used(self, link: ComputeLink, reference: Reference) -> bool:
-        return any(
-            self._places.get(pod) == link.name or link.pods.find(self.tenant.name, pod) is not None
-            for pod in self.users(reference)
-        )
+    def _count(self, pod: Key, references: Iterable[Reference], by: int) -> None:
+        place = self._places.get(pod)
+        if place is None:
+            return
+        for reference in references:
+            key = place, reference
+            self._used[key] += by
+            if not self._used[key]:
+                del self._used[key]
 
     def _copy(self, link: ComputeLink, reference: Reference) -> ObjectView | None:
         kind, namespace, name = reference

@@ -97,6 +97,18 @@ async def test_an_optional_config_map_may_come_while_its_pod_is_being_made(here:
         await here.forwarded()
 
 
+async def test_an_optional_config_map_may_come_to_a_pod_that_ran_before_the_gateway(here: World) -> None:
+    here.create(volumes=[{"name": "settings", "configMap": {"name": "settings", "optional": True}}])
+    async with here.gateway():
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+    async with here.gateway():
+        await here.settled()
+        set_config(here, "late")
+        await until(lambda: copied(here) == "late")
+
+
 async def test_updates_follow_while_a_pod_refers_to_it(here: World) -> None:
     set_config(here, "red")
     here.create(**USES_SETTINGS)

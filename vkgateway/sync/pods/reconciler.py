@@ -292,6 +292,8 @@ class PodReconciler:
         # What a refused pod refers to stays above; one that is below already keeps what it has.
         referred = () if plan.refusals and case.compute is None else plan.references
         self.copies.refer(case.key, referred)
+        if case.compute is not None:
+            self.copies.place(case.key, case.link)
         for reference in referred:
             self._agenda.copy(reference)
         return plan
