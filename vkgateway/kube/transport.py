@@ -13,6 +13,7 @@ from typing import Final, Self
 import structlog
 
 from vkgateway.kube import errors
+from vkgateway.kube.addresses import Addresses
 from vkgateway.kube.answers import AnswerTooLongError
 from vkgateway.kube.http1 import Pool
 from vkgateway.kube.line import Server
@@ -68,6 +69,7 @@ class Transport:
         self._requests: Final = Requests(self.server)
         self.name: Final = name or self.server
         self.server_hostname: Final = server_hostname
+        self.addresses: Final = Addresses()
         self._token = token
         self._renewal = renewal
         self._renewed_at = float("-inf")
@@ -184,6 +186,7 @@ class Transport:
                 server_hostname=self.server_hostname,
                 connect_timeout=_CONNECT_TIMEOUT,
                 on_connect=_keep_alive,
+                addresses=self.addresses,
             )
         return self._end
 

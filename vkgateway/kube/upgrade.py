@@ -60,6 +60,10 @@ class Dialable(Protocol):
     def server_hostname(self) -> str | None:
         """The name the server's certificate must carry, where that is not the URL's host."""
 
+    @property
+    def addresses(self) -> Addresses:
+        """Those of the server's host, and which of them answered last."""
+
     async def authorization(self) -> dict[str, str]:
         """The header that proves who we are, if the certificate does not."""
 
@@ -127,7 +131,7 @@ async def dial(client: Dialable, *, timeout: float = 10.0) -> Wire:
     wire = Wire(tls=tls)
     try:
         async with asyncio.timeout(timeout):
-            await Addresses().connect(lambda: wire, host, port, patience=timeout)
+            await client.addresses.connect(lambda: wire, host, port, patience=timeout)
             await wire.opened()
     except TimeoutError as error:
         wire.abort()

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from vkgateway.kube import transport
+from vkgateway.kube.client import Client
 from vkgateway.kube.http1 import Pool
 from vkgateway.kube.line import Server
+from vkgateway.kube.upgrade import dial
 
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
 SILENT, ANSWERING = "127.0.0.2", "127.0.0.1"
@@ -96,9 +99,22 @@ async def test_the_one_that_answered_goes_first(port: int, known: list[str], mon
     assert tried == [ANSWERING]
 
 
+async def test_an_upgrade_goes_where_requests_were_answered_first(
+    port: int, known: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known[:] = [SILENT, ANSWERING]
+    monkeypatch.setattr(transport, "_CONNECT_TIMEOUT", 1.0)
+    async with Client(f"http://api.test:{port}") as client:
+        await client.request("GET", "/version")
+        async with asyncio.timeout(10):
+            wire = await dial(client, timeout=60)
+        wire.abort()
+        await wire.closed(linger=1.0)
+
+
 async def test_addresses_that_change_are_followed(port: int, known: list[str]) -> None:
     known[:] = [ANSWERING]
-    server = Server(host="api.test", port=port, ssl=None, connect_timeout=0.2)
+    server = Server(host="api.test", port=port, ssl=None, connect_timeout=0.5)
     await ask(server)
     known[:] = [SILENT]
     with pytest.raises(TimeoutError):

@@ -7,7 +7,7 @@ import contextlib
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from socket import create_server, socket
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 import uvloop
 
 from vkgateway.controlplane.pki import Authority
+from vkgateway.kube.addresses import Addresses
 from vkgateway.kube.errors import Unreachable
 from vkgateway.kube.tls import client_context, load_identity
 from vkgateway.kube.upgrade import Ended, Opened, Refused, dial, open_stream, open_upgrade, tunnel
@@ -29,6 +30,7 @@ class Server:
     ssl: ssl.SSLContext | None = None
     name: str = "compute"
     server_hostname: str | None = None
+    addresses: Addresses = field(default_factory=Addresses)
 
     async def authorization(self) -> dict[str, str]:
         return {"Authorization": "Bearer t"}

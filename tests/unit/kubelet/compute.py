@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Self, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
+from vkgateway.kube.addresses import Addresses
+
 Reader: TypeAlias = asyncio.StreamReader
 Writer: TypeAlias = asyncio.StreamWriter
 
@@ -49,6 +51,7 @@ class FakeCompute:
         self.script = script
         self.asked: list[Asked] = []
         self.server = ""
+        self.addresses = Addresses()
         self.ended = asyncio.Event()
         """Set when a script is over and its connection closed."""
         self._server: asyncio.Server | None = None
