@@ -7,6 +7,7 @@ import base64
 import binascii
 import contextlib
 import os
+import shutil
 import ssl
 import tempfile
 import time
@@ -85,13 +86,25 @@ class Connection:
         from kubernetes_asyncio.config.kube_config import ConfigNode
 
         try:
-            status = await ExecProvider(ConfigNode("exec", dict(self.plugin or {}))).run()
+            status = await ExecProvider(ConfigNode("exec", _limited(self.plugin or {}))).run()
         except (ConfigException, OSError) as error:
             raise InputError(f"the exec plugin of context {self.context!r} failed: {error}") from error
         token = status.get("token")
         if not isinstance(token, str):
             raise InputError(f"the exec plugin of context {self.context!r} gave no token")
         return token
+
+
+def _limited(plugin: Mapping[str, Any]) -> Document:
+    """A plugin that is killed when nobody waits for it any more: the library leaves it running.
+
+    In the foreground, since it may ask its user something. Where there is no timeout(1), it is what it was.
+    """
+    program = shutil.which("timeout")
+    if program is None or "command" not in plugin:
+        return dict(plugin)
+    words = ["--foreground", "--kill-after=1", str(_TOKEN_PATIENCE), plugin["command"], *(plugin.get("args") or ())]
+    return {**plugin, "command": program, "args": words}
 
 
 class _Renewed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import ssl
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from vkgateway.controlplane.pki import Authority
 from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.client import Client
 from vkgateway.kube.tls import load_identity
+from vkgateway.model.errors import UnavailableError
 
 
 @pytest.fixture
@@ -50,6 +52,24 @@ async def test_a_plugin_that_hangs_holds_nobody_up_for_ever(monkeypatch: pytest.
     failed = await asyncio.gather(source(), source(), source(), return_exceptions=True)
     assert [str(error) for error in failed] == ["no token within 0.05 s"] * 3
     assert calls == 1
+
+
+async def test_a_plugin_that_hangs_is_not_left_running(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = path.parent / "pid"
+    document = kubeconfig.build("alpha", server="https://10.0.0.1:6443", ca="")
+    plugin = {"apiVersion": "v1", "command": "sh", "args": ["-c", f"echo $$ > {file}; exec sleep 60"]}
+    document["users"][0]["user"] = {"exec": plugin}
+    kubeconfig.write(path, document)
+    source = kubeconfig.load(path).connection().token_source()
+    assert source is not None
+    importlib.import_module("kubernetes_asyncio.config.exec_provider")  # takes most of the second
+    monkeypatch.setattr(kubeconfig, "_TOKEN_PATIENCE", 1.0)
+    with pytest.raises(UnavailableError, match="no token within 1 s"):
+        await source()
+    process = Path("/proc", file.read_text().strip())
+    async with asyncio.timeout(10):
+        while process.exists():  # noqa: ASYNC110, ASYNC240 - another process
+            await asyncio.sleep(0.01)
 
 
 async def test_a_client_takes_over_credentials_that_were_written_anew(path: Path, server: FakeApiServer) -> None:
