@@ -189,6 +189,15 @@ def fingerprint(cert_pem: bytes) -> str:
     return x509.load_pem_x509_certificate(cert_pem).fingerprint(hashes.SHA256()).hex()
 
 
+def belong_together(cert_pem: bytes, key_pem: bytes) -> bool:
+    """Whether the key is that of the certificate; what cannot be read belongs to nothing."""
+    try:
+        key = serialization.load_pem_private_key(key_pem, password=None)
+        return key.public_key() == x509.load_pem_x509_certificate(cert_pem).public_key()
+    except (ValueError, TypeError):
+        return False
+
+
 def alternative_names(cert_pem: bytes) -> frozenset[str]:
     """Return the certificate's DNS names and IP addresses, as text."""
     certificate = x509.load_pem_x509_certificate(cert_pem)

@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+import structlog
+
 from vkgateway.controlplane.etcd.endpoints import Tls, targets
 from vkgateway.controlplane.etcd.keeper import Keeper, Room
 from vkgateway.controlplane.etcd.tenancy import Tenancy
-from vkgateway.controlplane.pki import Authority
+from vkgateway.controlplane.pki import Authority, belong_together
 from vkgateway.gateway.config import Datastore
 from vkgateway.model.errors import InputError
 
 if TYPE_CHECKING:
     from vkgateway.controlplane.etcd.client import EtcdClient
 
+log = structlog.get_logger(__name__)
+
 
 class LazyDatastore:
     """Tenants' parts of etcd and the room in it; see `provision.Datastore` and `roomkeeping.Datastore`.
 
     Connected to when it is first needed: gRPC takes a tenth of a second to load, and a gateway that comes back to
-    tenants that are there needs none of it at once.
+    tenants that are there needs none of it at once. `read_tls` is asked before each use by what to prove itself now.
     """
 
-    def __init__(self, endpoints: Sequence[str], *, tls: Tls) -> None:
+    def __init__(self, endpoints: Sequence[str], *, tls: Tls, read_tls: Callable[[], Tls] | None = None) -> None:
         targets(endpoints)  # what is wrong with them is told at the start
         self._endpoints = endpoints
         self._tls = tls
+        self._read_tls = read_tls
         self._opening = asyncio.Lock()
         self._client: EtcdClient | None = None
         self._parts: tuple[Tenancy, Keeper] | None = None
@@ -38,8 +43,12 @@ class LazyDatastore:
     @classmethod
     def of(cls, settings: Datastore, *, authority: Authority) -> Self:
         """Take it as the settings say. Raises InputError where one is missing or its file cannot be used."""
-        cert, key = read(settings.cert, "datastore.cert"), read(settings.key, "datastore.key")
-        return cls(settings.endpoints, tls=Tls(ca=authority.cert_pem, cert=cert, key=key))
+
+        def read_tls() -> Tls:
+            cert, key = read(settings.cert, "datastore.cert"), read(settings.key, "datastore.key")
+            return Tls(ca=authority.cert_pem, cert=cert, key=key)
+
+        return cls(settings.endpoints, tls=read_tls(), read_tls=read_tls)
 
     async def __aenter__(self) -> Self:
         return self
@@ -73,12 +82,33 @@ class LazyDatastore:
 
     async def _open(self) -> tuple[Tenancy, Keeper]:
         async with self._opening:
+            renewed = self._renewed()
             if self._parts is None:
                 module = await asyncio.to_thread(importlib.import_module, "vkgateway.controlplane.etcd.client")
                 client: EtcdClient = module.EtcdClient(self._endpoints, tls=self._tls)
                 tenancy = Tenancy(client)
                 self._client, self._parts = client, (tenancy, Keeper(client, tenancy))
+            elif renewed and self._client is not None:
+                await self._client.renew(self._tls)
+                log.info("the datastore is shown a renewed certificate")
         return self._parts
+
+    def _renewed(self) -> bool:
+        """Whether the files hold another pair by now: certificates end, and who renews them writes them in place.
+
+        Half of a pair, or none, is no reason to let go of the one in use: the next look finds all of it.
+        """
+        if self._read_tls is None:
+            return False
+        try:
+            found = self._read_tls()
+        except InputError as error:
+            log.warning("the certificate for the datastore cannot be read; the one before is used on", error=str(error))
+            return False
+        if found == self._tls or not belong_together(found.cert, found.key):
+            return False
+        self._tls = found
+        return True
 
 
 def etcd_authority(datastore: Datastore) -> Authority:

@@ -64,13 +64,9 @@ class EtcdClient:
     """
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls, timeout: float = _TIMEOUT) -> None:
-        credentials = grpc.ssl_channel_credentials(
-            root_certificates=tls.ca, private_key=tls.key, certificate_chain=tls.cert
-        )
         self._timeout = timeout
-        self._channels = {
-            target: grpc.aio.secure_channel(target, credentials, options=_OPTIONS) for target in targets(endpoints)
-        }
+        self._targets = targets(endpoints)
+        self._channels = self._connect(tls)
 
     async def __aenter__(self) -> Self:
         return self
@@ -84,6 +80,18 @@ class EtcdClient:
         """Close the connections."""
         for channel in self._channels.values():
             await channel.close(grace=None)
+
+    async def renew(self, tls: Tls) -> None:
+        """Prove itself by another certificate from now on; calls that are under way have their time to end."""
+        old, self._channels = self._channels, self._connect(tls)
+        for channel in old.values():
+            await channel.close(grace=self._timeout)
+
+    def _connect(self, tls: Tls) -> dict[str, grpc.aio.Channel]:
+        credentials = grpc.ssl_channel_credentials(
+            root_certificates=tls.ca, private_key=tls.key, certificate_chain=tls.cert
+        )
+        return {target: grpc.aio.secure_channel(target, credentials, options=_OPTIONS) for target in self._targets}
 
     async def get(self, key: str) -> bytes | None:
         """Return the key's value, None where it does not exist."""
@@ -152,7 +160,7 @@ class EtcdClient:
 
         One that cannot be reached is passed over.
         """
-        for target in self._channels:
+        for target in self._targets:
             with contextlib.suppress(EtcdUnavailable):
                 await self._call_at(target, "Maintenance/Defragment", pb.Empty(), pb.Empty, timeout=_UPKEEP_TIMEOUT)
 
@@ -249,7 +257,7 @@ class EtcdClient:
     async def _call(self, method: str, request: Any, answer: Any, *, timeout: float | None = None) -> Any:
         """Make one call at the first endpoint that can be reached, and decode what comes as `answer`."""
         failure: EtcdUnavailable | None = None
-        for target in self._channels:
+        for target in self._targets:
             try:
                 return await self._call_at(target, method, request, answer, timeout=timeout)
             except EtcdUnavailable as error:
@@ -260,13 +268,13 @@ class EtcdClient:
     async def _call_at(
         self, target: str, method: str, request: Any, answer: Any, *, timeout: float | None = None
     ) -> Any:
-        call = self._channels[target].unary_unary(
-            f"/etcdserverpb.{method}",
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=answer.FromString,
-        )
         what = f"{method.partition('/')[2]} at {target}"
         for attempt in range(1, _STALE_ATTEMPTS + 1):
+            call = self._channels[target].unary_unary(
+                f"/etcdserverpb.{method}",
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=answer.FromString,
+            )
             try:
                 return await call(request, timeout=timeout or self._timeout)
             except grpc.aio.AioRpcError as error:

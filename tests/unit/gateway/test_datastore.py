@@ -1,0 +1,107 @@
+"""The gateway's certificate for etcd is renewed in place while it runs."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from vkgateway.controlplane.etcd.errors import EtcdOpen
+from vkgateway.controlplane.etcd.pb import etcd_pb2 as pb
+from vkgateway.controlplane.pki import Authority, KeyPair, fingerprint
+from vkgateway.gateway.config import Datastore
+from vkgateway.gateway.datastore import LazyDatastore
+
+NOW = datetime.datetime.now(datetime.UTC)
+
+
+class Etcd:
+    """Answers who calls, and notes by which certificate; like etcd, it takes none that has run out."""
+
+    def __init__(self, authority: Authority) -> None:
+        self.authority = authority
+        self.callers: list[str] = []
+        self.port = 0
+
+    def auth_status(self, _request: bytes, context: grpc.ServicerContext) -> pb.AuthStatusResponse:
+        self.callers.append(fingerprint(context.auth_context()["x509_pem_cert"][0]))
+        return pb.AuthStatusResponse(enabled=False)
+
+    async def serve(self) -> grpc.aio.Server:
+        own = self.authority.issue("etcd", ips=("127.0.0.1",), server=True)
+        server = grpc.aio.server()
+        method = grpc.unary_unary_rpc_method_handler(
+            self.auth_status, response_serializer=pb.AuthStatusResponse.SerializeToString
+        )
+        handler = grpc.method_handlers_generic_handler("etcdserverpb.Auth", {"AuthStatus": method})
+        server.add_generic_rpc_handlers((handler,))
+        credentials = grpc.ssl_server_credentials(
+            [(own.key_pem, own.cert_pem)], root_certificates=self.authority.cert_pem, require_client_auth=True
+        )
+        self.port = server.add_secure_port("127.0.0.1:0", credentials)
+        await server.start()
+        return server
+
+
+@pytest.fixture
+async def etcd() -> AsyncIterator[Etcd]:
+    found = Etcd(Authority.create("etcd"))
+    server = await found.serve()
+    yield found
+    await server.stop(grace=None)
+
+
+def _settings(etcd: Etcd, folder: Path) -> Datastore:
+    return Datastore(
+        endpoints=(f"https://127.0.0.1:{etcd.port}",), cert=str(folder / "root.crt"), key=str(folder / "root.key")
+    )
+
+
+async def _ask(datastore: LazyDatastore) -> None:
+    with pytest.raises(EtcdOpen):
+        await datastore.ensure_tenant("alpha")
+
+
+async def test_a_certificate_that_was_renewed_is_shown_without_a_restart(etcd: Etcd, tmp_path: Path) -> None:
+    old, new = (etcd.authority.issue("root", client=True) for _ in range(2))
+    old.write(tmp_path, "root")
+    async with LazyDatastore.of(_settings(etcd, tmp_path), authority=etcd.authority) as datastore:
+        await _ask(datastore)
+        new.write(tmp_path, "root")
+        await _ask(datastore)
+        await _ask(datastore)
+    assert etcd.callers == [fingerprint(pair.cert_pem) for pair in (old, new, new)]
+
+
+async def test_one_that_ran_out_is_made_good_by_its_renewal(etcd: Etcd, tmp_path: Path) -> None:
+    """A gateway that was started with it long ago goes on once there is another, as after `vkgateway up`."""
+    made = NOW - datetime.timedelta(days=400)
+    etcd.authority.issue("root", client=True, now=made).write(tmp_path, "root")
+    async with LazyDatastore.of(_settings(etcd, tmp_path), authority=etcd.authority) as datastore:
+        etcd.authority.issue("root", client=True).write(tmp_path, "root")
+        await _ask(datastore)
+
+
+@pytest.mark.parametrize("broken", ["half", "torn", "gone"])
+async def test_half_of_a_pair_takes_nothing_away(etcd: Etcd, tmp_path: Path, broken: str) -> None:
+    old, new = (etcd.authority.issue("root", client=True) for _ in range(2))
+    old.write(tmp_path, "root")
+    async with LazyDatastore.of(_settings(etcd, tmp_path), authority=etcd.authority) as datastore:
+        await _ask(datastore)
+        _break(tmp_path, new, broken)
+        await _ask(datastore)
+        new.write(tmp_path, "root")
+        await _ask(datastore)
+    assert etcd.callers == [fingerprint(pair.cert_pem) for pair in (old, old, new)]
+
+
+def _break(folder: Path, new: KeyPair, how: str) -> None:
+    if how == "half":
+        (folder / "root.key").write_bytes(new.key_pem)
+    elif how == "torn":
+        (folder / "root.crt").write_bytes(new.cert_pem[:100])
+    else:
+        (folder / "root.crt").unlink()
