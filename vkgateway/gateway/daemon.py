@@ -9,13 +9,14 @@ import signal
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib import resources
+from pathlib import Path
 from typing import TypeVar
 
 import structlog
 
 from vkgateway.controlplane.etcd.errors import SPACE_EXCEEDED
 from vkgateway.controlplane.pki import Authority, KeyPair
-from vkgateway.gateway import authority, logs, prerequisites
+from vkgateway.gateway import alone, authority, logs, prerequisites
 from vkgateway.gateway.config import Config
 from vkgateway.gateway.connections import connect, primary_address
 from vkgateway.gateway.datastore import LazyDatastore, etcd_authority
@@ -72,9 +73,13 @@ def tune_collector() -> None:
 
 async def _work(settings: Config, *, files: int) -> None:
     async with contextlib.AsyncExitStack() as stack:
+        name = stack.enter_context(alone.identity(Path(settings.data_dir)))
         management = await stack.enter_async_context(connect(settings, name="the management cluster"))
         datastore_authority = etcd_authority(settings.datastore)
         datastore = await stack.enter_async_context(LazyDatastore.of(settings.datastore, authority=datastore_authority))
+        sole = alone.lease(management, name=name)
+        await first(lambda: alone.take(sole, management=management), remedy=lambda: reopen(datastore))
+        await stack.enter_async_context(alone.kept(sole))
         await first(lambda: prepare(management), remedy=lambda: reopen(datastore))
         kubelet_authority = await first(lambda: authority.ensure(management))
         address = settings.address or primary_address()

@@ -1,6 +1,6 @@
-"""Leases: the heartbeat of a node, and who of several replicas leads.
+"""Leases: the heartbeat of a node, and who alone is at work.
 
-Whether a leader's Lease has run out is judged by how long it was seen unchanged on our own clock, as
+Whether another's Lease has run out is judged by how long it was seen unchanged on our own clock, as
 client-go does it, so that clocks of different machines need not agree.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ import structlog
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import LEASES
+from vkgateway.model.errors import ConflictError
 from vkgateway.model.objects import Meta
 from vkgateway.model.times import render_micro
 
@@ -25,6 +27,8 @@ log = structlog.get_logger(__name__)
 
 NODE_LEASES: Final = "kube-node-lease"
 """The namespace where the node lifecycle controller looks for heartbeats."""
+_TRIES: Final = 5
+"""How often a Lease is read again that somebody else wrote between our reading and writing it."""
 
 
 class LeaseSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
@@ -69,12 +73,24 @@ async def renew_node_lease(
         await client.create(LEASES, _document(metadata, spec), namespace=NODE_LEASES, timeout=timeout)
 
 
-class LeaderLease:
-    """One Lease that one of several replicas holds at a time.
+class LeaseTaken(ConflictError):  # noqa: N818 - named by the reason
+    """Another has the Lease, and renews it."""
 
-    `identity` must differ between replicas. The holder renews every `renew_every` seconds and gives up for
-    itself `duration` seconds after its last success, counted from before the request, thus before any other
-    may take over.
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Another's Lease as it was seen first, and when that was."""
+
+    holder: str
+    renewed: str | None
+    at: float
+
+
+class SoleLease:
+    """One Lease that one of several programs has, so that it alone is at work.
+
+    `identity` differs between them and outlives a restart: who finds the Lease its own has it at once. Another's is
+    taken over when nobody has renewed it for as long as it says itself.
     """
 
     def __init__(
@@ -84,8 +100,9 @@ class LeaderLease:
         *,
         namespace: str,
         identity: str,
-        duration: float = 15.0,
-        renew_every: float = 5.0,
+        duration: int = 30,
+        renew_every: float = 10.0,
+        look_every: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = utc_now,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
@@ -96,67 +113,89 @@ class LeaderLease:
         self._identity = identity
         self._duration = duration
         self._renew_every = renew_every
+        self._look_every = look_every
         self._clock = clock
         self._now = now
         self._sleep = sleep
-        self._held_until = float("-inf")
-        self._seen: tuple[str, float] = "", 0.0
-        """The resource version last seen, and when that was first."""
+        self._seen: _Seen | None = None
+        self._trouble = ""
 
-    @property
-    def held(self) -> bool:
-        """Whether we lead now."""
-        return self._clock() < self._held_until
+    async def take(self) -> None:
+        """Wait until it is ours; where it was before, nothing is written. Raises LeaseTaken, ApiError."""
+        while not await self._look(renew=False):
+            await self._sleep(self._look_every)
 
-    async def try_hold(self) -> bool:
-        """Take or renew the Lease if that is possible now; tells whether we hold it. Raises ApiError."""
-        asked = self._clock()
-        try:
-            lease = _decode_lease(
-                await self._client.get(LEASES, self._name, namespace=self._namespace, timeout=self._renew_every)
-            )
-        except errors.NotFound:
-            took = await self._create()
-        else:
-            took = self._free(lease) and await self._take(lease)
-        self._held_until = asked + self._duration if took else float("-inf")
-        return took
+    async def keep(self) -> None:
+        """Renew it for ever; raises LeaseTaken where another has taken it over.
 
-    def _free(self, lease: Lease) -> bool:
-        spec = lease.spec
-        if spec.holder_identity in ("", self._identity):
+        A server that does not answer, or refuses, takes nothing away: the work goes on, and it is asked again.
+        """
+        while True:
+            held = False
+            try:
+                held = await self._look(renew=True)
+                self._trouble = ""
+            except errors.ApiError as error:
+                if error.message != self._trouble:
+                    log.warning("lease not renewed", lease=self._name, error=error.message)
+                self._trouble = error.message
+                held = True
+            await self._sleep(self._renew_every if held else self._look_every)
+
+    async def _look(self, *, renew: bool) -> bool:
+        """Look once, and take or `renew` it; False: it is another's, of whom it is not known whether he lives."""
+        for _ in range(_TRIES):
+            lease = await self._read()
+            if lease is not None and lease.spec.holder_identity == self._identity:
+                self._seen = None
+                if not renew:
+                    return True
+            elif lease is not None and not self._is_abandoned(lease.spec):
+                return False
+            if await (self._create() if lease is None else self._write(lease)):
+                return True
+        return False
+
+    def _is_abandoned(self, spec: LeaseSpec) -> bool:
+        """Whether nobody has it, or who has it fell silent. Raises LeaseTaken where it was renewed meanwhile."""
+        if not spec.holder_identity:
             return True
-        version, since = self._seen
-        if version != lease.metadata.resource_version:
-            self._seen = lease.metadata.resource_version, self._clock()
-            return False
-        return self._clock() >= since + max(spec.lease_duration_seconds, 1)
+        if self._seen is None:
+            self._seen = _Seen(spec.holder_identity, spec.renew_time, self._clock())
+        if (spec.holder_identity, spec.renew_time) != (self._seen.holder, self._seen.renewed):
+            raise LeaseTaken(
+                f"{spec.holder_identity} has the Lease {self._namespace}/{self._name}, and renewed it at "
+                f"{spec.renew_time}"
+            )
+        return self._clock() >= self._seen.at + max(spec.lease_duration_seconds, 1)
+
+    async def _read(self) -> Lease | None:
+        try:
+            answer = await self._client.get(LEASES, self._name, namespace=self._namespace, timeout=self._renew_every)
+        except errors.NotFound:
+            return None
+        return _decode_lease(answer)
 
     async def _create(self) -> bool:
         metadata = {"name": self._name, "namespace": self._namespace}
+        document = _document(metadata, self._spec(transitions=0))
         try:
-            await self._client.create(LEASES, _document(metadata, self._spec(transitions=0)), namespace=self._namespace)
+            await self._client.create(LEASES, document, namespace=self._namespace, timeout=self._renew_every)
         except errors.AlreadyExists:
             return False
         return True
 
-    async def _take(self, lease: Lease) -> bool:
+    async def _write(self, lease: Lease) -> bool:
+        """Write it as ours over what was read; False: somebody wrote it meanwhile, perhaps we ourselves."""
         ours = lease.spec.holder_identity == self._identity
         spec = self._spec(transitions=lease.spec.lease_transitions + (0 if ours else 1))
         if ours:
             spec.acquire_time = lease.spec.acquire_time
-        metadata = {
-            "name": self._name,
-            "namespace": self._namespace,
-            "resourceVersion": lease.metadata.resource_version,
-        }
+        version = lease.metadata.resource_version
+        metadata = {"name": self._name, "namespace": self._namespace, "resourceVersion": version}
         try:
             await self._client.replace(
-                LEASES,
-                self._name,
-                _document(metadata, spec),
-                namespace=self._namespace,
-                timeout=self._renew_every,
+                LEASES, self._name, _document(metadata, spec), namespace=self._namespace, timeout=self._renew_every
             )
         except errors.Conflict:
             return False
@@ -166,74 +205,11 @@ class LeaderLease:
         now = render_micro(self._now())
         return LeaseSpec(
             holder_identity=self._identity,
-            lease_duration_seconds=max(1, round(self._duration)),
+            lease_duration_seconds=self._duration,
             acquire_time=now,
             renew_time=now,
             lease_transitions=transitions,
         )
-
-    async def release(self) -> None:
-        """Let another replica lead at once; without effect where we do not hold the Lease."""
-        if not self.held:
-            return
-        self._held_until = float("-inf")
-        lease = _decode_lease(await self._client.get(LEASES, self._name, namespace=self._namespace))
-        if lease.spec.holder_identity == self._identity:
-            spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": render_micro(self._now())}
-            version = {"resourceVersion": lease.metadata.resource_version}
-            await self._client.patch(LEASES, self._name, {"metadata": version, "spec": spec}, namespace=self._namespace)
-
-    async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Wait until we lead, then do the work until it ends; raises what it raises.
-
-        Where the lead is lost the work is cancelled, and begun anew once we lead again.
-        """
-        while True:
-            await self._follow()
-            task = asyncio.ensure_future(work())
-            try:
-                await self._renew_while(task)
-                if task.done() and not task.cancelled():
-                    return task.result()
-            finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-                await self._release_quietly()
-
-    async def _follow(self) -> None:
-        """Wait until we hold the Lease."""
-        while True:
-            try:
-                if await self.try_hold():
-                    log.info("leading", lease=self._name, identity=self._identity)
-                    return
-            except errors.ApiError as error:
-                log.warning("lease not reached", lease=self._name, error=error.message)
-            await self._sleep(self._renew_every)
-
-    async def _renew_while(self, task: asyncio.Future[None]) -> None:
-        """Renew until the work ends or the lead is lost."""
-        while self.held:
-            left = min(self._renew_every, self._held_until - self._clock())
-            pause = asyncio.ensure_future(self._sleep(left))
-            try:
-                await asyncio.wait((task, pause), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                pause.cancel()
-            if task.done():
-                return
-            try:
-                if not await self.try_hold():
-                    break
-            except errors.ApiError as error:
-                log.warning("lease not renewed", lease=self._name, error=error.message)
-        log.warning("lead lost", lease=self._name, identity=self._identity)
-
-    async def _release_quietly(self) -> None:
-        try:
-            await self.release()
-        except errors.ApiError as error:
-            log.warning("lease not released", lease=self._name, error=error.message)
 
 
 def _document(metadata: dict[str, Any], spec: LeaseSpec) -> dict[str, Any]:

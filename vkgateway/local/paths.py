@@ -80,6 +80,11 @@ class Paths:
         return self.data_dir / "gateway.yaml"
 
     @property
+    def gateway_lock(self) -> Path:
+        """Locked by the gateway process, which goes by the name in it."""
+        return self.data_dir / "gateway.lock"
+
+    @property
     def arbiter(self) -> Path:
         """What the gateway decided, and what was used: two logs."""
         return self.data_dir / "arbiter"
@@ -103,5 +108,5 @@ class Paths:
             self.conformance,
         )
         kubeconfigs = (self.kubeconfig, self.gateway_kubeconfig, self.provisioner_kubeconfig)
-        files = (*kubeconfigs, self.gateway_config, self.record, self.lock)
+        files = (*kubeconfigs, self.gateway_config, self.gateway_lock, self.record, self.lock)
         return [*folders, self.data_dir / "tenants", supervisor.run_dir, supervisor.log_dir, *files]

@@ -1,16 +1,19 @@
-"""Leases: heartbeats, and one leader at a time."""
+"""Leases: heartbeats, and one alone at work."""
 
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+import contextlib
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from vkgateway.kube.client import Client
-from vkgateway.kube.leases import NODE_LEASES, LeaderLease, renew_node_lease
+from vkgateway.kube.leases import NODE_LEASES, LeaseTaken, SoleLease, renew_node_lease
 from vkgateway.kube.resources import LEASES
+from vkgateway.model.times import render_micro
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 
@@ -44,84 +47,130 @@ class Time:
         await asyncio.sleep(0)
 
 
-def _lease(client: Client, identity: str, time: Time) -> LeaderLease:
-    return LeaderLease(client, "arbiter", namespace="vkgateway-system", identity=identity, clock=time, sleep=time.sleep)
+def _lease(client: Client, identity: str, time: Time) -> SoleLease:
+    def now() -> datetime:
+        return NOW + timedelta(seconds=time.now)
+
+    return SoleLease(client, "gateway", namespace="system", identity=identity, clock=time, now=now, sleep=time.sleep)
 
 
-def _holds(lease: LeaderLease) -> bool:
-    return lease.held
+def _spec(server: FakeApiServer) -> dict[str, object]:
+    found: dict[str, object] = server.store.get(LEASES, "gateway", "system")["spec"]
+    return found
 
 
-async def test_one_leads_until_it_falls_silent(server: FakeApiServer, client: Client) -> None:
+async def _kept(lease: SoleLease, *, until: Callable[[], bool]) -> None:
+    """Keep a lease until something is so."""
+    task = asyncio.create_task(lease.keep())
+    try:
+        async with asyncio.timeout(30):
+            while not until() and not task.done():  # noqa: ASYNC110 - the clock moves by our sleeping
+                await asyncio.sleep(0)
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_a_lease_of_nobody_is_taken_and_ones_own_taken_up_without_a_write(
+    server: FakeApiServer, client: Client
+) -> None:
+    time = Time()
+    await _lease(client, "first", time).take()
+    assert (_spec(server)["holderIdentity"], _spec(server)["leaseDurationSeconds"]) == ("first", 30)
+    server.requests.clear()
+    await _lease(client, "first", time).take()
+    assert [request.split(" ")[0] for request in server.requests] == ["GET"]
+
+
+async def test_one_that_is_renewed_is_refused_by_its_holder(server: FakeApiServer, client: Client) -> None:
+    time = Time()
+    first, second = _lease(client, "first", time), _lease(client, "second", Time())
+    await first.take()
+
+    async def refused() -> None:
+        with pytest.raises(LeaseTaken, match=r"^first has the Lease system/gateway, and renewed it at 2030-01-02T03:2"):
+            await second.take()
+
+    task = asyncio.create_task(refused())
+    await _kept(first, until=task.done)
+    await task
+    assert _spec(server)["holderIdentity"] == "first"
+
+
+async def test_one_whose_holder_fell_silent_is_taken_over(server: FakeApiServer, client: Client) -> None:
+    time = Time()
+    await _lease(client, "first", time).take()
+    await _lease(client, "second", time).take()
+    assert time.now == 1030.0
+    assert (_spec(server)["holderIdentity"], _spec(server)["leaseTransitions"]) == ("second", 1)
+
+
+async def test_what_others_write_on_a_lease_is_no_sign_of_life(server: FakeApiServer, client: Client) -> None:
+    time = Time()
+    await _lease(client, "first", time).take()
+
+    async def annotate(seconds: float) -> None:
+        await time.sleep(seconds)
+        await client.patch(LEASES, "gateway", {"metadata": {"annotations": {"a": str(time.now)}}}, namespace="system")
+
+    second = SoleLease(client, "gateway", namespace="system", identity="second", clock=time, sleep=annotate)
+    await second.take()
+    assert _spec(server)["holderIdentity"] == "second"
+
+
+async def test_who_was_taken_for_dead_ends_when_it_sees_who_came_after_it(
+    server: FakeApiServer, client: Client
+) -> None:
     time = Time()
     first, second = _lease(client, "first", time), _lease(client, "second", time)
-    assert await first.try_hold()
-    assert _holds(first)
-    for _ in range(3):
-        time.now += 10
-        assert not await second.try_hold()
-        assert await first.try_hold()
-    assert not await second.try_hold()
-    time.now += 14
-    assert not await second.try_hold()
-    assert _holds(first)
-    time.now += 1
-    assert not _holds(first)
-    assert await second.try_hold()
-    assert not await first.try_hold()
-    spec = server.store.get(LEASES, "arbiter", "vkgateway-system")["spec"]
-    assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("second", 1)
+    await first.take()
+    await second.take()
+
+    async def ends() -> None:
+        with pytest.raises(LeaseTaken, match="second has the Lease"):
+            await first.keep()
+
+    task = asyncio.create_task(ends())
+    await _kept(second, until=task.done)
+    await task
 
 
-async def test_released_lease_is_free_at_once(server: FakeApiServer, client: Client) -> None:
-    time = Time()
-    first, second = _lease(client, "first", time), _lease(client, "second", time)
-    await first.try_hold()
-    await second.release()
-    assert _holds(first)
-    await first.release()
-    assert not _holds(first)
-    assert await second.try_hold()
-
-
-async def test_race_has_one_winner(server: FakeApiServer, client: Client) -> None:
-    time = Time()
-    rivals = [_lease(client, f"r{number}", time) for number in range(5)]
-    held = await asyncio.gather(*(rival.try_hold() for rival in rivals))
-    assert sum(held) == 1
-    await next(rival for rival in rivals if rival.held).release()
-    held = await asyncio.gather(*(rival.try_hold() for rival in rivals))
-    assert sum(held) == 1
-
-
-async def test_work_stops_when_the_lead_is_lost(server: FakeApiServer, client: Client) -> None:
+async def test_a_server_that_is_away_takes_nothing_away(server: FakeApiServer, client: Client) -> None:
     time = Time()
     lease = _lease(client, "first", time)
-    starts: list[bool] = []
-    stopped = 0
-
-    async def work() -> None:
-        nonlocal stopped
-        starts.append(lease.held)
-        if len(starts) == 2:
-            return
-        try:
-            server.fail("*", "/leases/arbiter", status=503, times=8)
-            await asyncio.Event().wait()
-        finally:
-            stopped += 1
-
-    async with asyncio.timeout(30):
-        await lease.lead(work)
-    assert (starts, stopped) == ([True, True], 1)
-    assert not _holds(lease)
-    assert server.store.get(LEASES, "arbiter", "vkgateway-system")["spec"]["holderIdentity"] == ""
+    await lease.take()
+    server.fail("*", "/leases/gateway", status=503, times=20)
+    before = _spec(server)["renewTime"]
+    await _kept(lease, until=lambda: _spec(server)["renewTime"] != before)
+    assert time.now >= 1200.0
 
 
-async def test_failure_of_the_work_is_raised_and_the_lease_released(server: FakeApiServer, client: Client) -> None:
-    async def work() -> None:
-        raise RuntimeError("broken")
+async def test_ones_own_late_write_is_no_rival(server: FakeApiServer, client: Client) -> None:
+    time = Time()
+    lease = _lease(client, "first", time)
+    await lease.take()
+    server.fail("PUT", "/leases/gateway", status=409, times=2)
+    before = _spec(server)["renewTime"]
+    time.now += 5.0
+    await _kept(lease, until=lambda: _spec(server)["renewTime"] != before)
+    assert _spec(server)["renewTime"] == render_micro(NOW + timedelta(seconds=1005))
 
-    with pytest.raises(RuntimeError, match="broken"):
-        await _lease(client, "first", Time()).lead(work)
-    assert server.store.get(LEASES, "arbiter", "vkgateway-system")["spec"]["holderIdentity"] == ""
+
+async def test_a_lease_that_was_deleted_is_made_again(server: FakeApiServer, client: Client) -> None:
+    time = Time()
+    lease = _lease(client, "first", time)
+    await lease.take()
+    server.store.delete(LEASES, "gateway", "system")
+    await _kept(lease, until=lambda: server.store.find(LEASES, "gateway", "system") is not None)
+    assert _spec(server)["holderIdentity"] == "first"
+
+
+async def test_of_rivals_one_has_it(server: FakeApiServer, client: Client) -> None:
+    rivals = [_lease(client, f"r{number}", Time()) for number in range(5)]
+    tasks = [asyncio.create_task(rival.take()) for rival in rivals]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert sum(task.done() for task in tasks) == 1
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
