@@ -209,6 +209,15 @@ def alternative_names(cert_pem: bytes) -> frozenset[str]:
     return frozenset(dns) | {str(ip) for ip in names.get_values_for_type(x509.IPAddress)}
 
 
+def is_authority(cert_pem: bytes) -> bool:
+    """Whether the certificate is an authority's."""
+    extensions = x509.load_pem_x509_certificate(cert_pem).extensions
+    try:
+        return extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
+
+
 def expiry(cert_pem: bytes) -> datetime.datetime:
     """Return when the certificate ends (UTC, aware)."""
     return x509.load_pem_x509_certificate(cert_pem).not_valid_after_utc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,14 @@ from pathlib import Path
 from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.etcd.tenancy import ROOT
 from vkgateway.controlplane.files import SECRET_MODE, write_file
-from vkgateway.controlplane.pki import Authority, alternative_names, common_name, needs_renewal
+from vkgateway.controlplane.pki import (
+    Authority,
+    alternative_names,
+    common_name,
+    expiry,
+    is_authority,
+    needs_renewal,
+)
 from vkgateway.local.paths import Paths
 from vkgateway.model.errors import InputError
 
@@ -61,6 +69,18 @@ def ensure_pki(paths: Paths, *, now: datetime.datetime) -> PlatformPki:
     ensure_certificate(paths.pki, GATEWAY, authority=compute.ca, cn=GATEWAY_USER, now=now)
     ensure_certificate(paths.pki, PROVISIONER, authority=compute.ca, cn=PROVISIONER_USER, now=now)
     return PlatformPki(etcd=etcd, compute=compute)
+
+
+def first_to_end(paths: Paths) -> datetime.datetime | None:
+    """When the first of the certificates ends that `up` renews (UTC, aware); None where there are none."""
+    ends = []
+    for folder in (paths.pki, paths.compute_credentials, paths.compute, paths.hollow):
+        for file in folder.glob("*.crt"):
+            with contextlib.suppress(OSError, ValueError):
+                pem = file.read_bytes()
+                if not is_authority(pem) and not file.stem.endswith("-before"):
+                    ends.append(expiry(pem))
+    return min(ends, default=None)
 
 
 def ensure_certificate(

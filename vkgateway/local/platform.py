@@ -258,7 +258,9 @@ class Startup:
             key=hollow / f"{HOLLOW_SERVER}.key",
         )
         config = kwok.write_config(hollow, kubelet=kubelet)
-        return kwok.spec(program=self._programs["kwok"], config=config, kubeconfig=self._paths.kubeconfig)
+        return kwok.spec(
+            program=self._programs["kwok"], config=config, kubeconfig=self._paths.kubeconfig, kubelet=kubelet
+        )
 
     async def _storage(self) -> str:
         await apply_objects(self._api, provisioner.objects(), field_manager=FIELD_MANAGER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -14,6 +15,7 @@ from vkgateway.local import compute, gateway_process, processes
 from vkgateway.local import record as records
 from vkgateway.local.hollow import kwok
 from vkgateway.local.paths import Paths
+from vkgateway.local.pki import first_to_end
 from vkgateway.local.provisioner import process as provisioner
 from vkgateway.local.realnode.node import GROUP as NODE_GROUP
 from vkgateway.local.record import PlatformRecord
@@ -22,6 +24,9 @@ from vkgateway.model.errors import InputError, NotFoundError
 from vkgateway.model.objects import NodeView
 from vkgateway.programs.supervisor.client import SupervisorClient
 from vkgateway.programs.supervisor.spec import ProcessState
+
+_SOON = datetime.timedelta(days=60)
+"""Before a certificate ends it is told that it does."""
 
 T = TypeVar("T")
 State = Literal["up", "degraded", "down"]
@@ -81,6 +86,7 @@ async def status(data_dir: Path) -> PlatformStatus:
         raise NotFoundError(f"there is no platform in {data_dir}", hint="Start one with `vkgateway up`.")
     states = await processes.running(SupervisorClient.for_data_dir(data_dir))
     problems = _process_problems(states, record=record)
+    problems += _certificate_problems(paths, now=datetime.datetime.now(datetime.UTC)) if states else []
     nodes: tuple[NodeSeen, ...] = ()
     tenants: tuple[TenantSeen, ...] = ()
     if states:
@@ -114,6 +120,14 @@ def _process_problems(states: list[ProcessState], *, record: PlatformRecord) -> 
         problems.append("the real node is missing; `vkgateway up` starts it")
     problems += [f"{s.name} is down: {s.reason}" for s in states if s.state == "backoff"]
     return problems
+
+
+def _certificate_problems(paths: Paths, *, now: datetime.datetime) -> list[str]:
+    end = first_to_end(paths)
+    if end is None or end - now > _SOON:
+        return []
+    how = "has ended" if end <= now else "ends"
+    return [f"the first of the platform's certificates {how} on {end:%Y-%m-%d}; `vkgateway up` renews them"]
 
 
 async def _cluster(paths: Paths) -> tuple[tuple[NodeSeen, ...], tuple[TenantSeen, ...]]:

@@ -2,6 +2,7 @@
 
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +82,19 @@ def test_logs_come_from_a_file_in_the_kubelets_format(config: dict[str, list[dic
 
 
 def test_another_configuration_makes_another_process(tmp_path: Path) -> None:
-    def spec(parallelism: int) -> str:
-        config = kwok.write_config(tmp_path, kubelet=KUBELET, parallelism=parallelism)
-        return kwok.spec(program=Path("/kwok"), config=config, kubeconfig=Path("/kc")).digest()
+    def spec(parallelism: int = 8) -> str:
+        config = kwok.write_config(tmp_path, kubelet=kubelet, parallelism=parallelism)
+        return kwok.spec(program=Path("/kwok"), config=config, kubeconfig=kubeconfig, kubelet=kubelet).digest()
 
-    assert spec(8) == spec(8) != spec(9)
+    kubeconfig, kubelet = tmp_path / "kc", replace(KUBELET, cert=tmp_path / "k.crt")
+    kubeconfig.write_text("made")
+    kubelet.cert.write_text("made")
+    first = spec(8)
+    assert first == spec(8) != spec(9)
+    for file in (kubeconfig, kubelet.cert):  # both are read once, and run out
+        before = spec()
+        file.write_text("renewed")
+        assert spec() != before
 
 
 def stages() -> dict[str, dict[str, Any]]:

@@ -8,7 +8,8 @@ import pytest
 
 from vkgateway.controlplane.pki import Authority, alternative_names, common_name
 from vkgateway.local.paths import Paths
-from vkgateway.local.pki import ETCD_CA, ETCD_PEER_CA, ETCD_ROOT, ETCD_SERVER, HOLLOW_SERVER, ensure_pki
+from vkgateway.local.pki import ETCD_CA, ETCD_PEER_CA, ETCD_ROOT, ETCD_SERVER, HOLLOW_SERVER, ensure_pki, first_to_end
+from vkgateway.local.status import _certificate_problems
 from vkgateway.model.errors import InputError
 
 NOW = datetime.datetime.now(datetime.UTC)
@@ -37,6 +38,17 @@ def test_certificates_are_renewed_before_they_end_and_authorities_stay(paths: Pa
     changed = {Path(path).name for path, data in content(paths).items() if before[path] != data}
     assert {"etcd.crt", "etcd.key", "etcd-root.crt", "kwok.crt"} <= changed
     assert not {"etcd-ca.crt", "etcd-ca.key", "etcd-peer-ca.crt", "ca.crt", "sa.key"} & changed
+
+
+def test_when_the_first_certificate_ends_is_known_and_told(paths: Paths, tmp_path: Path) -> None:
+    year = datetime.timedelta(days=365)
+    assert first_to_end(paths) == (NOW + year).replace(microsecond=0)
+    assert first_to_end(Paths(tmp_path / "none")) is None
+    assert _certificate_problems(paths, now=NOW) == []
+    (soon,) = _certificate_problems(paths, now=NOW + year - datetime.timedelta(days=30))
+    assert soon == f"the first of the platform's certificates ends on {NOW + year:%Y-%m-%d}; `vkgateway up` renews them"
+    (late,) = _certificate_problems(paths, now=NOW + year)
+    assert "has ended on" in late
 
 
 def test_who_is_who(paths: Paths) -> None:

@@ -57,8 +57,10 @@ def write_config(directory: Path, *, kubelet: HollowKubelet, parallelism: int = 
     return config
 
 
-def spec(*, program: Path, config: Path, kubeconfig: Path) -> ProcessSpec:
-    """Describe the process."""
+def spec(*, program: Path, config: Path, kubeconfig: Path, kubelet: HollowKubelet) -> ProcessSpec:
+    """Describe the process; what it reads must have been written."""
+    # It reads all of them once: what is renewed makes another spec, so the supervisor starts the process anew.
+    content = b"".join(file.read_bytes() for file in (config, kubeconfig, kubelet.cert))
     return ProcessSpec(
         name=NAME,
         argv=(str(program), f"--config={config}", f"--kubeconfig={kubeconfig}", "--v=WARN"),
@@ -66,8 +68,7 @@ def spec(*, program: Path, config: Path, kubeconfig: Path) -> ProcessSpec:
         env={
             "HOME": str(config.parent),
             "PATH": "/usr/local/bin:/usr/bin:/bin",
-            # Another configuration makes another spec, so the supervisor starts the process anew.
-            "CONFIG_DIGEST": hashlib.sha256(config.read_bytes()).hexdigest()[:16],
+            "CONFIG_DIGEST": hashlib.sha256(content).hexdigest()[:16],
         },
         stop_rank=_STOP_RANK,
         batch=True,
