@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -12,11 +13,20 @@ from vkgateway.kube.apply import Discovery
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import Resource
 from vkgateway.model.names import FIELD_MANAGER, RESERVED_PREFIX
+from vkgateway.model.objects import decode_object
 
 KEPT_ANNOTATION: Final = f"{RESERVED_PREFIX}kept"
 """A template's object with this annotation, whatever it says, is kept. Such an object spells every field out."""
 
 _NOT_KEPT: Final = frozenset({"metadata", "status"})
+
+_GROUP: Final = "admissionregistration.k8s.io"
+_GATES: Final = {
+    "MutatingWebhookConfiguration": ("v1",),
+    "MutatingAdmissionPolicyBinding": ("v1", "v1beta1"),
+    "MutatingAdmissionPolicy": ("v1", "v1beta1"),
+}
+"""What may gate pods, by kind with the versions in which releases have it."""
 
 Object = dict[str, Any]
 
@@ -39,6 +49,34 @@ async def put_back(client: Client, objects: Iterable[Object]) -> list[str]:
         if await _put_back(client, resource, wanted):
             changed.append(f"{wanted['kind']}/{wanted['metadata']['name']}")
     return changed
+
+
+async def remove_outgrown(client: Client, objects: Iterable[Object]) -> list[str]:
+    """Delete what gates pods and was kept once, but is none of these objects; returns it, as `Kind/name`.
+
+    A tenant that is upgraded to a release in which a policy does what a webhook did, or whose template leaves the gate
+    out by now, would have both for ever. Raises ApiError.
+    """
+    discovery = Discovery(client)
+    wanted = {(one["kind"], one["metadata"]["name"]) for one in objects}
+    removed = []
+    for kind, versions in _GATES.items():
+        resource = await _served(discovery, kind, versions)
+        page = await client.list_all(resource) if resource is not None else None
+        for found in (decode_object(bytes(item)).metadata for item in (page.items if page is not None else ())):
+            if KEPT_ANNOTATION in found.annotations and (kind, found.name) not in wanted:
+                assert resource is not None
+                await client.delete(resource, found.name, uid=found.uid)
+                removed.append(f"{kind}/{found.name}")
+    return removed
+
+
+async def _served(discovery: Discovery, kind: str, versions: Iterable[str]) -> Resource | None:
+    """The kind in the first version that the server has."""
+    for version in versions:
+        with contextlib.suppress(errors.NotFound):
+            return await discovery.resource(f"{_GROUP}/{version}", kind)
+    return None
 
 
 async def _put_back(client: Client, resource: Resource, wanted: Object) -> bool:

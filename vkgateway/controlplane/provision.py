@@ -17,7 +17,7 @@ import structlog
 
 from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.drivers.base import Driver
-from vkgateway.controlplane.keeping import kept, put_back
+from vkgateway.controlplane.keeping import kept, put_back, remove_outgrown
 from vkgateway.controlplane.layout import admin_kubeconfig
 from vkgateway.controlplane.plane import Plane, tenant_plane
 from vkgateway.controlplane.ports import Bindable, bindable, choose_port
@@ -145,7 +145,10 @@ class Provisioner:
         async with self._connect(control_plane) as client:
             await self._serving(client, plane, exclude=_ROLES_HOOK)
             await on_step(Step.OBJECTS)
-            await self._objects(client, record, template.objects(self._facts(tenant, plane)), tenant=name)
+            objects = template.objects(self._facts(tenant, plane))
+            await self._objects(client, record, objects, tenant=name)
+            if record.objects:
+                await self._remove_outgrown(client, objects, tenant=name)
             await on_step(Step.SERVING)
             await self._serving(client, plane)
         return control_plane
@@ -318,6 +321,15 @@ class Provisioner:
     async def _put_back(self, client: Client, objects: list[dict[str, Any]], *, tenant: str) -> None:
         if changed := await put_back(client, kept(objects)):
             _log.warning("kept objects had been changed, and were put back", tenant=tenant, objects=changed)
+
+    async def _remove_outgrown(self, client: Client, objects: list[dict[str, Any]], *, tenant: str) -> None:
+        try:
+            removed = await remove_outgrown(client, kept(objects))
+        except errors.ApiError as error:
+            _log.warning("what gated pods before was not removed", tenant=tenant, error=str(error))
+            return
+        if removed:
+            _log.info("removed what gated pods before", tenant=tenant, objects=removed)
 
     async def _apply(self, client: Client, objects: list[dict[str, Any]]) -> None:
         """Apply, and again while a server that has just started lacks its first namespaces."""

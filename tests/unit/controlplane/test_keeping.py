@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
-from vkgateway.controlplane.keeping import KEPT_ANNOTATION, kept, put_back
-from vkgateway.kube.resources import CONFIG_MAPS
+from vkgateway.controlplane.keeping import KEPT_ANNOTATION, kept, put_back, remove_outgrown
+from vkgateway.kube.resources import CONFIG_MAPS, Resource
 
 WANTED: dict[str, Any] = {
     "apiVersion": "v1",
@@ -67,3 +67,38 @@ async def test_labels_of_the_tenant_are_no_change(server: FakeApiServer) -> None
     server.store.create(CONFIG_MAPS, {**WANTED, "metadata": metadata})
 
     assert await look(server) == ([], {"GET"})
+
+
+_GROUP = "apis/admissionregistration.k8s.io"
+WEBHOOKS = Resource(f"{_GROUP}/v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", namespaced=False)
+POLICIES = Resource(f"{_GROUP}/v1beta1", "mutatingadmissionpolicies", "MutatingAdmissionPolicy", namespaced=False)
+
+
+def _gate(resource: Resource, name: str = "vkgateway-admission", *, is_kept: bool = True) -> dict[str, Any]:
+    annotations = {KEPT_ANNOTATION: "true"} if is_kept else {}
+    metadata = {"name": name, "annotations": annotations}
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
+
+
+async def test_the_webhook_of_an_older_release_goes_when_a_policy_has_taken_its_place(server: FakeApiServer) -> None:
+    """API servers from 1.34 on show it no certificate any more, so it could only fail, for every new pod."""
+    server.register(WEBHOOKS)
+    server.register(POLICIES)
+    server.store.create(WEBHOOKS, _gate(WEBHOOKS))
+    server.store.create(WEBHOOKS, _gate(WEBHOOKS, "of-the-tenant", is_kept=False))
+    server.store.create(POLICIES, _gate(POLICIES))
+    async with server.client() as client:
+        assert await remove_outgrown(client, [_gate(POLICIES)]) == ["MutatingWebhookConfiguration/vkgateway-admission"]
+        assert await remove_outgrown(client, [_gate(POLICIES)]) == []
+    assert [found["metadata"]["name"] for found in server.store.all(WEBHOOKS)] == ["of-the-tenant"]
+    assert len(server.store.all(POLICIES)) == 1
+
+
+async def test_a_policy_goes_with_its_template_and_kinds_that_a_release_lacks_are_none(server: FakeApiServer) -> None:
+    server.register(WEBHOOKS)
+    server.store.create(WEBHOOKS, _gate(WEBHOOKS))
+    async with server.client() as client:
+        assert await remove_outgrown(client, [_gate(WEBHOOKS)]) == []
+        server.register(POLICIES)
+        server.store.create(POLICIES, _gate(POLICIES))
+        assert await remove_outgrown(client, [_gate(WEBHOOKS)]) == ["MutatingAdmissionPolicy/vkgateway-admission"]

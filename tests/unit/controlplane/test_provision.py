@@ -21,7 +21,7 @@ from vkgateway.controlplane.serving import ControlPlane
 from vkgateway.controlplane.templates import SHIPPED, Templates
 from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.client import Client
-from vkgateway.kube.resources import CONFIG_MAPS, PRIORITY_CLASSES
+from vkgateway.kube.resources import CONFIG_MAPS, PRIORITY_CLASSES, Resource
 from vkgateway.model.api import ApiServerAccess, Tenant, TenantSpec
 from vkgateway.model.errors import ConflictError, InputError, UnavailableError
 from vkgateway.model.objects import Meta
@@ -375,6 +375,29 @@ async def test_what_is_kept_comes_back_between_two_looks_at_the_control_plane(wo
 
     assert world.server.store.find(CONFIG_MAPS, "note", "default") is not None
     assert all("note" in request for request in world.server.requests[before:])
+
+
+async def test_what_gated_pods_in_an_older_release_is_removed_and_what_is_in_the_way_holds_nothing_up(
+    world: World,
+) -> None:
+    webhooks = Resource(
+        "apis/admissionregistration.k8s.io/v1",
+        "mutatingwebhookconfigurations",
+        "MutatingWebhookConfiguration",
+        namespaced=False,
+    )
+    world.server.register(webhooks)
+    await world.provisioner().provision(tenant())
+    metadata = {"name": "vkgateway-admission", "annotations": {KEPT_ANNOTATION: "true"}}
+    document = {"apiVersion": webhooks.api_version, "kind": webhooks.kind, "metadata": metadata}
+    world.server.store.create(webhooks, document)
+    world.server.fail("DELETE", "/mutatingwebhookconfigurations/", status=403)
+
+    assert await world.provisioner().provision(tenant())
+    assert len(world.server.store.all(webhooks)) == 1
+
+    await world.provisioner().provision(tenant())
+    assert world.server.store.all(webhooks) == []
 
 
 async def test_what_cannot_be_put_back_holds_nothing_up(world: World) -> None:
