@@ -104,7 +104,12 @@ class VirtualNode:
         self._due_at = float("-inf")
         """When it is to be written whatever it says."""
         self._reflector = Reflector(
-            client, NODES, decode=_decode, on_change=self._changed, field_selector=f"metadata.name={name}"
+            client,
+            NODES,
+            decode=_decode,
+            on_change=self._changed,
+            field_selector=f"metadata.name={name}",
+            on_complete=self._back,
         )
 
     def refresh(self) -> None:
@@ -135,6 +140,12 @@ class VirtualNode:
         elif self._on_seen is not None:
             self._on_seen(*nodeobject.reach(new.body))
         self._wake.set()
+
+    def _back(self) -> None:
+        """The API server was away, and may be of another release by now."""
+        if self._unknown:
+            self._unknown = frozenset()
+            self._wake.set()
 
     async def _keep_node(self) -> None:
         await self._reflector.wait_complete()

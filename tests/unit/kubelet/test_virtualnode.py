@@ -191,6 +191,18 @@ async def test_what_an_older_api_server_does_not_know_is_left_out(world: World) 
     assert not {"declaredFeatures", "runtimeHandlers"} & status.keys()
 
 
+async def test_what_was_left_out_is_told_once_the_tenant_has_been_upgraded(world: World) -> None:
+    """An API server that was away may come back as another release."""
+    world.status |= {"declaredFeatures": ["A"]}
+    world.server.fail("PATCH", "/status", status=500).message = ".status.declaredFeatures: field not declared in schema"
+    async with running(world) as node:
+        await world.until(lambda: node.registered)
+        assert "declaredFeatures" not in (world.stored() or {})["status"]
+        world.server.fail("GET", "/nodes", status=503, times=3)
+        world.server.end_watches()
+        await world.until(lambda: "declaredFeatures" in (world.stored() or {})["status"])
+
+
 async def test_remove_takes_node_and_lease_and_may_be_repeated(world: World) -> None:
     async with running(world) as node:
         await world.until(lambda: world.server.store.find(LEASES, NAME, "kube-node-lease"))
