@@ -1,15 +1,17 @@
 """The supervisor with real processes: restarts, changed specs, order of stopping, adoption, leftovers."""
 
 import asyncio
+import errno
 import os
 import signal
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
-from vkgateway.programs.supervisor import procfs, running
+from vkgateway.programs.supervisor import procfs, running, server
 from vkgateway.programs.supervisor.client import (
     SupervisorClient,
     SupervisorUnavailable,
@@ -279,3 +281,29 @@ async def test_a_missing_folder_is_told_as_such(supervisor: Supervisor, tmp_path
 def test_a_bad_name_never_reaches_the_socket() -> None:
     with pytest.raises(InputError):
         spec("Bad", "true")
+
+
+async def test_a_guardian_that_cannot_be_started_is_started_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(_: SupervisorPaths) -> subprocess.Popen[bytes]:
+        if not full.is_set():
+            full.set()
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        started.append(subprocess.Popen(["sleep", "100"], start_new_session=True))
+        return started[0]
+
+    full = asyncio.Event()
+    monkeypatch.setattr(server, "_GUARDIAN_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(server, "_start_guardian", start)
+    task = asyncio.create_task(server._keep_guardian(SupervisorPaths(tmp_path)))
+    try:
+        await eventually(lambda: bool(started) or task.done())
+        assert started
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for child in started:
+            child.wait()

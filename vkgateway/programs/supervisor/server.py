@@ -129,13 +129,20 @@ async def _rotate(supervisor: Supervisor) -> None:
 async def _keep_guardian(paths: SupervisorPaths) -> None:
     """Keep one guardian asleep beside the supervisor, so that somebody starts the next one if this one dies."""
     while True:
-        child = _start_guardian(paths)
-        guardian = Running(child.pid, child=child)
         try:
-            await guardian.ended.wait()
-        finally:
-            child.kill()
+            await _guarded(paths)
+        except OSError as error:  # no processes or no memory left, for one: there will be again
+            _LOG.error("no guardian, should this supervisor die: %s", error)
         await asyncio.sleep(_GUARDIAN_PAUSE_SECONDS)
+
+
+async def _guarded(paths: SupervisorPaths) -> None:
+    """Start a guardian, and return when it has ended."""
+    child = _start_guardian(paths)
+    try:
+        await Running(child.pid, child=child).ended.wait()
+    finally:
+        child.kill()
 
 
 def _start_guardian(paths: SupervisorPaths) -> subprocess.Popen[bytes]:
