@@ -61,6 +61,9 @@ class TenantRecord:
     """Probes of its API server in a row that were not answered well."""
     renewal_due: float = 0.0
     """When the control plane's certificates are looked at again (monotonic seconds)."""
+    unrenewed_since: float | None = None
+    """Since when they could not be looked at (monotonic seconds); None: they could the last time."""
+    unrenewed_why: str = ""
     keeping_due: float = 0.0
     """When the objects that are kept are looked at again (monotonic seconds)."""
     recorded: TenantSpec | None = None

@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from vkgateway.gateway.planes import Access, ControlPlanes, OnStep, Runtimes
-from vkgateway.gateway.status import failing, passed, waiting
+from vkgateway.gateway.status import Verdict, failing, passed, waiting
 from vkgateway.gateway.tenant_record import Interrupted, Teller, TenantRecord, api_server
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import spread
@@ -32,6 +32,8 @@ RENEW_SECONDS = 24 * 3600.0
 RENEW_AGAIN_SECONDS = 600.0
 KEEP_SECONDS = 600.0
 """How often the objects that are kept are looked at: so long a tenant may be without them."""
+UNRENEWED_SECONDS = 24 * 3600.0
+"""For so long it is no trouble of the tenant's that they cannot be looked at; from then on it is told."""
 RECALLED_SECONDS = 300.0
 """How soon after a restart of the gateway the steps of making a control plane are gone through: so long, or up to twice
 so long, that not all tenants' come at once."""
@@ -80,8 +82,14 @@ class Upkeep:
         elif self._monotonic() >= record.keeping_due:
             await self._keep(tenant, record, access)
         served = api_server(access, version=tenant.spec.kubernetes_version)
-        record.learn(control_plane=passed("Serving", f"serves at {access.url}"), api_server=served)
+        record.learn(control_plane=self._standing(record, access), api_server=served)
         return access
+
+    def _standing(self, record: TenantRecord, access: Access) -> Verdict:
+        """Say how a control plane stands that answers."""
+        if record.unrenewed_since is None or self._monotonic() - record.unrenewed_since < UNRENEWED_SECONDS:
+            return passed("Serving", f"serves at {access.url}")
+        return failing("NotRenewed", f"serves at {access.url}, until its certificates end: {record.unrenewed_why}")
 
     async def _healthy(self, tenant: Tenant, record: TenantRecord) -> Access | None:
         """Return the access if the control plane is as wanted and answers; asked once every PROBE_SECONDS."""
@@ -149,13 +157,17 @@ class Upkeep:
     async def _renew(self, tenant: Tenant, record: TenantRecord, access: Access) -> Access:
         """Go through the steps for what only time changes: certificates that near their end.
 
-        Nobody hears of it, and a failure is no trouble of the tenant's: there is time to try again.
+        Nobody hears of it, and a failure is no trouble of the tenant's until it has lasted: there is time to try
+        again.
         """
         try:
             return await self._build(tenant, record, on_step=nobody)
         except VkgatewayError as error:
             log.warning("certificates were not looked at", tenant=tenant.metadata.name, error=str(error))
             record.renewal_due = self._monotonic() + RENEW_AGAIN_SECONDS
+            if record.unrenewed_since is None:
+                record.unrenewed_since = self._monotonic()
+            record.unrenewed_why = str(error)
             return access
 
     async def _keep(self, tenant: Tenant, record: TenantRecord, access: Access) -> None:
@@ -173,7 +185,7 @@ class Upkeep:
             access = await self._make(tenant, record, on_step=on_step)
         record.access = await self._keep_or_replace(tenant.metadata.name, record.access, access)
         record.built_from = _shape(tenant.spec)
-        record.unanswered = 0
+        record.unanswered, record.unrenewed_since = 0, None
         record.renewal_due = self._monotonic() + RENEW_SECONDS
         record.keeping_due = self._monotonic() + KEEP_SECONDS
         record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9

@@ -356,6 +356,30 @@ async def test_certificates_that_cannot_be_renewed_now_are_tried_again_and_are_n
         assert world.get("alpha")["metadata"]["resourceVersion"] == version
 
 
+async def test_certificates_that_cannot_be_renewed_for_days_are_told_until_they_are(world: World) -> None:
+    """A template that was taken away, for one: all goes on, until the certificates end."""
+    now = time.monotonic()
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway(monotonic=lambda: now) as tenants:
+        await until(lambda: world.phase("alpha") == "Ready")
+        world.planes.broken["alpha"] = "there is no template 'default'"
+        for _ in range(2):
+            assert world.phase("alpha") == "Ready"
+            now += RENEW_SECONDS
+            await looked_at(world, tenants)
+        await until(lambda: world.phase("alpha") == "Degraded")
+        (told,) = (one for one in world.get("alpha")["status"]["conditions"] if one["type"] == "ControlPlaneReady")
+        assert told["reason"] == "NotRenewed"
+        assert "there is no template 'default'" in told["message"]
+        version = world.get("alpha")["metadata"]["resourceVersion"]
+        await looked_at(world, tenants)
+        assert world.get("alpha")["metadata"]["resourceVersion"] == version
+        del world.planes.broken["alpha"]
+        now += RENEW_AGAIN_SECONDS
+        await looked_at(world, tenants)
+        await until(lambda: world.phase("alpha") == "Ready")
+
+
 async def test_what_is_kept_is_looked_at_now_and_then_and_is_no_trouble(world: World) -> None:
     now = time.monotonic()
     world.create("alpha", pools=[pool(8)])
