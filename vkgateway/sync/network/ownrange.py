@@ -178,16 +178,18 @@ async def remove_range(link: ComputeLink, tenant: str) -> None:
         return
 
 
-def refused_address(link: ComputeLink, error: errors.Invalid, own: OwnRange) -> None:
-    """Sort a refusal of an address of the range: one that is taken returns, and another will have to do.
+def refused_address(link: ComputeLink, error: errors.Invalid, own: OwnRange, address: str) -> None:
+    """Sort a refusal of an address: one that is taken returns, and another will have to do, as for one that is not of
+    the tenant's range and that the compute cluster cannot give.
 
     Raises:
         UnavailableError: the compute cluster does not know the range yet, or any more; trying again helps.
         Invalid: something else was refused.
     """
-    if _TAKEN in error.words:
+    unknown = any(words in error.words for words in _NO_RANGE)
+    if _TAKEN in error.words or (unknown and not own.holds(address)):
         return
-    if any(words in error.words for words in _NO_RANGE):
+    if unknown:
         own.doubt(link)
         raise UnavailableError(
             "the compute cluster does not know the range of the tenant's Services yet", hint="it is tried again"

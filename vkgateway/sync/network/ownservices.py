@@ -115,20 +115,29 @@ class OwnService:
         return service
 
     async def _create(self, link: ComputeLink, document: Object) -> bytes:
-        address = self.given.get(link.name)
-        if not address and await self._range.ensure(link):
-            address = self._range.address(self._number)
+        address = await self._address(link)
         if address:
             addressed = document | {"spec": {**document["spec"], "clusterIP": address}}
             try:
                 return await link.client.create(resources.SERVICES, addressed, namespace=SYSTEM_NAMESPACE)
             except errors.Invalid as error:
                 # Perhaps by the Service itself: addresses are looked at before names.
-                refused_address(link, error, self._range)
+                refused_address(link, error, self._range, address)
         made = await link.client.create(resources.SERVICES, document, namespace=SYSTEM_NAMESPACE)
         if address:
             log.warning("the address is taken", compute=link.name, name=self._name, address=address)
         return made
+
+    async def _address(self, link: ComputeLink) -> str:
+        """The address to ask for: that which stands in pods, or that of the tenant's range; "" for any.
+
+        The range is seen to in either case: a cluster that was put back from a backup, or that is another one under
+        the same name, does not have it.
+        """
+        given = self.given.get(link.name, "")
+        if given and not self._range.holds(given):
+            return given
+        return (given or self._range.address(self._number)) if await self._range.ensure(link) else ""
 
     async def _lead(self, link: ComputeLink, service: Meta, to: Endpoint, *, only_new: bool = False) -> None:
         """Write the slice, unless it says so; with `only_new` only where there is none."""

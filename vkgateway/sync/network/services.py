@@ -249,7 +249,7 @@ class Services:
                 return decode_service(await link.client.create(resources.SERVICES, addressed, namespace=namespace))
             except errors.Invalid as error:
                 # Perhaps by the Service itself, not shown by the watch yet: addresses are looked at before names.
-                refused_address(link, error, self._range)
+                refused_address(link, error, self._range, above.cluster_ip)
                 if self._will_be_free(link, above.cluster_ip):
                     raise UnavailableError(
                         "the address is that of a Service that is about to give it up", hint="it is tried again"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes import addresses
 from tests.fakes.addresses import Addresses
 from tests.unit.sync.network.test_names import FakeServers, address, answering, api
 from tests.unit.sync.network.test_services import below, nothing_to_write, serve
@@ -230,6 +231,48 @@ async def test_ranges_of_pods_are_no_services(here: World) -> None:
     async with here.gateway():
         await until(lambda: cluster_ip(here).startswith("10.215."))
     assert here.below.store.all(SERVICE_CIDRS) == []
+
+
+def _forget(here: World) -> None:
+    """Have the compute cluster be as before the tenant came: put back from a backup, or another in its place."""
+    here.below.store.delete(SERVICE_CIDRS, OURS)
+    for name in ("dns-alpha", "api-alpha"):
+        here.below.store.delete(SERVICES, name, SYSTEM_NAMESPACE)
+
+
+def _address(here: World) -> str:
+    found = here.below.store.find(SERVICES, "dns-alpha", SYSTEM_NAMESPACE) or {"spec": {}}
+    return str(found["spec"].get("clusterIP", ""))
+
+
+async def test_a_compute_cluster_that_forgot_the_range_is_given_it_again(here: World) -> None:
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        await here.settled()
+        _forget(here)
+        await until(lambda: _address(here) == "10.160.16.10")
+        here.create("later")
+        later = await here.forwarded("later")
+    assert here.below.store.find(SERVICE_CIDRS, OURS) is not None
+    assert later["spec"]["dnsConfig"]["nameservers"] == ["10.160.16.10"]
+
+
+async def test_a_compute_cluster_that_has_other_ranges_by_now_gives_another_address(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.service_range = ""
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        await here.settled()
+        assert address(here).startswith("10.215.0.")
+        monkeypatch.setattr(addresses, "DEFAULT", "10.216.0.0/24")
+        here.below.store.delete(SERVICES, "dns-alpha", SYSTEM_NAMESPACE)
+        await until(lambda: _address(here).startswith("10.216.0."))
+        here.create("later")
+        later = await here.forwarded("later")
+    assert later["spec"]["dnsConfig"]["nameservers"] == [address(here)]
 
 
 async def test_a_tenant_that_goes_takes_its_range_along(here: World) -> None:
