@@ -224,10 +224,16 @@ def expiry(cert_pem: bytes) -> datetime.datetime:
 
 
 def needs_renewal(cert_pem: bytes, *, now: datetime.datetime) -> bool:
-    """Whether less than a third of the certificate's life is left at `now` (aware)."""
+    """Whether less than a third of the certificate's life is left at `now` (aware), or it was made by a clock that was
+    ahead and is not valid yet.
+
+    Where its beginning is further away than a third of its life, it is rather this clock that is behind, and what it
+    would make worth little once it is set.
+    """
     certificate = x509.load_pem_x509_certificate(cert_pem)
-    life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
-    return certificate.not_valid_after_utc - now < life * _RENEW_AT
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    short = (end - begin) * _RENEW_AT
+    return end - now < short or now < begin <= now + short
 
 
 def _builder(

@@ -85,3 +85,11 @@ def test_renewal_is_due_when_a_third_of_the_life_is_left(day: int, due: bool) ->
 def test_a_signing_key_survives_writing_and_reading() -> None:
     key = pki.SigningKey.create()
     assert pki.SigningKey.load(key.private_pem) == key
+
+
+def test_a_certificate_from_a_clock_that_was_ahead_is_renewed_and_none_for_a_clock_that_is_far_behind() -> None:
+    now = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
+    pair = pki.Authority.create("ca").issue("a", client=True, now=now)
+    assert not pki.needs_renewal(pair.cert_pem, now=now)
+    assert pki.needs_renewal(pair.cert_pem, now=now - datetime.timedelta(hours=2))
+    assert not pki.needs_renewal(pair.cert_pem, now=datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC))
