@@ -27,7 +27,8 @@ class Etcd:
         self.port = 0
 
     def auth_status(self, _request: bytes, context: grpc.ServicerContext) -> pb.AuthStatusResponse:
-        self.callers.append(fingerprint(context.auth_context()["x509_pem_cert"][0]))
+        (shown,) = context.auth_context()["x509_pem_cert"]  # a list, whatever the stubs say
+        self.callers.append(fingerprint(bytes(shown)))
         return pb.AuthStatusResponse(enabled=False)
 
     async def serve(self) -> grpc.aio.Server:
