@@ -6,7 +6,8 @@
 
 It knows lists with pages and selectors, watches with bookmarks, history and 410, streaming lists, all four
 patch types, the status, resize, ephemeralcontainers, binding, eviction and token subresources, graceful
-deletion, finalizers, preconditions and discovery. It validates nothing, and refuses only what `rights` do not allow.
+deletion, finalizers, preconditions, dry runs and discovery. It validates nothing, refuses only what `rights` do not
+allow, and drops fields of pods that `unknown_fields` names.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any, Self
 from aiohttp import web
 
 from tests.fakes import patches
+from tests.fakes.fields import without
 from tests.fakes.rights import Rights
 from tests.fakes.store import Change, ObjectStore, Refusal, Selection
 from vkgateway.kube.client import Client
@@ -89,6 +91,8 @@ class FakeApiServer:
         self.token_lifetime = timedelta(hours=1)
         self.requests: list[str] = []
         self.user_agents: set[str] = set()
+        self.unknown_fields: tuple[str, ...] = ()
+        """Fields of pods that it drops, as servers do whose feature gate is off: `spec.volumes[].image`."""
         self.ancient = False
         """Takes what it does not know of a watch's parameters for air, as servers before streaming lists did."""
         self.watches = 0
@@ -288,8 +292,10 @@ class FakeApiServer:
 
     async def _collection(self, request: web.Request, target: Target) -> web.StreamResponse:
         if request.method == "POST":
-            document = self.store.create(target.resource, await request.json(), target.namespace)
-            self._define(document)
+            new = self._known(target, await request.json())
+            with self.store.dry_run(_is_dry(request)):
+                document = self.store.create(target.resource, new, target.namespace)
+                self._define(document)
             return web.json_response(document, status=201)
         query = request.query
         selection = Selection(target.namespace, query.get("labelSelector", ""), query.get("fieldSelector", ""))
@@ -373,15 +379,18 @@ class FakeApiServer:
                 _check_pod_change(target.subresource, old["spec"], new["spec"])
             if isinstance(patch, dict) and "resourceVersion" not in patch.get("metadata", {}):
                 new["metadata"].pop("resourceVersion", None)
-        return web.json_response(
-            store.update(
+        with store.dry_run(_is_dry(request)):
+            changed = store.update(
                 target.resource,
-                new,
+                self._known(target, new),
                 name=target.name,
                 namespace=target.namespace,
                 status=target.subresource == "status",
             )
-        )
+        return web.json_response(changed)
+
+    def _known(self, target: Target, document: Document) -> Document:
+        return without(document, self.unknown_fields) if target.resource is PODS else document
 
     def _action(self, target: Target, body: Document) -> web.Response:
         store = self.store
@@ -455,6 +464,10 @@ class FakeApiServer:
         event = change.event(selection) if change.resource == resource else None
         if event is not None:
             await _send(response, *event)
+
+
+def _is_dry(request: web.Request) -> bool:
+    return request.query.get("dryRun") == "All"
 
 
 def _check_pod_change(subresource: str, old: Document, new: Document) -> None:

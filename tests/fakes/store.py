@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -107,6 +108,16 @@ class ObjectStore:
     history: list[Change] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     _named: int = 0
+    _dry: bool = False
+
+    @contextmanager
+    def dry_run(self, dry: bool = True) -> Iterator[None]:
+        """Let what is made or changed within only be told, not stored."""
+        self._dry = dry
+        try:
+            yield
+        finally:
+            self._dry = False
 
     def all(self, resource: Resource) -> list[Document]:
         """Everything of a kind, sorted by namespace and name as servers do."""
@@ -268,6 +279,8 @@ class ObjectStore:
         self._remove(resource, key)
 
     def _store(self, resource: Resource, key: Key, new: Document) -> Document:
+        if self._dry:
+            return new
         kept = self.objects.setdefault(resource, {})
         self.version += 1
         new["metadata"]["resourceVersion"] = str(self.version)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from dataclasses import dataclass
 
 import msgspec
@@ -74,16 +73,9 @@ class Attached:
 
     async def _prepare(self, now: float) -> None:
         client = self.link.client
+        self.link.kept_features.clear()
         await prerequisites.ensure(client)
         await look_at_ranges(self.link)
         answer = await client.request("GET", _VERSION_PATH)
         self.version = msgspec.json.decode(answer, type=_Version).git_version
-        self.link.minor = _minor(self.version)
         self._prepare_due = now + PREPARE_SECONDS
-
-
-def _minor(version: str) -> int | None:
-    """36 of `v1.36.3` or `v1.36+`; None of what is no version."""
-    parts = version.lstrip("v").split(".")
-    digits = "".join(itertools.takewhile(str.isdigit, parts[1])) if len(parts) > 1 else ""
-    return int(digits) if digits else None

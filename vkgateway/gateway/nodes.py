@@ -22,10 +22,6 @@ METRICS_PATH_ANNOTATION: Final = "metrics.k8s.io/resource-metrics-path"
 _TIMES = ("lastHeartbeatTime", "lastTransitionTime")
 
 
-FULL_HOSTNAMES_SINCE: Final = 35
-"""The first minor release in which a pod's `hostnameOverride` counts (KEP-4762, beta in 1.35)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSource:
     """One virtual node of `tenant`, whose share of `pool` is `wanted`; `address` and `port` are the kubelet endpoint's.
@@ -55,7 +51,6 @@ class NodeSource:
             node_selector=self.pool.node_selector,
             tolerations=self.pool.tolerations,
             nodes=self.members(),
-            full_hostnames=self.link.minor is None or self.link.minor >= FULL_HOSTNAMES_SINCE,
         )
 
     def capacity(self) -> dict[str, Quantity]:

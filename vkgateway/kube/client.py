@@ -27,6 +27,7 @@ _PATCH_TYPES: Final[dict[PatchKind, str]] = {
     "json": "application/json-patch+json",
     "apply": "application/apply-patch+yaml",
 }
+_DRY_RUN: Final = {"dryRun": "All"}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -118,13 +119,17 @@ class Client(Transport):
         name: str | None = None,
         subresource: str | None = None,
         metadata_only: bool = False,
+        dry_run: bool = False,
         timeout: float = 30,
     ) -> bytes:
         """Create an object (`name` only with a subresource, as for `token` and `eviction`); returns it as
-        stored, or its metadata.
+        stored, or its metadata. With `dry_run` it is returned as it would be, and nothing is stored.
         """
         path = resource.path(namespace, name, subresource)
-        return await self.request("POST", path, body=encode(body), metadata_only=metadata_only, timeout=timeout)
+        params = _DRY_RUN if dry_run else None
+        return await self.request(
+            "POST", path, params=params, body=encode(body), metadata_only=metadata_only, timeout=timeout
+        )
 
     async def replace(
         self,
@@ -152,15 +157,18 @@ class Client(Transport):
         field_manager: str = FIELD_MANAGER,
         force: bool = True,
         metadata_only: bool = False,
+        dry_run: bool = False,
         timeout: float = 30,
     ) -> bytes:
         """Patch an object; `apply` is server-side apply, where `force` takes over fields that others own.
 
-        Returns the object as stored, or its metadata.
+        Returns the object as stored, or its metadata; with `dry_run` as it would be, and nothing is stored.
         """
         params: dict[str, str | int | bool] = {"fieldManager": field_manager}
         if kind == "apply":
             params["force"] = force
+        if dry_run:
+            params |= _DRY_RUN
         return await self.request(
             "PATCH",
             resource.path(namespace, name, subresource),

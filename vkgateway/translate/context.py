@@ -113,7 +113,6 @@ class PoolContext:
 
     `node_labels` are the labels that the virtual node carries. `carried` are the label keys that any node of the
     pool carries (`nodes.carried_labels`); without them, the virtual node's own count, less those that are virtual.
-    `full_hostnames` says whether the compute cluster knows `hostnameOverride` (KEP-4762).
     """
 
     name: str
@@ -123,7 +122,6 @@ class PoolContext:
     tolerations: tuple[dict[str, Any], ...] | list[dict[str, Any]] = ()
     node_labels: dict[str, str] = field(default_factory=dict)
     carried: frozenset[str] = frozenset()
-    full_hostnames: bool = False
 
     def virtual_labels(self) -> dict[str, str]:
         """The virtual node's labels, those that mean itself included."""

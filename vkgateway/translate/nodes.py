@@ -28,7 +28,6 @@ def pool_context(
     node_selector: dict[str, str],
     tolerations: Sequence[dict[str, Any]],
     nodes: PoolNodes,
-    full_hostnames: bool = False,
 ) -> PoolContext:
     """Gather a pool's context from the compute nodes that belong to it."""
     return PoolContext(
@@ -39,7 +38,6 @@ def pool_context(
         tolerations=tuple(tolerations),
         node_labels=nodes.common_labels,
         carried=nodes.carried_labels,
-        full_hostnames=full_hostnames,
     )
 
 

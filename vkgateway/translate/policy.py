@@ -48,7 +48,7 @@ def refusals(pod: Object, *, tenant: TenantContext, pool: PoolContext | None = N
         Refusal(field=broken.field, value=broken.value, rule=broken.rule, message=broken.message)
         for broken in security.violations(pod, level=tenant.pod_security)
     ]
-    found += _unsupported_fields(spec, pool)
+    found += _unsupported_fields(spec)
     for index, volume in enumerate(spec.get("volumes") or ()):
         found += _volume(volume, f"spec.volumes[{index}]")
         found += _volume_of_nodes(volume, f"spec.volumes[{index}]", tenant)
@@ -76,19 +76,10 @@ _UNSUPPORTED_FIELDS: Final[Mapping[str, str]] = {
 }
 
 
-def _unsupported_fields(spec: Mapping[str, Any], pool: PoolContext | None) -> Iterator[Refusal]:
+def _unsupported_fields(spec: Mapping[str, Any]) -> Iterator[Refusal]:
     for name, message in _UNSUPPORTED_FIELDS.items():
         if spec.get(name):
             yield Refusal(field=f"spec.{name}", value=_first_name(spec[name]), rule=NOT_SUPPORTED, message=message)
-    if pool is None or pool.full_hostnames:
-        return
-    if spec.get("setHostnameAsFQDN") and spec.get("subdomain"):
-        message = "the compute cluster is too old for full hostnames with a subdomain; leave setHostnameAsFQDN out"
-        yield Refusal(field="spec.setHostnameAsFQDN", value="true", rule=NOT_SUPPORTED, message=message)
-    if spec.get("hostnameOverride"):
-        message = "the compute cluster is too old for hostnames of one's own; leave hostnameOverride out"
-        value = str(spec["hostnameOverride"])
-        yield Refusal(field="spec.hostnameOverride", value=value, rule=NOT_SUPPORTED, message=message)
 
 
 def _first_name(value: Any) -> str:

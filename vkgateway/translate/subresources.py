@@ -1,6 +1,6 @@
 """Changes of a running pod that API servers take by a subresource: ephemeral containers, and resizing in place."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from vkgateway.model.api import PodSecurity
@@ -8,6 +8,7 @@ from vkgateway.model.objects import Object
 from vkgateway.model.quantity import parse
 from vkgateway.translate import security
 from vkgateway.translate.containers import PodValues, forward_container
+from vkgateway.translate.guarded import Guarded, ephemeral_fields
 
 Subresource = Literal["ephemeralcontainers", "resize"]
 
@@ -32,6 +33,16 @@ def ephemeral_violations(tenant_pod: Object, container: Object, *, level: PodSec
 def ephemeral_patch(added: Sequence[Object], values: PodValues) -> Object:
     """Strategic merge patch of the subresource `ephemeralcontainers`."""
     return {"spec": {"ephemeralContainers": [forward_container(container, values) for container in added]}}
+
+
+def without_lost(patch: Object, lost: Collection[Guarded]) -> Object | None:
+    """A subresource's patch without the ephemeral containers that would lose some of these fields.
+
+    None where nothing is left of it; nothing is of a patch for `resize`.
+    """
+    added = patch["spec"].get("ephemeralContainers") or ()
+    kept = [container for container in added if not any(one in lost for one in ephemeral_fields(container))]
+    return {**patch, "spec": {"ephemeralContainers": kept}} if kept else None
 
 
 def resize_patch(wanted: Mapping[str, Any], actual: Mapping[str, Any]) -> Object | None:

@@ -79,6 +79,19 @@ async def test_what_pods_need_there_is_made_again(
         assert is_ready(server)
 
 
+async def test_which_features_are_on_there_is_forgotten_with_each_look(
+    server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_compute_cluster(server)
+    monkeypatch.setattr(attached, "PREPARE_SECONDS", 0.0)
+    async with controller(server, client) as computes:
+        await until(lambda: is_ready(server))
+        known = computes.links["local"].kept_features
+        known.add("ImageVolume")
+        computes.tenants_changed()
+        await until(lambda: not known)
+
+
 async def test_nodes_that_come_and_go_change_the_pool(server: FakeApiServer, client: Client) -> None:
     add_compute_cluster(server)
     async with controller(server, client):

@@ -230,3 +230,14 @@ async def test_who_has_no_credentials_cannot_reach_the_server(server: FakeApiSer
             with pytest.raises(errors.Unreachable, match="no credentials for alpha: the plugin failed") as caught:
                 await asking
             assert caught.value.hint == "log in"
+
+
+async def test_a_dry_run_stores_nothing(server: FakeApiServer, client: Client) -> None:
+    tried = _load(await client.create(PODS, POD, namespace="n", dry_run=True))
+    assert tried["metadata"]["name"] == "a"
+    assert server.store.find(PODS, "a", "n") is None
+    await client.create(PODS, POD, namespace="n")
+    label = {"metadata": {"labels": {"x": "y"}}}
+    tried = _load(await client.patch(PODS, "a", label, namespace="n", dry_run=True))
+    assert tried["metadata"]["labels"] == {"x": "y"}
+    assert "labels" not in server.store.get(PODS, "a", "n")["metadata"]

@@ -99,20 +99,6 @@ def test_fields_that_are_not_supported_yet() -> None:
     assert refusal.field == "spec.resourceClaims"
 
 
-def test_full_hostnames_need_a_compute_cluster_that_knows_them() -> None:
-    named = pod(setHostnameAsFQDN=True, subdomain="s")
-    (refusal,) = refusals(named, tenant=TENANT, pool=POOL)
-    assert (refusal.rule, refusal.field) == ("NotSupported", "spec.setHostnameAsFQDN")
-    assert refusals(named, tenant=TENANT, pool=replace(POOL, full_hostnames=True)) == ()
-
-
-def test_a_hostname_of_ones_own_needs_a_compute_cluster_that_knows_it() -> None:
-    named = pod(hostnameOverride="db.example.org")
-    (refusal,) = refusals(named, tenant=TENANT, pool=POOL)
-    assert (refusal.rule, refusal.field, refusal.value) == ("NotSupported", "spec.hostnameOverride", "db.example.org")
-    assert refusals(named, tenant=TENANT, pool=replace(POOL, full_hostnames=True)) == ()
-
-
 @pytest.mark.parametrize("spec", [{"schedulingGroup": {"podGroupName": "g"}}, {"workloadRef": {"name": "w"}}])
 def test_groups_of_kubernetes_own_are_read_above(spec: dict[str, Any]) -> None:
     assert refusals(pod(**spec), tenant=TENANT, pool=POOL) == ()

@@ -32,9 +32,9 @@ class ComputeLink:
     def __init__(self, name: str, client: Client) -> None:
         self.name = name
         self.client = client
-        self.reachability = Reachability(name, client, on_change=self._tell_everybody)
-        self.minor: int | None = None
-        """Its Kubernetes release's second number (36 of 1.36.3), once it is known."""
+        self.reachability = Reachability(name, client, on_change=self._turned)
+        self.kept_features: set[str] = set()
+        """Feature gates that are on there, as was seen lately: by whoever asks, and forgotten with each new look."""
         self.service_ranges: Sequence[str] = ()
         """The ranges of its Services' addresses, as they were looked at last."""
         self.on_nodes_changed: list[Callable[[], None]] = []
@@ -137,6 +137,10 @@ class ComputeLink:
         yield "classes", self.classes
         yield "networkpolicies", self.policies
         yield "events", self.events
+
+    def _turned(self) -> None:
+        self.kept_features.clear()
+        self._tell_everybody()
 
     def _completed(self) -> None:
         if self.trusted:

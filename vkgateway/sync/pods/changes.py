@@ -13,15 +13,21 @@ from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.copies import Copies
 from vkgateway.sync.marks import FORWARDED, REQUESTS
 from vkgateway.sync.pods.case import Case, above_of, below_of, decode, plan_of
+from vkgateway.sync.pods.guard import lost_in_change
 from vkgateway.sync.pods.upward import Upward, cleaned
 from vkgateway.sync.refusals import is_starting, lacks_rights
 from vkgateway.translate.context import TenantContext
+from vkgateway.translate.guarded import what_is_lost
 from vkgateway.translate.mutable import Changes, spec_changes
-from vkgateway.translate.subresources import Subresource
+from vkgateway.translate.subresources import Subresource, without_lost
 
 _RETRY: Final = 30.0
 """Seconds until a change that there was no room for, or no right, is tried again."""
 _NO_RIGHTS: Final = "the compute cluster does not let the gateway make this change now"
+
+
+class _LostError(Exception):
+    """The compute cluster would drop fields of all that a patch is about."""
 
 
 class ChangesDown:
@@ -101,15 +107,18 @@ class ChangesDown:
         """Patch the compute pod; returns why it does not take the patch, in words for the tenant, or None."""
         below = below_of(case).metadata
         try:
+            kept = patch if subresource is None else await self._without_lost(case, patch, subresource)
             await case.link.client.patch(
                 resources.PODS,
                 below.name,
-                patch,
+                kept,
                 namespace=below.namespace,
                 subresource=subresource,
                 kind="strategic",
                 metadata_only=True,
             )
+        except _LostError as error:
+            return str(error)
         except (errors.Invalid, errors.BadRequest, errors.Forbidden) as error:
             closed = lacks_rights(error)
             if is_starting(error) or (subresource is None and closed):
@@ -120,6 +129,17 @@ class ChangesDown:
                 raise  # the pod itself is gone, as its watch is about to tell
             return f"the compute cluster knows no {subresource} of pods"
         return None
+
+    async def _without_lost(self, case: Case, patch: Object, subresource: Subresource) -> Object:
+        """The patch without what would come down incomplete, which is told. Raises _LostError if nothing is left."""
+        lost = await lost_in_change(case.link, below_of(case).metadata, patch, subresource)
+        if not lost:
+            return patch
+        left = without_lost(patch, lost)
+        if left is None:
+            raise _LostError(what_is_lost(lost))
+        await self._upward.tell(case, "ChangeNotForwarded", what_is_lost(lost))
+        return left
 
 
 def _is_held(case: Case) -> bool:

@@ -23,6 +23,7 @@ from vkgateway.sync.metrics import PodMeter
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.sync.pods.case import Case, above_of, below_of, decode, digest, make_plan, plan_of
 from vkgateway.sync.pods.changes import ChangesDown
+from vkgateway.sync.pods.guard import lost_in_creation
 from vkgateway.sync.pods.upward import Upward, cleaned
 from vkgateway.sync.pods.views import decode_compute_pod
 from vkgateway.sync.refusals import is_verdict, lacks_rights
@@ -31,6 +32,7 @@ from vkgateway.sync.tokens import Tokens
 from vkgateway.translate.budget import OversizeError
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.down import forward_pod
+from vkgateway.translate.guarded import what_is_lost
 
 log = structlog.get_logger(__name__)
 
@@ -122,18 +124,26 @@ class Downward:
             await self._upward.fail(case, "ForwardingRefused", f"the pod cannot be forwarded: {error}")
             return
         try:
-            await case.link.client.create(
-                resources.PODS, below, namespace=below["metadata"]["namespace"], metadata_only=True
-            )
+            lost = await lost_in_creation(case.link, below)
+            if not lost:
+                await case.link.client.create(
+                    resources.PODS, below, namespace=below["metadata"]["namespace"], metadata_only=True
+                )
         except errors.AlreadyExists:
             await self._already_exists(case, below)
         except (errors.Invalid, errors.BadRequest, errors.Forbidden) as error:
             await self._refused(case, error)
         else:
-            now = self._clock()
-            self.created[above.metadata.uid] = now + _CREATED_GRACE
-            born = above.metadata.creation_timestamp
-            self._meter.forwarded(now - times.parse(born).timestamp() if born else 0.0)
+            if lost:
+                await self._upward.fail(case, "ForwardingRefused", what_is_lost(lost))
+            else:
+                self._forwarded(case)
+
+    def _forwarded(self, case: Case) -> None:
+        metadata, now = above_of(case).metadata, self._clock()
+        self.created[metadata.uid] = now + _CREATED_GRACE
+        born = metadata.creation_timestamp
+        self._meter.forwarded(now - times.parse(born).timestamp() if born else 0.0)
 
     async def _judged(self, case: Case) -> Object:
         """The whole pod, which is what was judged and admitted.

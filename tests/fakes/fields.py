@@ -1,0 +1,28 @@
+"""Taking fields out of documents by their paths, as API servers do with those that they do not know."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+
+def without(document: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
+    """A copy of the document without what the paths name; `[]` means every entry of a list: `spec.volumes[].image`."""
+    left = copy.deepcopy(document)
+    for path in paths:
+        _take(left, path.split("."))
+    return left
+
+
+def _take(part: Any, path: list[str]) -> None:
+    if not isinstance(part, dict):
+        return
+    name, *rest = path
+    if not rest:
+        part.pop(name, None)
+    elif name.endswith("[]"):
+        for entry in part.get(name[:-2]) or ():
+            _take(entry, rest)
+    else:
+        _take(part.get(name), rest)

@@ -1,0 +1,139 @@
+"""Fields that a feature gate guards: which count, how they are called, what is told of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fakes.fields import without
+from tests.unit.translate.samples import container, forward, pod
+from vkgateway.translate.guarded import Guarded, guarded_fields, what_is_lost
+from vkgateway.translate.subresources import without_lost
+
+GUARDED: list[tuple[str, str, dict[str, Any]]] = [
+    ("UserNamespacesSupport", "spec.hostUsers", {"hostUsers": False}),
+    ("PodLevelResources", "spec.resources", {"resources": {"limits": {"cpu": "1"}}}),
+    ("ImageVolume", "spec.volumes[m].image", {"volumes": [{"name": "m", "image": {"reference": "a"}}]}),
+    (
+        "SupplementalGroupsPolicy",
+        "spec.securityContext.supplementalGroupsPolicy",
+        {"securityContext": {"supplementalGroupsPolicy": "Strict"}},
+    ),
+    (
+        "SELinuxChangePolicy",
+        "spec.securityContext.seLinuxChangePolicy",
+        {"securityContext": {"seLinuxChangePolicy": "Recursive"}},
+    ),
+    (
+        "AppArmorFields",
+        "spec.securityContext.appArmorProfile",
+        {"securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}},
+    ),
+    (
+        "MatchLabelKeysInPodTopologySpread",
+        "spec.topologySpreadConstraints[zone].matchLabelKeys",
+        {"topologySpreadConstraints": [{"topologyKey": "zone", "matchLabelKeys": ["a"]}]},
+    ),
+    (
+        "NodeInclusionPolicyInPodTopologySpread",
+        "spec.topologySpreadConstraints[zone].nodeTaintsPolicy",
+        {"topologySpreadConstraints": [{"topologyKey": "zone", "nodeTaintsPolicy": "Honor"}]},
+    ),
+    (
+        "SidecarContainers",
+        "spec.initContainers[app].restartPolicy",
+        {"initContainers": [container(restartPolicy="Always")]},
+    ),
+    (
+        "ContainerRestartRules",
+        "spec.initContainers[app].restartPolicy",
+        {"initContainers": [container(restartPolicy="OnFailure")]},
+    ),
+]
+OF_CONTAINERS: list[tuple[str, str, dict[str, Any]]] = [
+    ("ContainerRestartRules", "restartPolicy", {"restartPolicy": "Never"}),
+    ("ContainerRestartRules", "restartPolicyRules", {"restartPolicyRules": [{"action": "Restart"}]}),
+    ("ContainerStopSignals", "lifecycle.stopSignal", {"lifecycle": {"stopSignal": "SIGINT"}}),
+    ("PodLifecycleSleepAction", "lifecycle.preStop.sleep", {"lifecycle": {"preStop": {"sleep": {"seconds": 5}}}}),
+    ("PodLifecycleSleepAction", "lifecycle.postStart.sleep", {"lifecycle": {"postStart": {"sleep": {"seconds": 5}}}}),
+    (
+        "AppArmorFields",
+        "securityContext.appArmorProfile",
+        {"securityContext": {"appArmorProfile": {"type": "Unconfined"}}},
+    ),
+    ("ProcMountType", "securityContext.procMount", {"securityContext": {"procMount": "Unmasked"}}),
+    (
+        "RecursiveReadOnlyMounts",
+        "volumeMounts[/data].recursiveReadOnly",
+        {"volumeMounts": [{"name": "d", "mountPath": "/data", "recursiveReadOnly": "Enabled"}]},
+    ),
+    (
+        "EnvFiles",
+        "env[A].valueFrom.fileKeyRef",
+        {"env": [{"name": "A", "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "A"}}}]},
+    ),
+]
+DEFAULTS: list[dict[str, Any]] = [
+    {"hostUsers": True},
+    {"securityContext": {"supplementalGroupsPolicy": "Merge", "seLinuxChangePolicy": "MountOption"}},
+    {"topologySpreadConstraints": [{"nodeAffinityPolicy": "Honor", "nodeTaintsPolicy": "Ignore"}]},
+    {"containers": [container(securityContext={"procMount": "Default"})]},
+    {"containers": [container(resizePolicy=[{"resourceName": "cpu", "restartPolicy": "NotRequired"}])]},
+    {"containers": [container(volumeMounts=[{"mountPath": "/a", "recursiveReadOnly": "Disabled"}])]},
+    {"containers": [container(volumeMounts=[{"mountPath": "/a", "recursiveReadOnly": "IfPossible"}])]},
+]
+
+
+def _in_containers() -> list[tuple[str, str, dict[str, Any]]]:
+    kinds = ("initContainers", "containers", "ephemeralContainers")
+    return [
+        (gate, f"spec.{kind}[app].{field}", {kind: [container(**more)]})
+        for kind in kinds
+        for gate, field, more in OF_CONTAINERS
+    ]
+
+
+@pytest.mark.parametrize(("gate", "field", "spec"), [*GUARDED, *_in_containers()])
+def test_guarded_fields_are_found(gate: str, field: str, spec: dict[str, Any]) -> None:
+    assert guarded_fields(spec) == (Guarded(gate, field),)
+
+
+@pytest.mark.parametrize("spec", DEFAULTS)
+def test_what_means_the_same_as_nothing_does_not_count(spec: dict[str, Any]) -> None:
+    assert guarded_fields(spec) == ()
+
+
+def test_an_ordinary_pod_has_none_of_them() -> None:
+    assert guarded_fields(forward(pod())["spec"]) == ()
+
+
+def test_a_full_hostname_is_one_once_it_is_told_outright() -> None:
+    (found,) = guarded_fields(forward(pod(setHostnameAsFQDN=True, subdomain="s"))["spec"])
+    assert found.gate == "HostnameOverride"
+    assert "setHostnameAsFQDN" in found.field
+
+
+def test_what_an_api_server_answers_is_compared_by_names_not_by_places() -> None:
+    sent = pod(initContainers=[container("a", restartPolicy="Always")], hostUsers=False)["spec"]
+    injected = {**sent, "initContainers": [container("mesh", restartPolicy="Always"), *sent["initContainers"]]}
+    assert set(guarded_fields(sent)) <= set(guarded_fields(injected))
+    assert Guarded("UserNamespacesSupport", "spec.hostUsers") not in guarded_fields(without(injected, ["hostUsers"]))
+
+
+def test_what_is_lost_names_fields_and_the_way_out() -> None:
+    lost = guarded_fields({"volumes": [{"name": "m", "image": {}}], "hostUsers": False})
+    assert what_is_lost(lost[::-1]) == (
+        "the compute cluster would drop spec.volumes[m].image: its feature ImageVolume is off, or its Kubernetes is too"
+        " old; bring the files in the container's image, or in a claim (so it is with spec.hostUsers)"
+    )
+    assert what_is_lost(lost[:1]).endswith("; leave it out")
+
+
+def test_ephemeral_containers_that_lose_nothing_go_down() -> None:
+    good, bad = container("good"), container("bad", securityContext={"procMount": "Unmasked"})
+    patch: dict[str, Any] = {"metadata": {"uid": "u"}, "spec": {"ephemeralContainers": [bad, good]}}
+    lost = guarded_fields(patch["spec"])
+    assert without_lost(patch, lost) == {"metadata": {"uid": "u"}, "spec": {"ephemeralContainers": [good]}}
+    assert without_lost({"spec": {"ephemeralContainers": [bad]}}, lost) is None
+    assert without_lost({"spec": {"resources": {}}}, lost) is None
