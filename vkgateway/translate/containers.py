@@ -16,6 +16,11 @@ from vkgateway.translate.references import claim_of
 NO_CLAIMS: Final[Mapping[str, str]] = {}
 """All claims are called below as they are above."""
 
+_PROJECTED_MODE: Final = 0o644
+"""Of files in projected volumes that name none (core/v1 ProjectedVolumeSource)."""
+_OTHERS_READ: Final = 0o004
+_ALL_READ: Final = 0o444
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodValues:
@@ -31,6 +36,8 @@ class PodValues:
     """Prefixes of labels and annotations that stay above."""
     pod: str = ""
     """The pod's name."""
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    """The tenant's own."""
     claims: Mapping[str, str] = field(default_factory=dict)
     """The tenant's claims that are called otherwise below."""
     budget: Budget = field(default_factory=Budget)
@@ -100,8 +107,9 @@ def forward_volume(volume: Object, values: PodValues) -> Object:
     """
     if volume.get("projected"):
         projected = volume["projected"]
+        mode = projected.get("defaultMode", _PROJECTED_MODE)
         sources = [
-            _projection(source, volume["name"], index, values)
+            _projection(source, volume["name"], index, mode, values)
             for index, source in enumerate(projected.get("sources") or ())
         ]
         return {**volume, "projected": {**projected, "sources": sources}}
@@ -117,14 +125,33 @@ def forward_volume(volume: Object, values: PodValues) -> Object:
     return volume
 
 
-def _projection(source: Object, volume: str, index: int, values: PodValues) -> Object:
+def _projection(source: Object, volume: str, index: int, mode: int, values: PodValues) -> Object:
     token = source.get("serviceAccountToken")
     if token:
         item = {"key": token_key(volume, index), "path": token["path"]}
+        if not mode & _OTHERS_READ and _belongs_to_user(values.spec):
+            item["mode"] = mode | _ALL_READ
         return {"secret": {"name": values.token_secret, "items": [item]}}
     if source.get("downwardAPI"):
         return {**source, "downwardAPI": _downward(source["downwardAPI"], values)}
     return _renamed(source, "configMap")
+
+
+def _belongs_to_user(spec: Mapping[str, Any]) -> bool:
+    """Whether a kubelet gives tokens to the one user that all containers run as, so that it may read them.
+
+    Out of a Secret they are root's, whom only a mode lets others than a group of the pod's read. Ephemeral containers
+    count at the kubelet, too, but come when the file is there (`FsUserFrom` in Kubernetes' `pkg/volume/util`).
+    """
+    security = spec.get("securityContext") or {}
+    if security.get("fsGroup") is not None:
+        return False
+    users = {
+        (container.get("securityContext") or {}).get("runAsUser", security.get("runAsUser"))
+        for kind in ("initContainers", "containers")
+        for container in spec.get(kind) or ()
+    }
+    return len(users) == 1 and None not in users
 
 
 def _downward(source: Object, values: PodValues) -> Object:
@@ -206,5 +233,6 @@ def pod_values(
         token_secret=token_secret,
         staying=tenant.staying_annotations,
         pod=metadata["name"],
+        spec=spec,
         claims=claims,
     )

@@ -147,6 +147,35 @@ def test_two_tokens_have_two_keys() -> None:
     assert items == [{"key": "v.0", "path": "a"}, {"key": "v.1", "path": "b"}]
 
 
+@pytest.mark.parametrize(
+    ("pod_security", "users", "mode"),
+    [
+        ({"runAsUser": 1000}, (None, None), 0o444),
+        ({"runAsUser": 1}, (1000, 1000), 0o444),
+        ({}, (1000, 1000), 0o444),
+        ({}, (1000, None), None),
+        ({}, (1000, 1001), None),
+        ({"runAsUser": 1000, "fsGroup": 2000}, (None, None), None),
+        ({}, (None, None), None),
+    ],
+)
+def test_a_token_that_a_kubelet_would_give_to_the_one_user_can_be_read_by_it(
+    pod_security: dict[str, int], users: tuple[int | None, int | None], mode: int | None
+) -> None:
+    first, second = ({"runAsUser": user} if user is not None else None for user in users)
+    projected = {"defaultMode": 0o400, "sources": [{"serviceAccountToken": {"path": "t"}}]}
+    made = forward(
+        pod(
+            securityContext=pod_security,
+            initContainers=[container("init", securityContext=first)],
+            containers=[container(securityContext=second)],
+            volumes=[{"name": "v", "projected": projected}],
+        )
+    )
+    (source,) = made["spec"]["volumes"][0]["projected"]["sources"]
+    assert source["secret"]["items"][0].get("mode") == mode
+
+
 @pytest.mark.parametrize("kind", ["containers", "initContainers"])
 def test_api_server_variables_lead_to_the_tenant(kind: str) -> None:
     spec: dict[str, Any] = {kind: [container(env=[{"name": "A", "value": "1"}])]}
