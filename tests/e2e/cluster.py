@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tests.e2e.watching import is_watched, watched, watching
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 from vkgateway.programs.supervisor.client import SupervisorClient
 
@@ -31,6 +32,8 @@ VKGATEWAY = (sys.executable, "-m", "vkgateway")
 BUSYBOX = "vkgateway.local/busybox:1"
 _SHORT_LIVED = {"GOGC": "off"}
 """A program in Go that ends before its garbage matters: a fifth of the CPU of thousands of kubectl."""
+_CHANGES_TOGETHER = 0.05
+"""Seconds: changes so near to each other are looked at once."""
 
 
 @dataclass(frozen=True)
@@ -74,18 +77,21 @@ def version_for(args: tuple[str, ...]) -> tuple[str, ...]:
 def eventually(look: Callable[[], T], *, seconds: float = 120, what: str = "") -> T:
     """Look until something is true, and return it.
 
-    What is looked at lives in other processes, hence the pauses. They grow with the time that it takes, to half a
-    second: most looks start a kubectl, and each of those takes up to a tenth of a second of CPU.
+    What a look reads with `Cluster.get`, `find`, `phase` and `events` is watched meanwhile, and each change looked at.
+    All else lives in other processes that do not tell, hence the pauses. They grow with the time that it takes, to
+    half a second: most such looks start a program, which takes up to a tenth of a second of CPU.
     """
     began = time.monotonic()
-    while True:
-        found = look()
-        if found:
-            return found
-        waited = time.monotonic() - began
-        if waited > seconds:
-            raise AssertionError(f"not seen within {seconds:.0f} s: {what or look}")
-        time.sleep(min(0.1 + 0.1 * waited, 0.5))
+    with watching() as seen:
+        while True:
+            found = look()
+            if found:
+                return found
+            waited = time.monotonic() - began
+            if waited > seconds:
+                raise AssertionError(f"not seen within {seconds:.0f} s: {what or look}")
+            time.sleep(_CHANGES_TOGETHER)
+            seen.pause(min(0.1 + 0.1 * waited, 0.5) - _CHANGES_TOGETHER)
 
 
 @dataclass(frozen=True)
@@ -97,8 +103,11 @@ class Cluster:
 
     def try_kubectl(self, *args: str, stdin: str | None = None, timeout: float = 60) -> Answer:
         """Run kubectl, whatever comes of it."""
-        argv = (self.kubectl_path, "--kubeconfig", str(self.kubeconfig), *args)
-        return run(*argv, stdin=stdin, timeout=timeout, env=_SHORT_LIVED)
+        return run(*self._kubectl, *args, stdin=stdin, timeout=timeout, env=_SHORT_LIVED)
+
+    @property
+    def _kubectl(self) -> tuple[str, ...]:
+        return (self.kubectl_path, "--kubeconfig", str(self.kubeconfig))
 
     def kubectl(self, *args: str, stdin: str | None = None, timeout: float = 60) -> str:
         """Run kubectl, which must succeed; returns what it printed."""
@@ -120,11 +129,17 @@ class Cluster:
 
     def get(self, *args: str) -> Document:
         """One object, or a list of them."""
+        if is_watched(args):
+            found = watched(self._kubectl, args, _SHORT_LIVED)
+            assert found is not None, f"kubectl get {' '.join(args)}: not found"
+            return found
         document: Document = json.loads(self.kubectl("get", *args, "-o", "json"))
         return document
 
     def find(self, *args: str) -> Document | None:
         """One object, or None where there is none."""
+        if is_watched(args):
+            return watched(self._kubectl, args, _SHORT_LIVED)
         answer = self.try_kubectl("get", *args, "-o", "json", "--ignore-not-found")
         assert answer.code == 0, str(answer)
         return json.loads(answer.out) if answer.out.strip() else None

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually, pod
+from tests.e2e.watching import watching
 from vkgateway.model.names import ADMISSION_GATE, EVICTION_DEADLINE_ANNOTATION
 from vkgateway.sync.admission.verdicts import PREEMPTED
 from vkgateway.translate.conditions import ADMITTED_CONDITION
@@ -107,9 +108,10 @@ def waits(cluster: Cluster, name: str, reason: str) -> None:
 def steady(look: Callable[[], bool], *, seconds: float = 3.0) -> None:
     """It stays so."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        assert look()
-        time.sleep(0.3)
+    with watching() as seen:
+        while time.monotonic() < until:
+            assert look()
+            seen.pause(0.3)
 
 
 def training(name: str) -> list[Document]:

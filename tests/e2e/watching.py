@@ -1,0 +1,196 @@
+"""What a wait reads of a cluster: asked for once, then told by `kubectl get --watch` for as long as the wait lasts.
+
+A kubectl costs the same, some 60 ms of CPU, whether it tells what there is or goes on to tell each change of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import IO, Any
+
+Document = dict[str, Any]
+
+_PATIENCE = 60.0
+"""Seconds within which kubectl must have told what there is."""
+_OPTIONS = ("-o", "json", "--watch", "--output-watch-events", "-v=6")
+_CHANGES_FOLLOW = re.compile(rb"watch=true.*200 OK")
+"""Its line about the answer to its second request: all that there was has been printed before."""
+
+
+class Watch:
+    """One kubectl that stays, and what there is by all that it has told."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        """Start it with the arguments of a `kubectl get` of one kind, without names."""
+        self._what = " ".join(argv)
+        self._process = subprocess.Popen(
+            [*argv, *_OPTIONS],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=env,
+        )
+        for pipe in (self._out, self._err):
+            os.set_blocking(pipe.fileno(), False)
+        self._objects: dict[tuple[str, str], Document] = {}
+        self._line = self._log = b""
+        self.ended = False
+
+    @property
+    def _out(self) -> IO[bytes]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    @property
+    def _err(self) -> IO[bytes]:
+        assert self._process.stderr is not None
+        return self._process.stderr
+
+    @property
+    def files(self) -> list[int]:
+        """What can be read when there is news."""
+        return [] if self.ended else [self._out.fileno(), self._err.fileno()]
+
+    def objects(self) -> list[Document]:
+        """What there is, in the order of `kubectl get`; waits until that was told whole."""
+        deadline = time.monotonic() + _PATIENCE
+        self.take_in()
+        while not _CHANGES_FOLLOW.search(self._log):
+            left = deadline - time.monotonic()
+            if self.ended or left < 0:
+                raise AssertionError(f"{self._what}: {self._log.decode(errors='replace')}")
+            select.select(self.files, [], [], left)
+            self.take_in()
+        return [each for _, each in sorted(self._objects.items(), key=lambda entry: "/".join(entry[0]))]
+
+    def take_in(self) -> None:
+        """Note what was told meanwhile.
+
+        The log first: where it says that changes follow, all that was there before stands in the other pipe.
+        """
+        if self.ended:
+            return
+        log, _ = _read(self._err)
+        self._log += log
+        told, ended = _read(self._out)
+        *lines, self._line = (self._line + told).split(b"\n")
+        for line in lines:
+            event = json.loads(line)
+            ended = ended or event["type"] == "ERROR"
+            self._note(event["type"], event["object"])
+        self.ended = ended
+        if ended:
+            self._log += _read(self._err)[0]
+
+    def _note(self, change: str, document: Document) -> None:
+        metadata = document["metadata"]
+        key = (metadata.get("namespace", ""), metadata.get("name", ""))
+        if change == "DELETED":
+            self._objects.pop(key, None)
+        elif change != "ERROR":
+            self._objects[key] = document
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+        self._out.close()
+        self._err.close()
+
+
+def _read(pipe: IO[bytes]) -> tuple[bytes, bool]:
+    """What a pipe holds, and whether nothing will follow."""
+    found: list[bytes] = []
+    with contextlib.suppress(BlockingIOError):
+        while part := os.read(pipe.fileno(), 1 << 16):
+            found.append(part)
+        return b"".join(found), True
+    return b"".join(found), False
+
+
+class Watching:
+    """The watches of one wait: one for each thing that its looks ask for."""
+
+    def __init__(self) -> None:
+        """There is none yet."""
+        self._watches: dict[tuple[str, ...], Watch] = {}
+
+    def objects(self, argv: tuple[str, ...], env: Mapping[str, str] | None = None) -> list[Document]:
+        """What there is; a watch that has ended, as servers end them, is begun again."""
+        watch = self._watches.get(argv)
+        if watch is not None:
+            watch.take_in()
+        if watch is None or watch.ended:
+            self._end(argv)
+            watch = self._watches[argv] = Watch(argv, env)
+        return watch.objects()
+
+    def pause(self, seconds: float) -> None:
+        """Wait until something has changed, but no longer than so."""
+        files = [file for watch in self._watches.values() for file in watch.files]
+        if files:
+            select.select(files, [], [], seconds)
+        else:
+            time.sleep(seconds)
+        for watch in self._watches.values():
+            watch.take_in()
+
+    def _end(self, argv: tuple[str, ...]) -> None:
+        if argv in self._watches:
+            self._watches.pop(argv).close()
+
+    def close(self) -> None:
+        """End them all."""
+        for argv in list(self._watches):
+            self._end(argv)
+
+
+_current: ContextVar[Watching | None] = ContextVar("watching", default=None)
+
+
+@contextlib.contextmanager
+def watching() -> Iterator[Watching]:
+    """What is read of clusters within the block is watched until its end."""
+    made = Watching()
+    token = _current.set(made)
+    try:
+        yield made
+    finally:
+        _current.reset(token)
+        made.close()
+
+
+def is_watched(args: Sequence[str]) -> bool:
+    """Whether these arguments of `kubectl get` are answered by a watch: in such a block, and of one kind only."""
+    return _current.get() is not None and _selected(args) is not None
+
+
+def watched(kubectl: Sequence[str], args: Sequence[str], env: Mapping[str, str]) -> Document | None:
+    """What `kubectl get` would say: a list, or the one object that was asked for by its name, or None without it."""
+    block, selected = _current.get(), _selected(args)
+    assert block is not None
+    assert selected is not None
+    options, name = selected
+    found = block.objects((*kubectl, "get", *options), os.environ | env)
+    return next(iter(found), None) if name else {"items": found}
+
+
+def _selected(args: Sequence[str]) -> tuple[tuple[str, ...], str] | None:
+    """The same arguments with a selector in place of a name, and the name; None for several kinds or names.
+
+    A selector holds also where the object is not there yet, and misses nothing: of an object that is asked for by its
+    name, kubectl does not tell what changed between its two requests.
+    """
+    kind, *rest = args
+    name = rest.pop(0) if rest and not rest[0].startswith("-") else ""
+    if "," in kind or "/" in kind or (rest and not rest[0].startswith("-")):
+        return None
+    return (kind, *(["--field-selector", f"metadata.name={name}"] if name else []), *rest), name
