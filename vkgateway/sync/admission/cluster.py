@@ -18,6 +18,7 @@ from vkgateway.sync.compute.ownership import owned_by
 from vkgateway.sync.compute.strangers import StrangerView
 from vkgateway.sync.compute.topologies import TopologyView
 from vkgateway.sync.pods.views import ComputePodView
+from vkgateway.translate.poolnodes import PoolNodes
 
 _AVOIDED_LEAST: Final = 2
 """So many nodes may be left alone at once, or a tenth of a cluster's if that is more."""
@@ -52,6 +53,10 @@ class ClusterFacts:
         self._unjudged: dict[str, TopologyView | None] = {}
         """What nodes published before it was known which pods are there."""
         self._pools: dict[str, PoolFacts] = {}
+        self._members: dict[str, PoolNodes] = {}
+        """The nodes of each pool, as of the last cycle."""
+        self._homes: dict[str, frozenset[str]] = {}
+        """Their names."""
         self.avoided: dict[str, float] = {}
         """Nodes that did not take a pod that was placed on them, and until when they are left alone."""
         link.on_pod_changed.append(self._pod_changed)
@@ -80,10 +85,9 @@ class ClusterFacts:
         return link.trusted and link.nodes.complete and link.strangers.complete and link.topologies.known
 
     def pools(self, specs: Iterable[PoolSpec], *, images: frozenset[str], now: float) -> list[Pool]:
-        """The pools that hold something the arbiter hands out; a node that two would have is the first one's.
-
-        `images` are those that any pod asks for.
-        """
+        """The pools that hold something the arbiter hands out. `images` are those that any pod asks for."""
+        specs = tuple(specs)
+        self._assign({spec.name: self.link.nodes.pool(spec.node_selector) for spec in specs})
         self._judge_zones()
         changed, self._occupancy.changed = self._occupancy.changed, set()
         changed |= self._zones.changed
@@ -94,8 +98,7 @@ class ClusterFacts:
         found = []
         for spec in specs:
             facts = self._pools.setdefault(spec.name, PoolFacts((self.link.name, spec.name), self._images, self._zones))
-            members = self.link.nodes.pool(spec.node_selector)
-            found.append(facts.facts(spec, members, self._occupancy, changed=changed, avoided=avoided))
+            found.append(facts.facts(spec, self._members[spec.name], self._occupancy, changed=changed, avoided=avoided))
         return [pool for pool in found if pool.governed]
 
     def avoid(self, node: str, *, until: float) -> bool:
@@ -114,6 +117,17 @@ class ClusterFacts:
         if was_away and not self._away:
             self._is_back(self.link.name)
         self._poke()
+
+    def _assign(self, members: dict[str, PoolNodes]) -> None:
+        """Note which nodes are whose; a pod whose node has another pool by now is a burden there."""
+        before, self._members = self._members, members
+        if before.keys() == members.keys() and all(before[name] is nodes for name, nodes in members.items()):
+            return
+        homes = {name: frozenset(node.metadata.name for node in pool.nodes) for name, pool in members.items()}
+        if homes != self._homes:
+            self._homes = homes
+            for pod in self.link.pods.items.values():
+                self._count(pod)
 
     def recount(self, pod: ComputePodView) -> None:
         """Look again at whose burden a pod is: it was read, or forgotten."""
@@ -142,11 +156,13 @@ class ClusterFacts:
         self._poke_later()
 
     def _count(self, pod: ComputePodView) -> None:
-        uid = pod.metadata.uid
-        if pod.ended or not owned_by(pod.tenant, pod.metadata) or self._is_member(pod.tenant, pod.tenant_uid):
+        uid, pool = pod.metadata.uid, pod.metadata.labels.get(POOL_LABEL, "")
+        placed = self._is_member(pod.tenant, pod.tenant_uid)
+        moved = bool(self._homes and pod.spec.node_name) and pod.spec.node_name not in self._homes.get(pool, ())
+        if pod.ended or not owned_by(pod.tenant, pod.metadata) or (placed and not moved):
             self._occupancy.drop(uid)
             return
-        owner = (pod.tenant, pod.metadata.labels.get(POOL_LABEL, ""))
+        owner = None if placed else (pod.tenant, pool)
         self._occupancy.hold(uid, node=pod.spec.node_name, amounts=pod.requests or {}, owner=owner)
 
     def _stranger_changed(self, old: StrangerView | None, new: StrangerView | None) -> None:

@@ -126,6 +126,13 @@ class Made:
         await asyncio.sleep(0.01)
         return self.asked[-1]
 
+    def move(self, pool: str) -> None:
+        """The node's labels put it into this pool."""
+        nodes, old = self.pods.link.nodes, self.pods.link.nodes.items["", "host-1"]
+        new = nodes.items["", "host-1"] = node()
+        new.metadata.labels["gpu"] = pool
+        nodes.changed(old, new)
+
     def said(self, uid: str = "u1") -> Said:
         return self.alpha.admission.book.verdicts[uid].said
 
@@ -357,6 +364,35 @@ async def test_strangers_and_pods_that_nobody_read_are_a_burden_and_members_are_
         made.pods.link._stranger_changed(made.stranger(), None)
         made.pods.drop_below("u1")
         assert (await made.cycle()).pools[0].nodes[0].used == {GPU: 1000}
+
+
+async def test_pods_on_a_node_that_was_given_to_another_pool_are_a_burden_there(made: Made) -> None:
+    made.specs = tuple(PoolSpec(name=name, node_selector={"gpu": name}) for name in ("a100", "h100"))
+    quota = Quota(tenant=TENANT, pool=POOL, limit={GPU: 8000})
+    made.alpha.admission.rebound([quota])
+    made.move("a100")
+    made.pods.put_above(above("u1"))
+    made.pods.put_below(below("u1"))
+    made.alpha.put(member("u1"))
+    made.join()
+
+    def used(snapshot: Snapshot) -> dict[str, list[int]]:
+        return {pool.key[1]: [each.used.get(GPU, 0) for each in pool.nodes] for pool in snapshot.pools}
+
+    async with made.running():
+        assert used(await made.cycle()) == {"a100": [0]}
+
+        made.move("h100")
+        snapshot = await made.cycle()
+        assert used(snapshot) == {"a100": [], "h100": [1000]}
+        assert snapshot.quotas == (quota,), "it counts against the limit of the pool that it was placed in, once"
+
+        made.pods.drop_below("u1")
+        assert used(await made.cycle())["h100"] == [0]
+
+        made.pods.put_below(below("u1"))
+        made.move("a100")
+        assert used(await made.cycle())["a100"] == [0]
 
 
 async def test_pods_that_wear_our_label_and_are_nobodys_are_counted_for_no_tenant(made: Made) -> None:
