@@ -201,6 +201,11 @@ class FakeApiServer:
         """Serve one more kind (a CustomResourceDefinition that is created does this on its own)."""
         self._kinds[resource.prefix, resource.plural] = resource
 
+    def unregister(self, resource: Resource) -> None:
+        """Serve a kind no longer in this version; watches end."""
+        del self._kinds[resource.prefix, resource.plural]
+        self.end_watches()
+
     # -- requests --------------------------------------------------------------------------------------------------
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:

@@ -144,6 +144,59 @@ async def test_a_kind_is_found_in_whichever_version_of_its_group_has_it(server: 
         await until(lambda: beside.look(reference()))
 
 
+async def test_a_kind_is_followed_into_the_version_that_is_served_next(
+    server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by an operator's upgrade that serves the older one no longer, or by that of a tenant's Kubernetes."""
+    monkeypatch.setattr(module, "_RETRY", 0.05)
+    later = Resource("apis/scheduling.volcano.sh/v1beta2", "podgroups", "PodGroup")
+    server.register(PODGROUPS)
+    for name in ("train", "goes"):
+        server.store.create(PODGROUPS, {**GROUP, "metadata": {"name": name}})
+    async with running(server) as (beside, changed):
+        beside.want(reference())
+        await until(lambda: len(changed) == 2)
+        known = beside.look(reference())
+        assert known is not None
+        same = {key: known["metadata"][key] for key in ("uid", "resourceVersion")}
+
+        server.unregister(PODGROUPS)
+        await until(lambda: not beside.complete)
+        assert beside.look(reference()), "what is known holds until there is something newer"
+        server.store.create(later, {**GROUP, "metadata": {"name": "comes"}})
+        server.store.create(later, {**GROUP, "spec": {"minMember": 5}})
+        server.store.objects[later]["default", "train"]["metadata"].update(same)
+        server.register(later)
+        await until(lambda: beside.complete)
+
+        found = beside.look(reference())
+        assert found is not None
+        assert found["spec"] == {"minMember": 5}
+        assert beside.look(reference("goes")) is None
+        assert beside.look(reference("comes"))
+        assert {each.name for each in changed[2:]} == {"train", "goes", "comes"}
+
+
+async def test_a_server_that_is_away_for_a_while_is_followed_in_the_same_version(
+    server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_RETRY", 0.05)
+    server.register(PODGROUPS)
+    server.store.create(PODGROUPS, GROUP)
+    async with running(server) as (beside, changed):
+        beside.want(reference())
+        await until(lambda: beside.complete)
+        server.fail("GET", "/apis", status=503, times=20)
+        server.end_watches()
+        await until(lambda: not beside.complete)
+        server.heal()
+        await until(lambda: beside.complete)
+        assert changed == [reference()]
+        times = asked(server, "/apis/scheduling.volcano.sh")
+        await asyncio.sleep(0.2)
+        assert asked(server, "/apis/scheduling.volcano.sh") == times
+
+
 async def test_a_kind_that_no_version_has_is_not_watched(server: FakeApiServer) -> None:
     server.register(Resource("apis/scheduling.volcano.sh/v1", "queues", "Queue"))
     async with running(server) as (beside, _):
