@@ -180,6 +180,7 @@ class Gates:
         except (errors.NotFound, errors.Conflict):
             return False
         if is_gated(view) and await self._refuse(view, whole):
+            self._outdated.discard(view.metadata.uid)
             return False
         self.note(whole, mark)
         return True

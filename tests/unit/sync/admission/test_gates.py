@@ -244,6 +244,19 @@ async def test_a_pod_that_breaks_policy_is_not_let_wait(made: Made) -> None:
     assert made.gated()
 
 
+async def test_a_pod_that_a_stricter_policy_fails_is_not_waited_for(made: Made) -> None:
+    """Until all is settled, nobody who is done is written down."""
+    uid = made.create()
+    await made.look()
+    said = [made.gates.settled]
+    made.gates.pools_changed()
+    said.append(made.gates.settled)
+    made.refused.append("web")
+    await made.look()
+    assert [*said, made.gates.settled] == [True, False, True]
+    assert made.admission.gangs.member(uid) is not None
+
+
 async def test_pods_without_gate_or_gang_are_not_read(made: Made) -> None:
     made.create(schedulingGates=[])
     await made.look()
