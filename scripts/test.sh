@@ -9,9 +9,9 @@ LOW=
 # Where a shell forbids it, every worker and every command that tests run would compile all of its modules again.
 unset PYTHONDONTWRITEBYTECODE
 
-# Two platforms side by side: tests of a kind share one, and mostly wait. Not the files with many tests first: the
+# Three platforms side by side: tests of a kind share one, and mostly wait. Not the files with many tests first: the
 # longest tests stand in the files with the fewest.
-E2E="$BIN/python -m pytest -v --tb=short --durations=15 -n 2 --dist loadfile --no-loadscope-reorder tests/e2e"
+E2E="$BIN/python -m pytest -v --tb=short --durations=15 -n 3 --dist loadfile --no-loadscope-reorder tests/e2e"
 
 step() {
     name=$1
