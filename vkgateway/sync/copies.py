@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -123,15 +124,19 @@ class Copies:
     async def freshen(self, reference: Reference, links: Iterable[ComputeLink]) -> None:
         """Do so in all compute clusters that have a copy, or pods that need one; new pods bring theirs.
 
-        They must be trusted and have the object's namespace, as long as that stays.
+        They must be trusted and have the object's namespace, as long as that stays. One that was made for a pod just
+        now may not have shown yet.
         """
 
         async def freshen(link: ComputeLink) -> None:
             below = link.namespaces.find(self.tenant.name, reference[1])
-            if not link.trusted or below is None or below.metadata.deletion_timestamp is not None:
+            if not link.trusted or (below is not None and below.metadata.deletion_timestamp is not None):
                 return
-            if self._copy(link, reference) is not None or (link.name, reference) in self._used:
+            if below is not None and self._copy(link, reference) is not None:
                 await self.ensure(link, reference)
+            elif (link.name, reference) in self._used:
+                with contextlib.suppress(errors.NotFound):  # what is gone by now is none of ours
+                    await self.ensure(link, reference)
 
         await everywhere(links, freshen)
 

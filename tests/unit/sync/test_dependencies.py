@@ -87,6 +87,7 @@ async def test_an_optional_config_map_may_be_missing(here: World) -> None:
 async def test_an_optional_config_map_may_come_while_its_pod_is_being_made(here: World) -> None:
     here.create(volumes=[{"name": "settings", "configMap": {"name": "settings", "optional": True}}])
     making = here.below.hold("POST", f"{BELOW}/pods")
+    here.workers = 16
     async with here.gateway():
         await until(
             lambda: any(request.startswith(f"POST /api/v1/namespaces/{BELOW}/pods") for request in here.below.requests)
@@ -95,6 +96,18 @@ async def test_an_optional_config_map_may_come_while_its_pod_is_being_made(here:
         await until(lambda: copied(here) == "late")
         making.set()
         await here.forwarded()
+
+
+async def test_an_optional_config_map_may_come_before_its_namespace_is_seen_below(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.create(volumes=[{"name": "settings", "configMap": {"name": "settings", "optional": True}}])
+    async with here.gateway() as sync:
+        await here.forwarded()
+        # As where the watch below lags behind what was written.
+        monkeypatch.setattr(sync.links["local"].namespaces, "find", lambda *_: None)
+        set_config(here, "late")
+        await until(lambda: copied(here) == "late")
 
 
 async def test_an_optional_config_map_may_come_to_a_pod_that_ran_before_the_gateway(here: World) -> None:

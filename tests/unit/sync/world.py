@@ -62,6 +62,8 @@ class World:
     bind: float = 60.0
     name_servers: NameServers | None = None
     policy: dict[str, Any] = field(default_factory=dict)
+    workers: int = 8
+    """An eighth of them is the tenant's."""
     service_range: str = ""
 
     # -- what a tenant and its API server do ---------------------------------------------------------------------
@@ -163,7 +165,7 @@ class World:
         """Run the reconcilers; leaving the block is their sudden death."""
         tenant_client, compute_client = self.above.client("tenant"), self.below.client("compute")
         link = ComputeLink("local", compute_client)
-        engine = Engine(workers=8)
+        engine = Engine(workers=self.workers)
         arbiter = Arbitration(
             Settings(gather=0.001, later=0.02, notice=self.notice, bind=self.bind),
             links=lambda: {"local": link},
