@@ -54,6 +54,14 @@ class Line(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
+    def hand_over(self, to: Line) -> None:
+        """Have another take over the connection, between an answer and the next request; nothing more comes here."""
+        assert self.transport is not None
+        to.transport, to._tls = self.transport, self._tls
+        self.transport.set_protocol(to)
+        self.transport = None
+        self.lost(None)
+
     async def open(self, tls: Tls | None, reach: Callable[[Callable[[], Line]], Awaitable[None]]) -> None:
         """Connect by `reach`, and shake hands where `tls` is given; once only.
 

@@ -1,4 +1,4 @@
-"""One answer that goes on, read as it comes: the bytes of a watch."""
+"""Answers that go on, read as they come: the bytes of watches."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from vkgateway.kube.line import Line, Pulse, Server
 
 _PAUSE_AT: Final = 1024 * 1024
 """Bytes that wait to be read before the server is asked to stop."""
+_IDLE: Final = 60.0
+"""Seconds after which an unused connection is not trusted any more."""
 
 
 class Stream(Line):
-    """One request on a connection of its own, and its answer.
+    """One request on a connection that it has for itself, and its answer.
 
     It is given up once `inactivity` seconds passed without a byte from the server, on this or, once the answer has
     begun, on another of its connections (`pulse`): that nothing happens is no reason. Nor do servers say that they are
@@ -39,6 +41,7 @@ class Stream(Line):
         self._body = 0
         self._headers: dict[bytes, bytes] = {}
         self._begun = False
+        self._keeps = False
         self._pieces: list[bytes] = []
         self._waiting = 0
         self._paused = False
@@ -55,6 +58,21 @@ class Stream(Line):
         """The value of a header, by its lower-case name."""
         value = self._headers.get(name.encode())
         return None if value is None else value.decode("latin-1")
+
+    @property
+    def untouched(self) -> bool:
+        """Whether not one byte of an answer has come."""
+        return self._received == 0
+
+    @property
+    def idle_since(self) -> float:
+        """When something came last, in the loop's time."""
+        return self._heard
+
+    @property
+    def usable(self) -> bool:
+        """Whether the answer is complete, was read, and the connection may carry another request."""
+        return self._keeps and not self._pieces and self.transport is not None and not self.transport.is_closing()
 
     async def head(self) -> None:
         """Wait for the answer's head. Raises OSError (TimeoutError and ConnectionError among them)."""
@@ -131,6 +149,9 @@ class Stream(Line):
         """See `Line`."""
         if self._parser is None:
             return
+        if self._ended is not None:
+            self.abort()  # nobody has asked: whatever this is, it must not become an answer
+            return
         self._heard = self._pulse.heard = self._loop.time()
         self._received += len(data)
         try:
@@ -157,6 +178,11 @@ class Stream(Line):
 
     # What the parser calls.
 
+    def on_message_begin(self) -> None:
+        """An answer begins; more than one makes the connection unusable."""
+        if self._ended is not None:
+            raise MalformedAnswerError("more came than one answer")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header of the answer."""
         self._headers[name.lower()] = value
@@ -178,6 +204,8 @@ class Stream(Line):
     def on_message_complete(self) -> None:
         """The answer is complete."""
         if self._begun:
+            assert self._parser is not None
+            self._keeps = self._parser.should_keep_alive()
             self._end(EOFError())
 
 
@@ -188,18 +216,81 @@ def _anew(error: Exception) -> OSError:
     return ConnectionError("the server closed the connection")
 
 
-async def open_stream(
-    server: Server, request: bytes, *, inactivity: float | None, longest: float | None = None
-) -> Stream:
-    """Connect, send a whole request and wait for the answer's head; the caller closes the stream.
+class Streams:
+    """The streams from one server.
 
-    `inactivity` and `longest` are those of `Stream`. Raises OSError (TimeoutError and ConnectionError among them).
+    The connection of an answer that was read to its end carries the next one: hundreds of watches are begun anew every
+    few minutes, and what a connection leaves in memory would lie in pieces after a while.
     """
-    stream = await server.connect(Stream(inactivity=inactivity, longest=longest, pulse=server.pulse))
-    try:
-        stream.send(request)
-        await stream.head()
-    except BaseException:
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._open: set[Stream] = set()
+        self._free: list[Stream] = []
+        self._keeping = True
+
+    async def open(self, request: bytes, *, inactivity: float | None, longest: float | None = None) -> Stream:
+        """Send a whole request and wait for the answer's head; who reads the stream gives it back by `release`.
+
+        `inactivity` and `longest` are those of `Stream`. Raises OSError (TimeoutError and ConnectionError among them).
+        """
+        while True:
+            stream = Stream(inactivity=inactivity, longest=longest, pulse=self._server.pulse)
+            free = self._take()
+            if free is None:
+                await self._server.connect(stream)
+            else:
+                free.hand_over(stream)
+            self._open.add(stream)
+            try:
+                stream.send(request)
+                await stream.head()
+            except ConnectionError:
+                self._close(stream)
+                if free is None or not stream.untouched or not self._keeping:
+                    raise
+            except BaseException:
+                self._close(stream)
+                raise
+            else:
+                return stream
+
+    @property
+    def in_use(self) -> bool:
+        """Whether streams are read."""
+        return bool(self._open)
+
+    def release(self, stream: Stream) -> None:
+        """Keep the connection of a stream that was read to its end; close any other."""
+        if self._keeping and stream.usable:
+            self._open.discard(stream)
+            self._free.append(stream)
+        else:
+            self._close(stream)
+
+    def close(self) -> None:
+        """Close all connections; streams that are read fail."""
+        self.retire()
+        for stream in list(self._open):
+            self._close(stream)
+
+    def retire(self) -> None:
+        """Keep no connection any more; streams that are read go on."""
+        self._keeping = False
+        free, self._free = self._free, []
+        for stream in free:
+            stream.close()
+
+    def _take(self) -> Stream | None:
+        """The stream released last whose connection may be used; those that are stale are closed."""
+        oldest = asyncio.get_running_loop().time() - _IDLE
+        while self._free:
+            stream = self._free.pop()
+            if stream.usable and stream.idle_since >= oldest:
+                return stream
+            stream.close()
+        return None
+
+    def _close(self, stream: Stream) -> None:
+        self._open.discard(stream)
         stream.close()
-        raise
-    return stream

@@ -15,10 +15,10 @@ import structlog
 from vkgateway.kube import errors
 from vkgateway.kube.addresses import Addresses
 from vkgateway.kube.answers import AnswerTooLongError
-from vkgateway.kube.http1 import Pool
+from vkgateway.kube.connections import Connections, close_all
 from vkgateway.kube.line import Server
 from vkgateway.kube.requests import JSON, Params, Requests
-from vkgateway.kube.streams import Stream, open_stream
+from vkgateway.kube.streams import Stream
 from vkgateway.model.errors import VkgatewayError
 
 log = structlog.get_logger(__name__)
@@ -73,11 +73,9 @@ class Transport:
         self._token = token
         self._renewal = renewal
         self._renewed_at = float("-inf")
-        self._retired: list[Pool] = []
         self._max_connections = max_connections
-        self._end: Server | None = None
-        self._pool: Pool | None = None
-        self._streams: set[Stream] = set()
+        self._connections: Connections | None = None
+        self._retired: list[Connections] = []
         self._closed = False
 
     async def request(
@@ -95,7 +93,7 @@ class Transport:
 
         With `metadata_only` a server that can leaves all but the metadata out of an answer that is an object.
         """
-        pool = self._pool or self._open_pool()
+        connections = self._connections or self._connect()
         message = self._requests.message(
             method,
             path,
@@ -106,7 +104,7 @@ class Transport:
             token="" if self._token is None else await self._bearer(self._token),
         )
         try:
-            answer = await pool.request(method, message, timeout=timeout)
+            answer = await connections.requests.request(method, message, timeout=timeout)
         except AnswerTooLongError as error:
             raise errors.AnswerTooLong(f"{method} {path} at {self.name}: {error}", status=500) from error
         except (TimeoutError, OSError) as error:
@@ -130,22 +128,20 @@ class Transport:
         makes one of ours of them.
         """
         self._check_open()
-        # On a connection of its own: it lives long, and must not eat up those that requests wait for.
         token = "" if self._token is None else await self._bearer(self._token)
         message = self._requests.message("GET", path, params=params, token=token)
+        streams = (self._connections or self._connect()).streams
         try:
-            stream = await open_stream(self._line_end(), message, inactivity=inactivity, longest=longest)
+            stream = await streams.open(message, inactivity=inactivity, longest=longest)
         except OSError as error:
             raise self.unreachable("GET", path, error) from error
-        self._streams.add(stream)
         try:
             self._check_open()
             if stream.status >= 300:
                 raise await self._refused_stream(path, stream)
             yield stream
         finally:
-            self._streams.discard(stream)
-            stream.close()
+            streams.release(stream)
 
     async def authorization(self) -> dict[str, str]:
         """The headers by which this client proves itself, for those who speak to the server on their own."""
@@ -156,10 +152,9 @@ class Transport:
     async def close(self) -> None:
         """Close all connections; requests under way fail, later ones are refused."""
         self._closed = True
-        pools, self._pool, self._retired = [self._pool, *self._retired], None, []
-        for stream in list(self._streams):
-            stream.close()
-        await asyncio.gather(*(pool.close() for pool in pools if pool is not None))
+        everything = [*self._retired, *([self._connections] if self._connections else [])]
+        self._connections, self._retired = None, []
+        await close_all(everything)
 
     async def __aenter__(self) -> Self:
         return self
@@ -169,26 +164,22 @@ class Transport:
     ) -> None:
         await self.close()
 
-    def _open_pool(self) -> Pool:
+    def _connect(self) -> Connections:
+        """What all requests and streams go over from now on."""
         self._check_open()
-        self._pool = Pool(self._line_end(), limit=self._max_connections)
-        return self._pool
-
-    def _line_end(self) -> Server:
-        """Where all connections lead, and what they share."""
-        if self._end is None:
-            place = self._requests.place
-            secure = place.scheme == "https"
-            self._end = Server(
-                host=place.host,
-                port=place.port,
-                ssl=(self.ssl or ssl_module.create_default_context()) if secure else None,
-                server_hostname=self.server_hostname,
-                connect_timeout=_CONNECT_TIMEOUT,
-                on_connect=_keep_alive,
-                addresses=self.addresses,
-            )
-        return self._end
+        place = self._requests.place
+        secure = place.scheme == "https"
+        server = Server(
+            host=place.host,
+            port=place.port,
+            ssl=(self.ssl or ssl_module.create_default_context()) if secure else None,
+            server_hostname=self.server_hostname,
+            connect_timeout=_CONNECT_TIMEOUT,
+            on_connect=_keep_alive,
+            addresses=self.addresses,
+        )
+        self._connections = Connections(server, limit=self._max_connections)
+        return self._connections
 
     async def _bearer(self, token: Token) -> str:
         """A bearer token; where none can be had now, the server cannot be asked."""
@@ -212,11 +203,10 @@ class Transport:
             return
         log.info("other credentials", server=self.name)
         self.ssl, self._token = found
-        self._end = None
-        if self._pool is not None:
-            self._pool.retire()
-            self._retired = [pool for pool in (*self._retired, self._pool) if pool.in_use]
-            self._pool = None
+        if self._connections is not None:
+            self._connections.retire()
+            self._retired = [former for former in (*self._retired, self._connections) if former.in_use]
+            self._connections = None
 
     def _check_open(self) -> None:
         if self._closed:

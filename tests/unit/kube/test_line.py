@@ -14,7 +14,7 @@ from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.http1 import ConnectionClosedError, Pool
 from vkgateway.kube.line import Line, Server
-from vkgateway.kube.streams import open_stream
+from vkgateway.kube.streams import Streams
 from vkgateway.kube.tls import client_context, load_identity
 from vkgateway.kube.tlsbytes import Tls
 
@@ -118,10 +118,10 @@ async def test_only_an_end_that_was_told_completes_an_answer_without_a_length() 
 
 async def test_a_stream_knows_its_end_from_a_cut() -> None:
     async with serving(answer=ENDLESS, end="polite") as server:
-        stream = await open_stream(server, REQUEST, inactivity=5)
+        stream = await Streams(server).open(REQUEST, inactivity=5)
         assert [await stream.read(), await stream.read()] == [b"all", b""]
     async with serving(answer=ENDLESS, end="cut") as server:
-        stream = await open_stream(server, REQUEST, inactivity=5)
+        stream = await Streams(server).open(REQUEST, inactivity=5)
         assert await stream.read() == b"all"
         with pytest.raises(ConnectionError):
             await stream.read()
@@ -163,7 +163,7 @@ async def test_why_a_server_refuses_who_we_are_is_told() -> None:
         with pytest.raises(ssl.SSLError, match="certificate required"):
             await pool.request("GET", REQUEST, timeout=5)
         with pytest.raises(ssl.SSLError, match="certificate required"):
-            await open_stream(server, REQUEST, inactivity=5)
+            await Streams(server).open(REQUEST, inactivity=5)
 
 
 async def test_a_client_that_was_refused_for_its_certificate_takes_over_another() -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
 from vkgateway.kube.answers import MalformedAnswerError
 from vkgateway.kube.line import Pulse, Server
-from vkgateway.kube.streams import Stream, open_stream
+from vkgateway.kube.streams import Stream, Streams
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nRetry-After: 7\r\n\r\n"
+REQUEST = b"GET / HTTP/1.1\r\n\r\n"
 Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -30,12 +32,8 @@ async def streaming(
 
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
-        stream = await open_stream(
-            Server(host="127.0.0.1", port=listening.sockets[0].getsockname()[1], ssl=None, pulse=pulse or Pulse()),
-            b"GET / HTTP/1.1\r\n\r\n",
-            inactivity=inactivity,
-            longest=longest,
-        )
+        server = Server(host="127.0.0.1", port=listening.sockets[0].getsockname()[1], ssl=None, pulse=pulse or Pulse())
+        stream = await Streams(server).open(REQUEST, inactivity=inactivity, longest=longest)
         with contextlib.closing(stream):
             yield stream
     finally:
@@ -192,3 +190,125 @@ async def test_a_slow_reader_slows_the_server_down() -> None:
         while piece := await stream.read():
             received += len(piece)
         assert received == 400 * 65536
+
+
+@contextlib.asynccontextmanager
+async def counting(answers: Sequence[bytes | None]) -> AsyncIterator[tuple[Streams, list[int]]]:
+    """Streams of a server that gives one answer after the other, and the number of each one's connection.
+
+    Where an answer is None the connection is closed when it is asked for, and so it is after the last one.
+    """
+    carried: list[int] = []
+    coming = iter(answers)
+    connections = itertools.count()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = next(connections)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                if (answer := next(coming, None)) is None:
+                    break
+                carried.append(number)
+                writer.write(answer)
+                await writer.drain()
+        writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    streams = Streams(Server(host="127.0.0.1", port=listening.sockets[0].getsockname()[1], ssl=None))
+    try:
+        yield streams, carried
+    finally:
+        streams.close()
+        await asyncio.sleep(0.01)  # until the server has seen it
+        listening.close()
+        await listening.wait_closed()
+
+
+async def everything(streams: Streams) -> bytes:
+    stream = await streams.open(REQUEST, inactivity=5)
+    try:
+        received = b""
+        while piece := await stream.read():
+            received += piece
+        return received
+    finally:
+        streams.release(stream)
+
+
+ONE = CHUNKED + b"3\r\none\r\n0\r\n\r\n"
+TWO = CHUNKED + b"3\r\ntwo\r\n0\r\n\r\n"
+
+
+async def test_the_connection_of_an_answer_that_ended_carries_the_next() -> None:
+    async with counting([ONE, TWO, ONE]) as (streams, carried):
+        assert [await everything(streams) for _ in range(3)] == [b"one", b"two", b"one"]
+        assert carried == [0, 0, 0]
+
+
+async def test_a_kept_connection_that_the_server_has_closed_costs_nothing() -> None:
+    async with counting([ONE, None, TWO]) as (streams, carried):
+        assert [await everything(streams) for _ in range(2)] == [b"one", b"two"]
+        assert carried == [0, 1]
+
+
+async def test_a_new_connection_that_breaks_is_an_error() -> None:
+    async with counting([None]) as (streams, _):
+        with pytest.raises(ConnectionError):
+            await everything(streams)
+
+
+async def test_an_answer_that_breaks_on_a_kept_connection_is_an_error() -> None:
+    async with counting([ONE, CHUNKED + b"5\r\nbro", None]) as (streams, _):
+        assert await everything(streams) == b"one"
+        stream = await streams.open(REQUEST, inactivity=5)
+        assert await stream.read() == b"bro"
+        stream.send(REQUEST)
+        with pytest.raises(ConnectionError):
+            await stream.read()
+        streams.release(stream)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        ONE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1),
+        ONE + TWO,
+        ONE + b"HTTP/1.1 2",
+    ],
+)
+async def test_a_connection_that_cannot_be_trusted_carries_no_other_answer(first: bytes) -> None:
+    async with counting([first, TWO]) as (streams, carried):
+        assert [await everything(streams) for _ in range(2)] == [b"one", b"two"]
+        assert carried == [0, 1]
+
+
+async def test_what_comes_unasked_is_no_answer() -> None:
+    async with counting([ONE, TWO]) as (streams, carried):
+        stream = await streams.open(REQUEST, inactivity=5)
+        while await stream.read():
+            pass
+        streams.release(stream)
+        stream.heard(TWO)
+        assert await everything(streams) == b"two"
+        assert carried == [0, 1]
+
+
+async def test_what_was_not_read_to_its_end_is_closed() -> None:
+    async with counting([ONE, TWO]) as (streams, carried):
+        stream = await streams.open(REQUEST, inactivity=5)
+        await asyncio.sleep(0.05)
+        streams.release(stream)
+        assert await everything(streams) == b"two"
+        assert carried == [0, 1]
+
+
+async def test_nothing_is_kept_once_retired_and_what_is_read_goes_on() -> None:
+    async with counting([ONE, TWO]) as (streams, _):
+        stream = await streams.open(REQUEST, inactivity=5)
+        streams.retire()
+        in_use = [streams.in_use]
+        assert await stream.read() == b"one"
+        assert await stream.read() == b""
+        streams.release(stream)
+        assert [*in_use, streams.in_use] == [True, False]
+        assert not stream.usable
