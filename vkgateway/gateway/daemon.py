@@ -16,7 +16,7 @@ import structlog
 
 from vkgateway.controlplane.etcd.errors import SPACE_EXCEEDED
 from vkgateway.controlplane.pki import Authority, KeyPair
-from vkgateway.gateway import alone, authority, logs, prerequisites
+from vkgateway.gateway import alone, authority, heap, logs, prerequisites
 from vkgateway.gateway.config import Config
 from vkgateway.gateway.connections import connect, primary_address
 from vkgateway.gateway.datastore import LazyDatastore, etcd_authority
@@ -46,6 +46,7 @@ async def serve(settings: Config) -> None:
     """Run the gateway until a signal tells it to stop; raises VkgatewayError where it cannot begin."""
     logs.configure(settings.logging)
     tune_collector()
+    heap.keep_large_apart()
     files = raise_file_limit()
     log.info("gateway starts", version=__version__, files=files)
     work = asyncio.create_task(_work(settings, files=files), name="gateway")

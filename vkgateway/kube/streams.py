@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Final
 
 import httptools
@@ -42,7 +43,7 @@ class Stream(Line):
         self._headers: dict[bytes, bytes] = {}
         self._begun = False
         self._keeps = False
-        self._pieces: list[bytes] = []
+        self._pieces: deque[bytes] = deque()
         self._waiting = 0
         self._paused = False
         self._ended: Exception | None = None
@@ -82,18 +83,19 @@ class Stream(Line):
             await self._news()
 
     async def read(self) -> bytes:
-        """What has come since the last call, at least one byte; nothing at the answer's end. Raises OSError."""
+        """What came next, at least one byte; nothing at the answer's end. Raises OSError."""
         while not self._pieces:
             if self._ended is not None:
                 if isinstance(self._ended, EOFError):
                     return b""
                 raise _anew(self._ended)
             await self._news()
-        pieces, self._pieces, self._waiting = self._pieces, [], 0
-        if self._paused and self.transport is not None:
+        piece = self._pieces.popleft()
+        self._waiting -= len(piece)
+        if self._paused and self._waiting <= _PAUSE_AT // 2 and self.transport is not None:
             self._paused = False
             self.transport.resume_reading()
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return piece
 
     def close(self) -> None:
         """Close the connection at once."""

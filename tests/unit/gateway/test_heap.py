@@ -1,4 +1,4 @@
-"""What the C library's allocator holds free goes back to the system."""
+"""What the C library's allocator holds free goes back to the system, and large blocks with what they held."""
 
 from __future__ import annotations
 
@@ -26,6 +26,24 @@ trimmer()()
 print(before - size())
 """
 
+LARGE = """
+import sys
+from pathlib import Path
+from vkgateway.gateway.heap import keep_large_apart
+
+def heap():
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    first, last = next(line for line in maps if line.endswith("[heap]")).split()[0].split("-")
+    return (int(last, 16) - int(first, 16)) >> 20
+
+if sys.argv[1] == "apart":
+    assert keep_large_apart()
+bytes(30 << 20)  # from now on, glibc thinks, this is no large block
+before = heap()
+kept = [bytes(100_000) for _ in range(200)]
+print(heap() - before)
+"""
+
 
 @pytest.fixture
 def _glibc() -> None:
@@ -37,6 +55,16 @@ def _glibc() -> None:
 def test_gaps_between_what_is_in_use_are_given_back() -> None:
     run = subprocess.run([sys.executable, "-c", GAPS], check=True, capture_output=True, text=True)
     assert int(run.stdout) > 20, "MiB of some 70 that are free"
+
+
+@pytest.mark.usefixtures("_glibc")
+def test_large_blocks_never_come_into_the_heap() -> None:
+    grown = {
+        how: int(subprocess.run([sys.executable, "-c", LARGE, how], check=True, capture_output=True, text=True).stdout)
+        for how in ("apart", "together")
+    }
+    assert grown["apart"] == 0
+    assert grown["together"] >= 19
 
 
 async def test_it_is_done_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
