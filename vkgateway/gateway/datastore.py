@@ -89,7 +89,7 @@ class LazyDatastore:
                 tenancy = Tenancy(client)
                 self._client, self._parts = client, (tenancy, Keeper(client, tenancy))
             elif renewed and self._client is not None:
-                await self._client.renew(self._tls)
+                self._client.renew(self._tls)
                 log.info("the datastore is shown a renewed certificate")
         return self._parts
 

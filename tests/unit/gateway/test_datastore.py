@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from vkgateway.controlplane.etcd.client import EtcdClient
+from vkgateway.controlplane.etcd.endpoints import Tls
 from vkgateway.controlplane.etcd.errors import EtcdOpen
 from vkgateway.controlplane.etcd.pb import etcd_pb2 as pb
 from vkgateway.controlplane.pki import Authority, KeyPair, fingerprint
@@ -19,12 +22,21 @@ NOW = datetime.datetime.now(datetime.UTC)
 
 
 class Etcd:
-    """Answers who calls, and notes by which certificate; like etcd, it takes none that has run out."""
+    """Answers who calls, and notes by which certificate; like etcd, it takes none that has run out.
+
+    It writes its file anew for as long as `done` is not set.
+    """
 
     def __init__(self, authority: Authority) -> None:
         self.authority = authority
         self.callers: list[str] = []
         self.port = 0
+        self.begun, self.done = asyncio.Event(), asyncio.Event()
+
+    async def defragment(self, _request: bytes, _context: grpc.ServicerContext) -> pb.Empty:
+        self.begun.set()
+        await self.done.wait()
+        return pb.Empty()
 
     def auth_status(self, _request: bytes, context: grpc.ServicerContext) -> pb.AuthStatusResponse:
         (shown,) = context.auth_context()["x509_pem_cert"]  # a list, whatever the stubs say
@@ -38,7 +50,9 @@ class Etcd:
             self.auth_status, response_serializer=pb.AuthStatusResponse.SerializeToString
         )
         handler = grpc.method_handlers_generic_handler("etcdserverpb.Auth", {"AuthStatus": method})
-        server.add_generic_rpc_handlers((handler,))
+        slow = grpc.unary_unary_rpc_method_handler(self.defragment, response_serializer=pb.Empty.SerializeToString)
+        upkeep = grpc.method_handlers_generic_handler("etcdserverpb.Maintenance", {"Defragment": slow})
+        server.add_generic_rpc_handlers((handler, upkeep))
         credentials = grpc.ssl_server_credentials(
             [(own.key_pem, own.cert_pem)], root_certificates=self.authority.cert_pem, require_client_auth=True
         )
@@ -106,3 +120,33 @@ def _break(folder: Path, new: KeyPair, how: str) -> None:
         (folder / "root.crt").write_bytes(new.cert_pem[:100])
     else:
         (folder / "root.crt").unlink()
+
+
+async def test_what_takes_minutes_goes_on_where_the_certificate_is_renewed_meanwhile(etcd: Etcd) -> None:
+    """Cut off, it would look as if whoever waits for it had been cancelled: nobody looked at the datastore any more."""
+    old, new = (etcd.authority.issue("root", client=True) for _ in range(2))
+    first, second = (Tls(ca=etcd.authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem) for pair in (old, new))
+    async with EtcdClient([f"https://127.0.0.1:{etcd.port}"], tls=first, timeout=5) as client:
+        for _ in range(2):
+            etcd.begun.clear()
+            etcd.done.clear()
+            under_way = asyncio.create_task(client.defragment())
+            await etcd.begun.wait()
+            client.renew(second)
+            assert await client.auth_enabled() is False
+            assert not under_way.done()
+            etcd.done.set()
+            await under_way
+    assert etcd.callers == [fingerprint(new.cert_pem)] * 2
+
+
+async def test_a_stop_waits_for_no_call_over_a_former_connection(etcd: Etcd) -> None:
+    pair = etcd.authority.issue("root", client=True)
+    tls = Tls(ca=etcd.authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
+    client = EtcdClient([f"https://127.0.0.1:{etcd.port}"], tls=tls)
+    under_way = asyncio.create_task(client.defragment())
+    await etcd.begun.wait()
+    client.renew(tls)
+    async with asyncio.timeout(10):
+        await client.close()
+        await asyncio.wait([under_way])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,6 +68,8 @@ class EtcdClient:
         self._timeout = timeout
         self._targets = targets(endpoints)
         self._channels = self._connect(tls)
+        self._former: dict[asyncio.Task[None], grpc.aio.Channel] = {}
+        """Channels of before, until the last call over them has ended."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -78,14 +81,24 @@ class EtcdClient:
 
     async def close(self) -> None:
         """Close the connections."""
-        for channel in self._channels.values():
+        former = dict(self._former)
+        for task in former:
+            task.cancel()
+        await asyncio.gather(*former, return_exceptions=True)
+        for channel in (*former.values(), *self._channels.values()):
             await channel.close(grace=None)
 
-    async def renew(self, tls: Tls) -> None:
-        """Prove itself by another certificate from now on; calls that are under way have their time to end."""
+    def renew(self, tls: Tls) -> None:
+        """Prove itself by another certificate from now on; calls that are under way go on to their end.
+
+        That may be minutes away, and nobody waits for it. A call that were cut off would look to its caller as if the
+        caller's own task had been cancelled.
+        """
         old, self._channels = self._channels, self._connect(tls)
         for channel in old.values():
-            await channel.close(grace=self._timeout)
+            task = asyncio.create_task(channel.close(grace=_UPKEEP_TIMEOUT), name="etcd-former-connection")
+            self._former[task] = channel
+            task.add_done_callback(self._former.pop)
 
     def _connect(self, tls: Tls) -> dict[str, grpc.aio.Channel]:
         credentials = grpc.ssl_channel_credentials(
