@@ -98,13 +98,16 @@ class Connection:
 def _limited(plugin: Mapping[str, Any]) -> Document:
     """A plugin that is killed when nobody waits for it any more: the library leaves it running.
 
-    In the foreground, since it may ask its user something. Where there is no timeout(1), it is what it was.
+    In the foreground, since it may ask its user something; BusyBox' timeout(1) knows no other place, nor long options.
+    Where there is none, the plugin is what it was.
     """
     program = shutil.which("timeout")
     if program is None or "command" not in plugin:
         return dict(plugin)
-    words = ["--foreground", "--kill-after=1", str(_TOKEN_PATIENCE), plugin["command"], *(plugin.get("args") or ())]
-    return {**plugin, "command": program, "args": words}
+    options = ["-k", "1", f"{_TOKEN_PATIENCE:g}"]
+    if Path(program).resolve().name != "busybox":
+        options.insert(0, "--foreground")
+    return {**plugin, "command": program, "args": [*options, plugin["command"], *(plugin.get("args") or ())]}
 
 
 class _Renewed:

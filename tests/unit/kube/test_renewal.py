@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
+import os
 import ssl
 from pathlib import Path
 
@@ -70,6 +72,23 @@ async def test_a_plugin_that_hangs_is_not_left_running(path: Path, monkeypatch: 
     async with asyncio.timeout(10):
         while process.exists():  # noqa: ASYNC110, ASYNC240 - another process
             await asyncio.sleep(0.01)
+
+
+async def test_a_plugin_runs_where_timeout_is_that_of_busybox(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in images of Alpine Linux: it takes short options, and no others than these."""
+    busybox = path.parent / "busybox"
+    busybox.write_text('#!/bin/sh\n[ "$1 $2 $3" = "-k 1 30" ] || exit 1\nshift 3\nexec "$@"\n')
+    busybox.chmod(0o755)
+    (path.parent / "timeout").symlink_to(busybox)
+    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+    credential = {"apiVersion": "v1", "kind": "ExecCredential", "status": {"token": "one"}}
+    document = kubeconfig.build("alpha", server="https://10.0.0.1:6443", ca="")
+    plugin = {"apiVersion": "v1", "command": "echo", "args": [json.dumps(credential)]}
+    document["users"][0]["user"] = {"exec": plugin}
+    kubeconfig.write(path, document)
+    source = kubeconfig.load(path).connection().token_source()
+    assert source is not None
+    assert await source() == "one"
 
 
 async def test_a_client_takes_over_credentials_that_were_written_anew(path: Path, server: FakeApiServer) -> None:
