@@ -59,6 +59,8 @@ def _own_name(descriptor: int, data_dir: Path) -> str:
             f"another gateway serves with the data directory {data_dir}",
             hint="One gateway serves a management cluster: stop the other one first.",
         ) from None
+    except OSError as error:  # some file systems know no locks
+        log.warning("the data directory is not locked", folder=str(data_dir), error=error.strerror)
     known = os.pread(descriptor, 2 * _NAME_BYTES, 0).decode(errors="replace")
     if len(known) == 2 * _NAME_BYTES and known.isalnum():
         return known

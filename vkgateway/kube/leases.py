@@ -162,6 +162,13 @@ class SoleLease:
             return True
         if self._seen is None:
             self._seen = _Seen(spec.holder_identity, spec.renew_time, self._clock())
+            log.info(
+                "another has the lease; it is taken over unless it is renewed",
+                lease=self._name,
+                holder=spec.holder_identity,
+                renewed=spec.renew_time,
+                seconds=spec.lease_duration_seconds,
+            )
         if (spec.holder_identity, spec.renew_time) != (self._seen.holder, self._seen.renewed):
             raise LeaseTaken(
                 f"{spec.holder_identity} has the Lease {self._namespace}/{self._name}, and renewed it at "
@@ -174,7 +181,11 @@ class SoleLease:
             answer = await self._client.get(LEASES, self._name, namespace=self._namespace, timeout=self._renew_every)
         except errors.NotFound:
             return None
-        return _decode_lease(answer)
+        try:
+            return _decode_lease(answer)
+        except msgspec.DecodeError as error:  # something on the way answered for the server
+            what = f"GET {LEASES.path(self._namespace, self._name)} at {self._client.name}"
+            raise errors.ServerError(f"{what}: {error}", status=500) from error
 
     async def _create(self) -> bool:
         metadata = {"name": self._name, "namespace": self._namespace}

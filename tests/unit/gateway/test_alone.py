@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -72,6 +73,21 @@ def test_a_disk_that_is_full_does_not_stop_a_gateway_from_serving(
         patch.setattr(os, "open", full)
         with alone.identity(tmp_path) as name:
             assert name
+
+
+def test_a_file_system_without_locks_does_not_stop_a_gateway_from_serving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Network file systems, for some; the Lease tells gateways of several machines apart all the same."""
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with alone.identity(tmp_path) as name:
+        pass
+    with alone.identity(tmp_path) as again:
+        assert name == again
 
 
 async def test_the_lease_is_taken_with_the_rights_that_are_granted(server: FakeApiServer, client: Client) -> None:

@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+import structlog
 
 from tests.fakes.apiserver import FakeApiServer
+from vkgateway.kube import leases
 from vkgateway.kube.client import Client
 from vkgateway.kube.leases import NODE_LEASES, LeaseTaken, SoleLease, renew_node_lease
 from vkgateway.kube.resources import LEASES
@@ -144,6 +147,36 @@ async def test_a_server_that_is_away_takes_nothing_away(server: FakeApiServer, c
     before = _spec(server)["renewTime"]
     await _kept(lease, until=lambda: _spec(server)["renewTime"] != before)
     assert time.now >= 1200.0
+
+
+async def test_an_answer_that_is_no_lease_takes_nothing_away(
+    server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is on the way to a server may answer in its place for a while, and say that all is well."""
+    time = Time()
+    lease = _lease(client, "first", time)
+    await lease.take()
+    pages = iter([b"<html>back soon</html>"] * 3)
+    get = client.get
+
+    async def away(*what: Any, **more: Any) -> bytes:
+        return next(pages, None) or await get(*what, **more)
+
+    monkeypatch.setattr(client, "get", away)
+    before = _spec(server)["renewTime"]
+    await _kept(lease, until=lambda: _spec(server)["renewTime"] != before)
+    assert _spec(server)["renewTime"] != before
+
+
+async def test_who_waits_for_anothers_lease_says_so_once(
+    server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = Time()
+    await _lease(client, "first", time).take()
+    monkeypatch.setattr(leases, "log", structlog.get_logger())  # one that no other test has had configured
+    with structlog.testing.capture_logs() as logs:
+        await _lease(client, "second", time).take()
+    assert [(line["holder"], line["seconds"]) for line in logs] == [("first", 30)]
 
 
 async def test_ones_own_late_write_is_no_rival(server: FakeApiServer, client: Client) -> None:
