@@ -127,10 +127,11 @@ def _authority(directory: Path, name: str) -> Authority:
 def _credentials(directory: Path, *, now: datetime.datetime) -> Credentials:
     files = {path.name: path.read_bytes() for path in sorted(directory.glob("*"))} if directory.exists() else {}
     try:
-        credentials = Credentials.from_files(files) if files else Credentials.create(_COMPUTE)
+        found = Credentials.from_files(files) if files else Credentials.create(_COMPUTE)
     except (KeyError, ValueError) as error:
         raise _damaged(directory, why=error) from error
-    for name, data in credentials.renewed(now=now).to_files().items():
+    credentials = found.renewed(now=now)
+    for name, data in credentials.to_files().items():
         write_file(directory / name, data, mode=SECRET_MODE)
     return credentials
 

@@ -40,6 +40,14 @@ def test_certificates_are_renewed_before_they_end_and_authorities_stay(paths: Pa
     assert not {"etcd-ca.crt", "etcd-ca.key", "etcd-peer-ca.crt", "ca.crt", "sa.key"} & changed
 
 
+def test_the_admin_that_is_handed_out_is_the_renewed_one(paths: Paths) -> None:
+    """KWOK and the command line go by it: `up` wrote the one that had ended into their kubeconfig once more."""
+    before = ensure_pki(paths, now=NOW).compute.admin
+    admin = ensure_pki(paths, now=NOW + datetime.timedelta(days=300)).compute.admin
+    assert admin != before
+    assert admin.cert_pem == (paths.compute_credentials / "admin.crt").read_bytes()
+
+
 def test_when_the_first_certificate_ends_is_known_and_told(paths: Paths, tmp_path: Path) -> None:
     year = datetime.timedelta(days=365)
     end = first_to_end(paths)
