@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -11,6 +12,8 @@ import structlog
 from vkgateway.gateway import prerequisites
 from vkgateway.gateway.status import Verdict, failing, passed, waiting
 from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.kubeconfig import Connection
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.network.ownrange import look_at_ranges
 
@@ -28,14 +31,14 @@ class _Version(msgspec.Struct, rename="camel"):
 
 @dataclass(slots=True)
 class Attached:
-    """A compute cluster that is being talked to; `source` changes when the connection must be made anew.
+    """A compute cluster that is being talked to; `way` is what its client was made from.
 
-    All times are monotonic seconds, as `since` is.
+    That is None for the management cluster itself. All times are monotonic seconds, as `since` is.
     """
 
     link: ComputeLink
     task: asyncio.Task[None]
-    source: str
+    way: Connection | None
     since: float
     prepared: bool = False
     version: str = ""
@@ -52,6 +55,24 @@ class Attached:
         if self.recent(now):
             return waiting("Connecting", f"connecting to {self.link.client.server}")
         return failing("Unreachable", self.link.reachability.why)
+
+    async def follow(self, way: Connection | None, connect: Callable[[], Client]) -> bool:
+        """Go on, by other credentials where `way` has such; False: a connection must be made anew.
+
+        That is so where it leads elsewhere, or nothing can be lost. Otherwise all watches go on, and no tenant sees a
+        compute cluster that is not connected for a while. Raises ApiError where the server refuses the credentials:
+        those before them are used on.
+        """
+        if way == self.way:
+            return True
+        if way is None or self.way is None or not way.same_server(self.way) or not self.link.reachable:
+            return False
+        async with connect() as renewed:
+            await renewed.request("GET", _VERSION_PATH)
+            self.link.client.take_over(renewed)
+        self.way = way
+        log.info("other credentials for compute cluster", compute=self.link.name)
+        return True
 
     async def keep_prepared(self, now: float) -> None:
         """Where it answers and the time has come, make what tenants' pods need there, and see which version it is.

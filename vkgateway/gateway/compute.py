@@ -206,12 +206,17 @@ class ComputeController:
         return None
 
     async def _last_look(self, found: ComputeCluster) -> Attached | None:
-        """Connect to a cluster that is to go, for once we let go of it nobody ends what runs there; None: we cannot."""
+        """Connect to a cluster that is to go, for once we let go of it nobody ends what runs there; None: we cannot.
+
+        By the connection that there is, where what it is to be made from cannot be used or read now.
+        """
         try:
             return await self._attach(found)
-        except errors.ApiError:
-            raise
         except VkgatewayError as error:
+            if attached := self._attached.get(found.metadata.name):
+                return attached
+            if isinstance(error, errors.ApiError):
+                raise
             log.warning("what runs there is left alone", compute=found.metadata.name, error=str(error))
             return None
 
@@ -221,18 +226,22 @@ class ComputeController:
 
     async def _attach(self, found: ComputeCluster) -> Attached:
         name = found.metadata.name
-        source, way = await connection(self._management, found.spec.connection.kubeconfig_secret)
+        way = await connection(self._management, found.spec.connection.kubeconfig_secret)
         attached = self._attached.get(name)
-        if attached is not None and attached.source == source and not attached.task.done():
+
+        def connect() -> Client:
+            return self._connect(name, way)
+
+        if attached is not None and not attached.task.done() and await attached.follow(way, connect):
             return attached
-        client = self._connect(name, way)  # before the old one goes: what cannot be used takes nothing away
+        client = connect()  # before the old one goes: what cannot be used takes nothing away
         await self._detach(name)
         link = ComputeLink(name, client)
         link.on_nodes_changed.append(lambda: self._link_changed(name))
         link.on_reachable_changed.append(lambda: self._link_changed(name))
         task = asyncio.create_task(link.run(), name=f"compute/{name}")
         task.add_done_callback(lambda done: self._link_ended(name, done))
-        attached = self._attached[name] = Attached(link, task, source, since=self._monotonic())
+        attached = self._attached[name] = Attached(link, task, way, since=self._monotonic())
         log.info("connecting to compute cluster", compute=name)
         self._on_change()
         return attached

@@ -12,7 +12,6 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.resources import SECRETS
 from vkgateway.model.api import KubeconfigSecret
 from vkgateway.model.errors import InputError
-from vkgateway.model.objects import Meta
 
 _FOREIGN = frozenset(
     {"exec", "auth-provider", "tokenFile", "certificate-authority", "client-certificate", "client-key"}
@@ -21,18 +20,16 @@ _FOREIGN = frozenset(
 
 
 class _Secret(msgspec.Struct):
-    metadata: Meta
     data: dict[str, str] = {}
 
 
-async def connection(management: Client, secret: KubeconfigSecret | None) -> tuple[str, kubeconfig.Connection | None]:
-    """Return something that changes when the connection must be made anew, and what it is made from.
+async def connection(management: Client, secret: KubeconfigSecret | None) -> kubeconfig.Connection | None:
+    """Return what the connection is made from; None for the management cluster itself.
 
-    The latter is None for the management cluster itself. Raises InputError where the Secret or its key is missing or
-    its kubeconfig cannot be used.
+    Raises InputError where the Secret or its key is missing or its kubeconfig cannot be used.
     """
     if secret is None:
-        return "management", None
+        return None
     where = f"Secret {secret.namespace}/{secret.name}"
     try:
         answer = await management.get(SECRETS, secret.name, namespace=secret.namespace)
@@ -42,7 +39,7 @@ async def connection(management: Client, secret: KubeconfigSecret | None) -> tup
     if secret.key not in found.data:
         raise InputError(f"{where} has no key {secret.key!r}; it has: {', '.join(sorted(found.data))}")
     text = base64.b64decode(found.data[secret.key]).decode(errors="replace")
-    return found.metadata.resource_version, connection_from(text, where=f"in {where}")
+    return connection_from(text, where=f"in {where}")
 
 
 def connection_from(text: str, *, where: str) -> kubeconfig.Connection:

@@ -45,13 +45,21 @@ class Connection:
     server: str
     ca: bytes | None = None
     cert: bytes | None = None
-    key: bytes | None = None
+    key: bytes | None = field(default=None, repr=False)
     token: str = field(default="", repr=False)
     token_file: Path | None = None
     namespace: str = "default"
     tls_server_name: str = ""
     insecure: bool = False
     plugin: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    def same_server(self, other: Connection) -> bool:
+        """Whether both lead to the same server, whatever they prove themselves by.
+
+        By another authority it may be another one, at the same address.
+        """
+        ours, theirs = ((one.server, one.tls_server_name, one.ca, one.insecure) for one in (self, other))
+        return ours == theirs
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """The TLS identity; None where the server is reached by plain HTTP."""

@@ -202,7 +202,14 @@ class Transport:
         if found is None:
             return
         log.info("other credentials", server=self.name)
-        self.ssl, self._token = found
+        self._prove(*found)
+
+    def take_over(self, other: Transport) -> None:
+        """Prove itself as another client does from now on; what is under way goes on with what it began with."""
+        self._prove(other.ssl, other._token)
+
+    def _prove(self, ssl: ssl_module.SSLContext | None, token: Token | None) -> None:
+        self.ssl, self._token = ssl, token
         if self._connections is not None:
             self._connections.retire()
             self._retired = [former for former in (*self._retired, self._connections) if former.in_use]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import copy
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,7 +29,9 @@ from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_
 @asynccontextmanager
 async def controller(server: FakeApiServer, client: Client) -> AsyncIterator[ComputeController]:
     def connect(name: str, connection: Connection | None) -> Client:
-        return Client(connection.server if connection else server.url, name=name)
+        if connection is None:
+            return Client(server.url, name=name)
+        return Client(connection.server, token=connection.token_source(), name=name)
 
     computes = ComputeController(client, recorder=Recorder(client), connect=connect, on_change=lambda: None)
     async with in_background(computes.run()):
@@ -105,14 +109,82 @@ async def test_nodes_that_come_and_go_change_the_pool(server: FakeApiServer, cli
 SECRET = {"namespace": "ops", "name": "east"}
 
 
-def secret(url: str) -> dict[str, Any]:
+def secret(url: str, *, token: str = "", **metadata: Any) -> dict[str, Any]:
     """The Secret with the way to the API server at `url`."""
     text = (
-        f"clusters: [{{name: c, cluster: {{server: '{url}'}}}}]\nusers: []\n"
-        "contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
+        f"clusters: [{{name: c, cluster: {{server: '{url}'}}}}]\nusers: [{{name: u, user: {{token: '{token}'}}}}]\n"
+        "contexts: [{name: c, context: {cluster: c, user: u}}]\ncurrent-context: c\n"
     )
     data = {"kubeconfig": base64.b64encode(text.encode()).decode()}
-    return {"kind": "Secret", "metadata": {"name": SECRET["name"]}, "data": data}
+    return {"kind": "Secret", "metadata": {"name": SECRET["name"], **metadata}, "data": data}
+
+
+@asynccontextmanager
+async def far_east(server: FakeApiServer) -> AsyncIterator[FakeApiServer]:
+    """A compute cluster of its own that is reached by the Secret, with the token `one`."""
+    async with FakeApiServer(token="one") as east:
+        add_compute_cluster(server, "east", nodes=0, connection={"kubeconfigSecret": SECRET})
+        server.store.create(SECRETS, secret(east.url, token="one"), "ops")
+        yield east
+
+
+def change_secret(server: FakeApiServer, computes: ComputeController, document: dict[str, Any]) -> None:
+    """Change the Secret, and have it looked at at once."""
+    server.store.update(SECRETS, document, name=SECRET["name"], namespace=SECRET["namespace"])
+    computes.tenants_changed()
+
+
+async def test_other_credentials_are_taken_over_without_a_new_connection(server: FakeApiServer, client: Client) -> None:
+    """With one its virtual nodes would not be ready until all pods have been listed, hour by hour with some tokens."""
+    async with far_east(server) as east, controller(server, client) as computes:
+        await until(lambda: is_ready(server, "east"))
+        link, turns = computes.links["east"], list[bool]()
+        link.on_reachable_changed.append(lambda: turns.append(link.reachable))
+        east.requests.clear()
+        east.token = "two"
+        change_secret(server, computes, secret(east.url, token="two"))
+        async with asyncio.timeout(30):
+            while await link.client.authorization() != {"Authorization": "Bearer two"}:  # noqa: ASYNC110 - as `until`
+                await asyncio.sleep(0.005)
+        await until(lambda: is_ready(server, "east"))
+        assert computes.links["east"] is link
+        assert (turns, link.pods.relists) == ([], 1)
+        await link.client.request("GET", "/version")
+
+
+async def test_credentials_that_the_server_refuses_are_told_and_those_before_used_on(
+    server: FakeApiServer, client: Client
+) -> None:
+    async with far_east(server) as east, controller(server, client) as computes:
+        await until(lambda: is_ready(server, "east"))
+        link = computes.links["east"]
+        change_secret(server, computes, secret(east.url, token="three"))
+        await until(lambda: not is_ready(server, "east"))
+        assert "401" in condition(server, "Ready", "east", tenant=False)["message"]
+        assert condition(server, "Connected", "east", tenant=False)["status"] == "True"
+        assert computes.links["east"] is link
+        assert await link.client.authorization() == {"Authorization": "Bearer one"}
+        server.store.delete(COMPUTE_CLUSTERS, "east")  # what runs there is looked for by those before, too
+        await until(lambda: server.store.find(COMPUTE_CLUSTERS, "east") is None)
+
+
+def _asked(server: FakeApiServer, *, since: int, times: int) -> bool:
+    """Whether the Secret was read so often since a request."""
+    return sum("/secrets/east" in request for request in server.requests[since:]) >= times
+
+
+async def test_a_secret_of_which_no_more_than_its_annotations_change_changes_nothing(
+    server: FakeApiServer, client: Client
+) -> None:
+    async with far_east(server) as east, controller(server, client) as computes:
+        await until(lambda: is_ready(server, "east"))
+        link = computes.links["east"]
+        seen = len(server.requests)
+        change_secret(server, computes, secret(east.url, token="one", annotations={"checked": "now"}))
+        for times in (1, 2):  # by the second time what came of the first is done
+            await until(partial(_asked, server, since=seen, times=times))
+            computes.tenants_changed()
+        assert computes.links["east"] is link
 
 
 async def test_a_missing_secret_is_said_and_healed_when_it_comes(server: FakeApiServer, client: Client) -> None:
@@ -147,14 +219,12 @@ async def test_a_secret_that_cannot_be_used_takes_nothing_away(server: FakeApiSe
     async with controller(server, client) as computes:
         await until(lambda: is_ready(server, "east"))
         link = computes.links["east"]
-        server.store.update(SECRETS, secret("https://a..b"), name="east", namespace="ops")
-        computes.tenants_changed()
+        change_secret(server, computes, secret("https://a..b"))
         await until(lambda: not is_ready(server, "east"))
         assert "no URL" in condition(server, "Ready", "east", tenant=False)["message"]
         assert condition(server, "Connected", "east", tenant=False)["status"] == "True"
         assert computes.links["east"] is link
-        server.store.update(SECRETS, secret(server.url + "/"), name="east", namespace="ops")
-        computes.tenants_changed()
+        change_secret(server, computes, secret(server.url.replace("127.0.0.1", "localhost")))
         await until(lambda: is_ready(server, "east"))
         assert computes.links["east"] is not link
 

@@ -7,7 +7,9 @@ import importlib
 import json
 import os
 import ssl
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -130,6 +132,17 @@ async def test_a_client_takes_over_an_authority_that_was_written_anew(path: Path
     finally:
         listening.close()
         await listening.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [({"token": "two", "context": "b"}, True), ({"ca": b"B"}, False), ({"server": "https://b"}, False)],
+)
+def test_other_credentials_lead_to_the_same_server_and_another_authority_does_not(
+    changed: dict[str, Any], same: bool
+) -> None:
+    known = kubeconfig.Connection(context="a", server="https://a", ca=b"A", token="one")
+    assert known.same_server(replace(known, **changed)) is same
 
 
 async def test_a_kubeconfig_that_says_nothing_changes_no_credentials(path: Path, server: FakeApiServer) -> None:
