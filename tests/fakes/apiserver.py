@@ -93,6 +93,8 @@ class FakeApiServer:
         self.user_agents: set[str] = set()
         self.unknown_fields: tuple[str, ...] = ()
         """Fields of pods that it drops, as servers do whose feature gate is off: `spec.volumes[].image`."""
+        self.refused_images: tuple[str, ...] = ()
+        """How images of ephemeral containers begin that a webhook of it refuses."""
         self.ancient = False
         """Takes what it does not know of a watch's parameters for air, as servers before streaming lists did."""
         self.watches = 0
@@ -382,6 +384,7 @@ class FakeApiServer:
                 raise Refusal(422, "Invalid", str(error)) from error
             if target.resource is PODS and target.subresource != "status":
                 _check_pod_change(target.subresource, old["spec"], new["spec"])
+                self._check_images(new["spec"])
             if isinstance(patch, dict) and "resourceVersion" not in patch.get("metadata", {}):
                 new["metadata"].pop("resourceVersion", None)
         with store.dry_run(_is_dry(request)):
@@ -393,6 +396,12 @@ class FakeApiServer:
                 status=target.subresource == "status",
             )
         return web.json_response(changed)
+
+    def _check_images(self, spec: Document) -> None:
+        for container in spec.get("ephemeralContainers", []):
+            if self.refused_images and container["image"].startswith(self.refused_images):
+                why = f"{container['image']} is not allowed"
+                raise Refusal(403, "Forbidden", f'admission webhook "images" denied the request: {why}')
 
     def _known(self, target: Target, document: Document) -> Document:
         return without(document, self.unknown_fields) if target.resource is PODS else document

@@ -45,6 +45,12 @@ def without_lost(patch: Object, lost: Collection[Guarded]) -> Object | None:
     return {**patch, "spec": {"ephemeralContainers": kept}} if kept else None
 
 
+def one_by_one(patch: Object) -> list[Object]:
+    """A patch of several ephemeral containers as one for each; none of a patch for `resize`."""
+    added = patch["spec"].get("ephemeralContainers") or ()
+    return [{**patch, "spec": {"ephemeralContainers": [container]}} for container in added]
+
+
 def resize_patch(wanted: Mapping[str, Any], actual: Mapping[str, Any]) -> Object | None:
     """Strategic merge patch of the subresource `resize`, from spec to spec; None where no amount differs.
 

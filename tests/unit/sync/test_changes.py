@@ -110,6 +110,26 @@ async def test_an_ephemeral_container_that_policy_forbids_fails_no_pod_that_wait
     assert ephemeral(here) == []
 
 
+async def test_an_ephemeral_container_that_the_compute_cluster_refuses_holds_up_none_that_comes_later(
+    here: World,
+) -> None:
+    """Nobody can take it away above: it is sent along with each that comes."""
+    bad, good = {"name": "bad", "image": "forbidden/tool"}, {"name": "good", "image": "busybox"}
+    here.below.refused_images = ("forbidden/",)
+    async with here.gateway():
+        await start(here)
+        edit(here, ephemeralContainers=[bad])
+        await until(lambda: [one for one in here.events() if one[0] == "ChangeNotForwarded"])
+        edit(here, ephemeralContainers=[bad, good])
+        await until(lambda: ephemeral(here) == ["good"])
+        await here.settled()
+
+    assert {message for reason, message in here.events() if reason == "ChangeNotForwarded"} == {
+        'admission webhook "images" denied the request: forbidden/tool is not allowed'
+    }
+    assert here.phase() == "Running"
+
+
 async def test_a_resize_goes_down_by_its_subresource_and_counts(here: World) -> None:
     here.limit |= {"cpu": 3000}
     async with here.gateway():

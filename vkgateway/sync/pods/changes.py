@@ -19,7 +19,7 @@ from vkgateway.sync.refusals import is_starting, lacks_rights
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.guarded import what_is_lost
 from vkgateway.translate.mutable import Changes, spec_changes
-from vkgateway.translate.subresources import Subresource, without_lost
+from vkgateway.translate.subresources import Subresource, one_by_one, without_lost
 
 _RETRY: Final = 30.0
 """Seconds until a change that there was no room for, or no right, is tried again."""
@@ -81,16 +81,26 @@ class ChangesDown:
             if subresource == "ephemeralcontainers":
                 for reference in plan_of(case).references:
                     await self._copies.ensure(case.link, reference)
-            refused = await self._patch_pod(case, {**patch, "metadata": {"uid": uid}}, subresource)
-            if refused is None:
-                continue
-            await self._upward.tell(case, "ChangeNotForwarded", refused)
-            if refused == _NO_RIGHTS:
-                complete = False
-            case.resize_refused = case.resize_refused or subresource == "resize"
+            for refused in await self._write_subresource(case, {**patch, "metadata": {"uid": uid}}, subresource):
+                await self._upward.tell(case, "ChangeNotForwarded", refused)
+                if refused == _NO_RIGHTS:
+                    complete = False
+                case.resize_refused = case.resize_refused or subresource == "resize"
         if not complete:
             self._later(case.key, _RETRY)
         return complete
+
+    async def _write_subresource(self, case: Case, patch: Object, subresource: Subresource) -> list[str]:
+        """Patch a subresource; returns what is refused, in words for the tenant.
+
+        Of several ephemeral containers that are refused together each is tried alone: one that was refused before is
+        still there above, for nobody can take it away, and must hold up none that comes later.
+        """
+        refused = await self._patch_pod(case, patch, subresource)
+        if refused is None or refused == _NO_RIGHTS or len(alone := one_by_one(patch)) < 2:
+            return [] if refused is None else [refused]
+        found = [await self._patch_pod(case, one, subresource) for one in alone]
+        return list(dict.fromkeys(one for one in found if one is not None))
 
     async def _is_counted(self, case: Case, whole: Object) -> bool:
         """Whether a pod may have what it asks for: it counts with that now. Where it waits for room, that is told.
