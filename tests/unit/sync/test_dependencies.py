@@ -6,6 +6,7 @@ import asyncio
 import base64
 import copy
 import gc
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -301,7 +302,6 @@ async def test_the_token_goes_with_the_pod(here: World) -> None:
 
 async def test_tokens_are_refreshed_before_they_expire() -> None:
     moved = 0.0
-    import time
 
     async with world(clock=lambda: time.time() + moved) as here:
         here.above.store.create(SERVICE_ACCOUNTS, {"metadata": {"name": "builder"}}, "default")
@@ -317,6 +317,51 @@ async def test_tokens_are_refreshed_before_they_expire() -> None:
             moved = 3000.0
             sync.look_at_everything()
             await until(lambda: here.below.store.all(SECRETS)[0]["data"] != first)
+
+
+async def ending(here: World, *, by_tenant: bool) -> dict[str, Any]:
+    """A pod that runs with a token, and has an hour to end in; returns the token."""
+    here.above.store.create(SERVICE_ACCOUNTS, {"metadata": {"name": "builder"}}, "default")
+    here.above.store.create(
+        CONFIG_MAPS, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "CA"}}, "default"
+    )
+    here.create(**TOKEN_VOLUME, terminationGracePeriodSeconds=3600)
+    await here.forwarded()
+    here.run()
+    await until(lambda: here.phase() == "Running")
+    if by_tenant:
+        here.delete()
+    else:
+        here.below.store.delete(PODS, "web", BELOW)
+    await until(lambda: (here.compute_pod() or {})["metadata"].get("deletionTimestamp"))
+    await here.settled()
+    return copy.deepcopy(here.below.store.all(SECRETS)[0]["data"])
+
+
+@pytest.mark.parametrize("by_tenant", [True, False])
+async def test_tokens_of_a_pod_that_is_ending_are_refreshed_too(by_tenant: bool) -> None:
+    moved = 0.0
+    async with world(clock=lambda: time.time() + moved) as here, here.gateway() as sync:
+        first = await ending(here, by_tenant=by_tenant)
+        moved = 3000.0
+        sync.look_at_everything()
+        await until(lambda: here.below.store.all(SECRETS)[0]["data"] != first)
+        assert here.phase() == "Running"
+
+
+async def test_tokens_of_an_account_that_is_gone_stay_as_they_are_while_the_pod_ends() -> None:
+    moved = 0.0
+    async with world(clock=lambda: time.time() + moved) as here, here.gateway() as sync:
+        first = await ending(here, by_tenant=True)
+        here.above.store.delete(SERVICE_ACCOUNTS, "builder", "default")
+        asked = len([request for request in here.above.requests if "/token" in request])
+        moved = 3000.0
+        sync.look_at_everything()
+        await until(lambda: len([request for request in here.above.requests if "/token" in request]) > asked)
+        here.end(code=143)
+        await until(lambda: here.tenant_pod() is None)
+        assert first
+    assert len([request for request in here.above.requests if "/token" in request]) == asked + 1
 
 
 async def test_a_namespace_is_fenced_in_before_the_first_pod(here: World) -> None:

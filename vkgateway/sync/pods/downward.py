@@ -38,6 +38,7 @@ log = structlog.get_logger(__name__)
 
 _NAME_TAKEN_RETRY: Final = 30.0
 _STALE_RETRY: Final = 1.0
+_REFUSED_RETRY: Final = 60.0
 _CREATED_GRACE: Final = 30.0
 """Seconds for which a pod that was just created below counts as there, though the watch has not shown it."""
 _RELEASED_FOR: Final = 30.0
@@ -227,6 +228,26 @@ class Downward:
             above.raw = None
         if case.plan is not None and case.plan.tokens:
             await self._refresh_tokens(case)
+
+    async def refresh(self, case: Case) -> None:
+        """Keep the tokens of a pod that is ending fresh: its containers may need them to its last moment.
+
+        What its tenant's API server refuses by then (the account is gone, its namespace is going) stays as it is.
+        """
+        above = above_of(case)
+        due = self._tokens.due(case.link, above.metadata)
+        if due is None:
+            return
+        if due > 0:
+            self._later(case.key, due)
+            return
+        try:
+            case.plan = make_plan(decode(await self._upward.whole(above)), tenant=self.tenant, pool=None)
+            await self._refresh_tokens(case)
+        except errors.ApiError as error:
+            if error.transient:
+                raise
+            self._later(case.key, _REFUSED_RETRY)
 
     async def _refresh_tokens(self, case: Case) -> None:
         plan = plan_of(case)

@@ -56,6 +56,7 @@ class Hands:
             Instruction.RELEASE: downward.release,
             Instruction.CREATE: downward.create,
             Instruction.SPEC_DOWN: downward.change,
+            Instruction.REFRESH: downward.refresh,
             Instruction.REPORT_TAKEN: downward.report_taken,
             Instruction.REPORT_MISSING: self._report_missing,
             Instruction.REPORT_HELD: self._report_held,

@@ -100,6 +100,7 @@ class Instruction(StrEnum):
     CREATE = "create namespace, copies, token and compute pod, in this order"
     STATUS_UP = "write the status up if it differs"
     SPEC_DOWN = "write mutable fields and refreshed copies down if they differ"
+    REFRESH = "keep the tokens of a pod that is ending fresh"
     FINISH = "write the final status up"
     CLOSE = "fail the tenant pod that is to go: nothing of it is below, and it never ended"
     REMOVE_TENANT = "remove the tenant pod (grace 0, its uid)"
