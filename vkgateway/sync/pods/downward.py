@@ -13,7 +13,7 @@ from vkgateway.kube import errors, resources
 from vkgateway.kube.client import encode
 from vkgateway.model import times
 from vkgateway.model.names import BORROWED_ANNOTATION, MIRROR_FINALIZER, POOL_LABEL, compute_namespace
-from vkgateway.model.objects import Meta, Object
+from vkgateway.model.objects import Meta, Object, decode_object
 from vkgateway.sync import finalizers
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import owned_by
@@ -288,7 +288,8 @@ class Downward:
         bounded = _capped(below.spec.termination_grace_period_seconds if grace is None else grace, most)
         return None if bounded == below.spec.termination_grace_period_seconds and grace is None else bounded
 
-    async def _delete(self, case: Case, *, grace: int | None) -> None:
+    async def _delete(self, case: Case, *, grace: int | None, version: str | None = None) -> bool:
+        """Delete the compute pod; False where another has its name, or where it is not as in `version` any more."""
         metadata = below_of(case).metadata
         try:
             await case.link.client.delete(
@@ -296,14 +297,29 @@ class Downward:
                 metadata.name,
                 namespace=metadata.namespace,
                 uid=metadata.uid,
+                resource_version=version,
                 grace_period_seconds=grace,
             )
-        except (errors.NotFound, errors.Conflict):
-            return
+        except errors.Conflict:
+            return False
+        except errors.NotFound:
+            pass
+        return True
 
     async def delete_stale(self, case: Case) -> None:
-        """Delete the pod of an earlier namesake; its end concerns nobody."""
-        await self.delete(case)
+        """Delete a pod whose end concerns nobody: that of an earlier namesake, or one that was taken back.
+
+        What was taken back is deleted only while it has no node: one that got it at the last moment may run by now, and
+        stands for its pod again.
+        """
+        above, below = above_of(case), below_of(case)
+        if below.tenant_uid != above.metadata.uid or below.metadata.deletion_timestamp is not None:
+            await self.delete(case)
+        elif below.spec.node_name:
+            await self._patch_metadata(case, {"uid": below.metadata.uid, "annotations": {RETAKEN: None}})
+            return
+        elif not await self._delete(case, grace=None, version=below.metadata.resource_version):
+            return
         await self.release(case)
 
     async def release(self, case: Case) -> None:
@@ -340,21 +356,24 @@ class Downward:
     async def take_back(self, case: Case) -> None:
         """Remove a pod that no node took: it never ran, and is placed anew; nothing of it is told above.
 
-        Should a node take it at this very moment, that is a conflict, and it stays.
+        Should a node take it at this very moment, that is a conflict, and it stays: see `delete_stale`.
         """
         below = below_of(case).metadata
         metadata: Object = {"uid": below.uid, "resourceVersion": below.resource_version}
-        await self._patch_metadata(case, {**metadata, "annotations": {RETAKEN: "true"}})
-        await self.delete(case)
+        marked = await self._patch_metadata(case, {**metadata, "annotations": {RETAKEN: "true"}})
+        if marked is not None:
+            await self._delete(case, grace=None, version=marked.resource_version)
 
-    async def _patch_metadata(self, case: Case, metadata: Object) -> None:
+    async def _patch_metadata(self, case: Case, metadata: Object) -> Meta | None:
+        """Patch the compute pod's metadata, and return what it is then; None where the pod is gone."""
         below = below_of(case).metadata
         try:
-            await case.link.client.patch(
+            answer = await case.link.client.patch(
                 resources.PODS, below.name, {"metadata": metadata}, namespace=below.namespace, metadata_only=True
             )
         except errors.NotFound:
-            return
+            return None
+        return decode_object(answer).metadata
 
 
 def _capped(grace: int | None, most: float | None) -> int | None:

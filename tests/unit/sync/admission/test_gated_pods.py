@@ -34,6 +34,7 @@ from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, until, world
 from vkgateway.kube.resources import NAMESPACES, PODS, Resource
 from vkgateway.model.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION, UID_ANNOTATION
 from vkgateway.sync.admission import beside
+from vkgateway.sync.marks import RETAKEN
 
 HOSTNAME = "kubernetes.io/hostname"
 GPUS = {"nvidia.com/gpu": 8000}
@@ -465,6 +466,36 @@ async def test_a_compute_pod_that_a_node_takes_at_the_last_moment_stays(here: Wo
         uid = pod(here)["metadata"]["uid"]
         assert sync.pods.desk.admission.book.verdicts[uid].node == pinned_to(first)
         assert not sync.pods.desk.admission._sight.retaken
+    assert creations(here) == 1
+
+
+@pytest.mark.parametrize("next_gateway", [False, True])
+async def test_so_does_one_that_was_marked_already(here: World, next_gateway: bool) -> None:
+    """Also where the gateway is another by then."""
+    add_node(here)
+    here.bind = 1.0
+    gated(here)
+    async with here.gateway():
+        await let_go(here)
+        bind(here)
+        first = await here.forwarded()
+        gate = here.below.hold("DELETE", "/pods/web")
+        await until(lambda: any(request.startswith("DELETE") for request in here.below.requests))
+        run(here)
+        if not next_gateway:
+            gate.set()
+            await until(lambda: here.phase() == "Running")
+            await here.settled()
+    here.below.heal()
+    here.bind = 60.0
+    async with here.gateway():
+        await until(lambda: here.phase() == "Running")
+        await until(lambda: RETAKEN not in (here.compute_pod() or first)["metadata"]["annotations"])
+        await here.settled()
+    second = here.compute_pod()
+    assert second is not None
+    assert second["metadata"]["uid"] == first["metadata"]["uid"]
+    assert not deleted(second)
     assert creations(here) == 1
 
 
