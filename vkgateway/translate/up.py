@@ -160,6 +160,18 @@ def final_status(
     return _difference(wanted, tenant_status)
 
 
+def ended_before(status: Object, moment: datetime) -> bool:
+    """Whether a pod's phase is final, and its last container had ended before a moment; not where that is not told."""
+    if status.get("phase") not in TERMINAL:
+        return False
+    statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    states = [one.get("state") or {} for one in statuses]
+    ends = [(state["terminated"] or {}).get("finishedAt") for state in states if "terminated" in state]
+    if not ends or not all(ends) or any("running" in state for state in states):
+        return False
+    return max(times.parse(end) for end in ends) < moment
+
+
 def failed_status(reason: str, message: str, *, tenant_status: Object) -> Object | None:
     """Merge patch that fails a pod which never ran or of which nothing is left; None if its phase is final."""
     if tenant_status.get("phase") in TERMINAL:

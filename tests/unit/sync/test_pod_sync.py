@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -242,6 +243,33 @@ async def test_what_ended_while_the_gateway_was_down_is_told_when_it_is_back(her
 
     status = (here.tenant_pod() or {})["status"]
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
+
+
+@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("seconds", [-60, 60], ids=["before", "after"])
+async def test_only_what_its_deletion_below_ended_is_told_as_taken_away(here: World, code: int, seconds: int) -> None:
+    """Nobody told of the end: the gateway was down."""
+    here.create()
+    async with here.gateway():
+        await here.forwarded()
+        here.run()
+        await until(lambda: here.phase() == "Running")
+    moment = datetime.now(UTC) + timedelta(seconds=seconds)
+    if seconds < 0:
+        here.end(code=code, at=moment)
+        here.below.store.delete(PODS, "web", BELOW)
+    else:
+        here.below.store.delete(PODS, "web", BELOW)
+        here.end(code=code, at=moment)
+    async with here.gateway():
+        await until(lambda: here.compute_pod() is None)
+        await here.settled()
+
+    assert here.phase() == ("Failed" if code else "Succeeded")
+    status = (here.tenant_pod() or {})["status"]
+    taken = [entry for entry in status.get("conditions", []) if entry["type"] == "DisruptionTarget"]
+    assert (taken == []) == (seconds < 0)
+    assert ("DeletionByComputeCluster" in {reason for reason, _ in here.events()}) == (seconds > 0)
 
 
 async def test_deletions_while_the_gateway_was_down_are_carried_out(here: World) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from tests.fakes.apiserver import FakeApiServer
@@ -18,6 +19,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.resources import EVENTS, NAMESPACES, NODES, PODS, Resource
 from vkgateway.model.api import Pool
 from vkgateway.model.names import compute_namespace
+from vkgateway.model.times import render
 from vkgateway.sync.admission.arbiter import Arbitration, Settings
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.engine import Engine
@@ -111,10 +113,14 @@ class World:
         self.below.store.update(PODS, pod, name=name, namespace=BELOW)
         self._status(name, "Running", {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, ready=True)
 
-    def end(self, name: str = "web", *, code: int = 0) -> None:
-        """The pod's containers end; one that is being deleted is then confirmed gone by the kubelet."""
+    def end(self, name: str = "web", *, code: int = 0, at: datetime | None = None) -> None:
+        """The pod's containers end, if it is told `at` what time; one that is being deleted is then confirmed gone by
+        the kubelet."""
         phase = "Failed" if code else "Succeeded"
-        self._status(name, phase, {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed"}})
+        ended: Document = {"exitCode": code, "reason": "Error" if code else "Completed"}
+        if at is not None:
+            ended["finishedAt"] = render(at)
+        self._status(name, phase, {"terminated": ended})
         pod = self.compute_pod(name)
         if pod is not None and pod["metadata"].get("deletionTimestamp"):
             self.below.store.delete(PODS, name, BELOW, grace=0)

@@ -12,6 +12,7 @@ from vkgateway.translate.conditions import taken_away
 from vkgateway.translate.up import (
     Taken,
     condition_status,
+    ended_before,
     failed_status,
     final_status,
     mirror_status,
@@ -416,3 +417,30 @@ def test_the_order_of_conditions_is_no_difference() -> None:
     below = running()
     standing = merged(PENDING, mirror(below, PENDING))
     assert mirror(below, {**standing, "conditions": standing["conditions"][::-1]}) is None
+
+
+def _ended(*ends: str | None, phase: str = "Failed", **more: Object) -> Object:
+    states = [{"state": {"terminated": {"exitCode": 1, "finishedAt": end}}} for end in ends]
+    return {"phase": phase, "containerStatuses": [*states, *({"state": state} for state in more.values())]}
+
+
+@pytest.mark.parametrize(
+    ("status", "before"),
+    [
+        (_ended("2026-01-01T11:59:59Z"), True),
+        (_ended("2026-01-01T11:59:59Z", phase="Succeeded"), True),
+        (_ended("2026-01-01T12:00:00Z"), False),
+        (_ended("2026-01-01T11:00:00Z", "2026-01-01T12:00:01Z"), False),
+        (_ended("2026-01-01T11:00:00Z", None), False),
+        (_ended("2026-01-01T11:00:00Z", phase="Running"), False),
+        (_ended("2026-01-01T11:00:00Z", still={"running": {}}), False),
+        (_ended("2026-01-01T11:00:00Z", never={"waiting": {"reason": "PodInitializing"}}), True),
+        ({"phase": "Failed"}, False),
+        (
+            {"phase": "Failed", "initContainerStatuses": _ended("2026-01-01T12:00:01Z")["containerStatuses"]},
+            False,
+        ),
+    ],
+)
+def test_a_pod_had_ended_before_a_moment_only_where_all_that_ran_in_it_had(status: Object, before: bool) -> None:
+    assert ended_before(status, datetime(2026, 1, 1, 12, tzinfo=UTC)) is before

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 import msgspec
@@ -11,6 +11,7 @@ import structlog
 
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
+from vkgateway.model import times
 from vkgateway.model.objects import Meta, Object, decode_object
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.marks import EVICTED
@@ -22,6 +23,7 @@ from vkgateway.translate.policy import Refusal
 from vkgateway.translate.up import (
     Taken,
     condition_status,
+    ended_before,
     failed_status,
     final_status,
     mirror_status,
@@ -110,12 +112,14 @@ class Upward:
         above, below = above_of(case), below_of(case)
         if above.terminal:
             return
+        ended = as_object(below)
         taken = None
         if above.metadata.deletion_timestamp is None and below.metadata.deletion_timestamp is not None:
-            taken = _taken(below)
+            # What was deleted only after its end was not ended by that: nobody was there to tell of it.
+            taken = None if ended_before(ended["status"], _deleted_at(below.metadata)) else _taken(below)
         standing = msgspec.json.decode(above.status)
         patch = final_status(
-            as_object(below),
+            ended,
             standing,
             taken=taken,
             now=self._now(),
@@ -268,6 +272,12 @@ def _taken(below: ComputePodView) -> Taken:
     if reason:
         return Taken(reason=reason, message=message)
     return Taken(reason=DELETED_BELOW, message="the pod was deleted in the compute cluster")
+
+
+def _deleted_at(metadata: Meta) -> datetime:
+    """When a pod's deletion was asked for: servers tell when its grace is over (apimachinery's ObjectMeta)."""
+    grace = timedelta(seconds=metadata.deletion_grace_period_seconds or 0)
+    return times.parse(metadata.deletion_timestamp or "") - grace
 
 
 def _node_ip(case: Case) -> str:
