@@ -17,7 +17,7 @@ from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import owned_by
 from vkgateway.sync.marks import NODES
 from vkgateway.sync.namespaces import Namespaces
-from vkgateway.sync.refusals import lacks_rights
+from vkgateway.sync.refusals import is_starting, lacks_rights
 from vkgateway.translate.cleaning import Cleaner
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.storage.claims import forward_claim, same
@@ -110,7 +110,10 @@ class Below:
             return
 
     async def resize(self, link: ComputeLink, below: ClaimView, claim: ClaimView) -> str:
-        """Ask for as much below as the tenant's claim asks for; returns why that was refused, or ""."""
+        """Ask for as much below as the tenant's claim asks for; returns why that was refused, or "".
+
+        Raises ApiError.
+        """
         if same(below.asked, claim.asked):
             return ""
         patch: dict[str, Any] = {
@@ -126,6 +129,8 @@ class Below:
                 metadata_only=True,
             )
         except (errors.Invalid, errors.Forbidden) as error:
+            if is_starting(error):
+                raise
             return self.words(claim, error)
         return ""
 

@@ -22,6 +22,7 @@ from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.events import EventRecorder, Severity
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.sync.pods.case import Binding
+from vkgateway.sync.refusals import is_starting
 from vkgateway.sync.storage.above import Above
 from vkgateway.sync.storage.below import Below
 from vkgateway.translate.context import TenantContext
@@ -41,6 +42,8 @@ log = structlog.get_logger(__name__)
 
 _LOST_AFTER: Final = 30.0
 """Seconds for which a compute claim must be missing until its volume counts as lost: a watch may lag."""
+_GROW_AGAIN: Final = 300.0
+"""Seconds until a growth that was refused is asked for again: a quota below, or a right, may be another by then."""
 _SLOW: Final = 60.0
 """Seconds after which a volume that is still being made is told of."""
 
@@ -142,7 +145,8 @@ class Volumes:
         try:
             below = await self._below.create(link, claim, class_name=target, tenant=self.tenant)
         except (errors.Invalid, errors.BadRequest, errors.Forbidden) as error:
-            await self._tell(claim.metadata, "ForwardingRefused", self._below.words(claim, error))
+            if not is_starting(error):
+                await self._tell(claim.metadata, "ForwardingRefused", self._below.words(claim, error))
             raise errors.TooManyRequests(error.message, status=429, reason="TooManyRequests") from error
         await self._show(claim, link, below)
 
@@ -207,6 +211,7 @@ class Volumes:
         refused = await self._below.resize(link, below, claim)
         if refused:
             await self._tell(claim.metadata, "VolumeResizeFailed", refused)
+            self._later(claim.metadata.uid, _GROW_AGAIN)
 
     async def _affinity(self, link: ComputeLink, below: ClaimView) -> Object | None:
         bindings = self._bindings.values()

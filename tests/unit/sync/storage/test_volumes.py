@@ -34,6 +34,7 @@ from tests.unit.sync.world import BELOW, NODE, World, names, until, world
 from vkgateway.kube.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, TENANT_LABEL
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.storage import volumes as sync_volumes
 from vkgateway.sync.tenant import TenantSync
 from vkgateway.translate.storage.views import PROVISIONER
 
@@ -401,6 +402,33 @@ async def test_a_refused_growth_is_told(here: World) -> None:
         change(here, resources={"requests": {"storage": "3Gi"}})
         (words,) = await until(lambda: reasons(here, "VolumeResizeFailed"))
     assert words.startswith("the compute cluster refused it")
+
+
+async def test_a_refused_growth_is_tried_again(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync_volumes, "_GROW_AGAIN", 0.05)
+    claim(here)
+    async with here.gateway():
+        await mounted(here)
+        quota = here.below.fail("PATCH", "/persistentvolumeclaims/data", status=403, reason="Forbidden")
+        change(here, resources={"requests": {"storage": "3Gi"}})
+        await until(lambda: quota.hits)
+        await until(lambda: (below(here) or {})["spec"]["resources"]["requests"]["storage"] == "3Gi")
+
+
+async def test_a_compute_cluster_that_is_starting_refuses_nothing(here: World) -> None:
+    """Its admission plugins know nothing yet; neither of a new volume nor of one that grows is that told."""
+    words = 'persistentvolumeclaims "data" is forbidden: not yet ready to handle request'
+    claim(here)
+    made = here.below.fail("POST", "/persistentvolumeclaims", status=403, reason="Forbidden")
+    made.message = words
+    async with here.gateway():
+        await mounted(here)
+        grown = here.below.fail("PATCH", "/persistentvolumeclaims/data", status=403, reason="Forbidden")
+        grown.message = words
+        change(here, resources={"requests": {"storage": "3Gi"}})
+        await until(lambda: (below(here) or {})["spec"]["resources"]["requests"]["storage"] == "3Gi")
+    assert (made.hits, grown.hits) == (1, 1)
+    assert reasons(here, "ForwardingRefused") == reasons(here, "VolumeResizeFailed") == []
 
 
 async def test_a_compute_claim_that_somebody_deleted_is_lost_above_after_a_while(here: World) -> None:
