@@ -84,6 +84,7 @@ class Desk:
             clock=clock,
             memory=self.done,
             settled=lambda: self.gates.settled,
+            followed=lambda: shared.holdings.complete,
         )
         self.gates = Gates(
             self.admission,

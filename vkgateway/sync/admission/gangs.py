@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from vkgateway.arbiter.decisions import Hold, HoldCode
 from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, PoolKey
@@ -32,6 +32,13 @@ class Seen:
     deadline: float = 0.0
     evicted_for: str = ""
     behind: str = ""
+
+
+class LeftAlone(NamedTuple):
+    """A member that is not tried again `until` then (seconds since the epoch), and why."""
+
+    until: float
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +108,8 @@ class TenantGangs:
         self._groups: dict[str, _Group] = {}
         self.images: Counter[str] = Counter()
         """The images that pods ask for, and how many pods."""
-        self.unbound: dict[str, float] = {}
-        """Members that were let go and that the tenant's scheduler did not bind, and until when they are left alone."""
+        self.unbound: dict[str, LeftAlone] = {}
+        """Members that were admitted and that the tenant's scheduler did not bind."""
 
     def __iter__(self) -> Iterator[Member]:
         return iter(list(self._members.values()))
@@ -280,10 +287,8 @@ class TenantGangs:
         if gates:
             message = f"waits for other scheduling gates: {', '.join(gates)}"
             return Hold(gang=gang, code=HoldCode.MEMBERS, message=message)
-        if any(member.uid in self.unbound for member in members):
-            message = "was let go, but no scheduler of this cluster bound it; its room was given back, see its events"
-            return Hold(gang=gang, code=HoldCode.MEMBERS, message=message)
-        return None
+        left = next((self.unbound[member.uid] for member in members if member.uid in self.unbound), None)
+        return Hold(gang=gang, code=HoldCode.MEMBERS, message=left.why) if left is not None else None
 
     def _waits_for(self, name: str, marks: GangMarks) -> Hold | None:
         if marks.waits_for is None:

@@ -10,6 +10,7 @@ from vkgateway.arbiter.facts import Gang, Pod, PodState, Shape
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model import times
 from vkgateway.model.names import (
+    ADMISSION_GATE,
     BORROWED_ANNOTATION,
     COMPUTE_NODE_ANNOTATION,
     EVICTION_DEADLINE_ANNOTATION,
@@ -81,6 +82,11 @@ class Sight:
         """The tenant's pod itself."""
         view = self._pods.items.get(member.key)
         return view if view is not None and view.metadata.uid == member.uid else None
+
+    def is_gated(self, member: Member) -> bool:
+        """Whether our gate is on a member still."""
+        view = self.above(member)
+        return view is not None and any(gate.name == ADMISSION_GATE for gate in view.spec.scheduling_gates)
 
     def below(self, member: Member) -> tuple[ComputePodView, ComputeLink] | None:
         """The compute pod that stands for a member, and where it is; one that was taken back stands for nobody."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, Protocol
@@ -15,7 +16,7 @@ from vkgateway.arbiter.naming import ahead_named, gang_text
 from vkgateway.arbiter.poolsums import node_name
 from vkgateway.kube.reflector import Reflector
 from vkgateway.sync.admission.accounts import Accounts, Audience
-from vkgateway.sync.admission.gangs import Bounds, Memory, Seen, TenantGangs
+from vkgateway.sync.admission.gangs import Bounds, LeftAlone, Memory, Seen, TenantGangs
 from vkgateway.sync.admission.member import Member, gang_id
 from vkgateway.sync.admission.sight import Sight, ending_gang, is_placed, recovered
 from vkgateway.sync.admission.verdicts import PREEMPTED, Book, Said, Verdict, Waits
@@ -29,6 +30,9 @@ _UNBOUND_AFTER: Final = 120.0
 """Seconds for which room is kept for a pod that was let go and that its tenant's scheduler does not bind."""
 _LEFT_ALONE: Final = 300.0
 """Seconds after which it is tried again; a change of the pod is a new try at once."""
+_NOT_BOUND: Final = "was let go, but no scheduler of this cluster bound it; its room was given back, see its events"
+_NOT_LET_GO: Final = "was admitted, but its gate could not be lifted; its room was given back"
+_AWAY: Final = "was admitted while this cluster's API server did not answer; its room was given back until it does"
 _AFTER_RETURN: Final = 5.0
 """Seconds that a pod under notice has at least when its cluster, or the gateway's sight of it, is back."""
 _PENDING: Final = Admission("pending")
@@ -50,7 +54,8 @@ class Service(Audience, Protocol):
 class TenantAdmission:
     """What is known and said of one tenant's governed pods.
 
-    `look(key)` asks for a look at a pod, as a whole; `settled` tells whether what was read of pods holds.
+    `look(key)` asks for a look at a pod, as a whole; `settled` tells whether what was read of pods holds, `followed`
+    whether the tenant's API server is followed now, so that who is let go is let go, and who is bound is seen.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class TenantAdmission:
         clock: Callable[[], float],
         memory: Memory | None = None,
         settled: Callable[[], bool] = lambda: True,
+        followed: Callable[[], bool] = lambda: True,
     ) -> None:
         self.name = name
         self.quotas: tuple[Quota, ...] = ()
@@ -89,6 +95,9 @@ class TenantAdmission:
         self._look = look
         self._clock = clock
         self._settled = settled
+        self._followed = followed
+        self._listed_at = 0.0
+        """Since when the tenant's API server can do its part, as far as that is known."""
         self._left_behind: dict[str, Gang] = {}
         """By the uid of the tenant pod that is gone."""
         self._at: dict[tuple[str, Key], str] = {}
@@ -124,6 +133,9 @@ class TenantAdmission:
         if not self.complete:
             self._from_before = set(self.unread)
         self.complete = True
+        self._listed_at = self._clock()
+        self._try_again(lambda left: left.why == _AWAY)
+        self._service.poke()
         for link in self._links.values():
             for key in link.pods.keys(self.name):
                 self._look_behind(key, link)
@@ -254,11 +266,10 @@ class TenantAdmission:
         """Take back what was said of pods that are not below, and whose time has come.
 
         Those that were told to go need not be deleted: they just wait again. Those that no scheduler of the tenant has
-        bound must not keep others from their room, and are left alone for a while.
+        bound must not keep others from their room, and are left alone for a while, or until the tenant's API server is
+        back.
         """
-        for uid in [uid for uid, until in self.gangs.unbound.items() if until <= now]:
-            del self.gangs.unbound[uid]
-            self.gangs.touch(uid)
+        self._try_again(lambda left: left.until <= now)
         self.under_notice = False
         for uid, verdict in list(self.book.verdicts.items()):
             self.under_notice |= verdict.said is Said.EVICTING
@@ -267,9 +278,24 @@ class TenantAdmission:
                 continue
             if verdict.said is Said.EVICTING and verdict.deadline <= now:
                 self.take_back(uid)
-            elif verdict.said is Said.ADMITTED and not member.bound and verdict.since + _UNBOUND_AFTER <= now:
-                self.gangs.unbound[uid] = now + _LEFT_ALONE
+            elif verdict.said is Said.ADMITTED and not member.bound and self._bound_by(verdict) <= now:
+                self.gangs.unbound[uid] = self._left_alone(member, now)
                 self.take_back(uid)
+
+    def _try_again(self, whom: Callable[[LeftAlone], bool]) -> None:
+        for uid in [uid for uid, left in self.gangs.unbound.items() if whom(left)]:
+            del self.gangs.unbound[uid]
+            self.gangs.touch(uid)
+
+    def _bound_by(self, verdict: Verdict) -> float:
+        """By when a pod that was let go is to be bound."""
+        return max(verdict.since, self._listed_at) + _UNBOUND_AFTER
+
+    def _left_alone(self, member: Member, now: float) -> LeftAlone:
+        """For how long to leave a member alone that was not bound in time, and what is told of it."""
+        if not self._followed():
+            return LeftAlone(math.inf, _AWAY)
+        return LeftAlone(now + _LEFT_ALONE, _NOT_LET_GO if self._sight.is_gated(member) else _NOT_BOUND)
 
     def take_back(self, uid: str) -> None:
         """What was said of a pod does not hold any more: it waits again."""
@@ -292,7 +318,7 @@ class TenantAdmission:
         """When the next of those who were told to go is due, or of those who are to be bound."""
         now = self._clock()
         times = (
-            verdict.deadline if verdict.said is Said.EVICTING else verdict.since + _UNBOUND_AFTER
+            verdict.deadline if verdict.said is Said.EVICTING else self._bound_by(verdict)
             for verdict in self.book.verdicts.values()
         )
         return min((time for time in times if time > now), default=None)

@@ -23,7 +23,7 @@ from tests.unit.sync.admission.samples import (
 from vkgateway.arbiter.decisions import Admit, Evict, HoldCode, Promote, Reprieve
 from vkgateway.arbiter.facts import PodState, PoolKey, Quota
 from vkgateway.arbiter.limits import Admission
-from vkgateway.model.names import COMPUTE_NODE_ANNOTATION, EVICTION_DEADLINE_ANNOTATION, UID_ANNOTATION
+from vkgateway.model.names import ADMISSION_GATE, COMPUTE_NODE_ANNOTATION, EVICTION_DEADLINE_ANNOTATION, UID_ANNOTATION
 from vkgateway.sync.admission.member import Member
 from vkgateway.sync.admission.tenant import TenantAdmission
 from vkgateway.sync.admission.verdicts import PREEMPTED, Book, Said, Verdict
@@ -53,8 +53,9 @@ class Made:
             look=self.looked.append,
             clock=lambda: self.now,
             settled=lambda: self.settled,
+            followed=lambda: self.followed,
         )
-        self.settled = True
+        self.settled = self.followed = True
         self.pods.link.listen(TENANT, self)
         if waits:
             self.add()
@@ -87,6 +88,11 @@ class Made:
     def state(self) -> PodState | None:
         gangs, _ = self.part.gangs.gangs()
         return gangs[0].pods[0].state if gangs else None
+
+    def why(self) -> str:
+        """Why the pod waits, where the arbiter is not asked about it."""
+        _, holds = self.part.gangs.gangs()
+        return holds[0].message if holds else ""
 
     # -- what a link tells ---------------------------------------------------------------------------------------
 
@@ -319,6 +325,61 @@ def test_a_pod_that_was_told_to_go_before_it_was_below_just_waits_again_at_its_d
     made.part.expire(made.now + 30)
     assert made.verdict() is None
     assert made.state() is PodState.WAITING
+
+
+def expire(made: Made, seconds: float) -> None:
+    made.now += seconds
+    made.part.expire(made.now)
+
+
+def test_a_pod_that_no_scheduler_binds_gives_its_room_back_and_is_left_alone_for_a_while() -> None:
+    made = Made()
+    made.admit()
+    expire(made, 119)
+    assert made.state() is PodState.PLACED
+    expire(made, 1)
+    assert made.verdict() is None
+    assert "no scheduler of this cluster bound it" in made.why()
+    expire(made, 299)
+    assert made.state() is None
+    expire(made, 1)
+    assert made.state() is PodState.WAITING
+
+
+def test_one_whose_gate_could_not_be_lifted_is_not_told_that_nobody_bound_it() -> None:
+    made = Made()
+    made.pods.put_above(above(schedulingGates=[{"name": ADMISSION_GATE}]))
+    made.admit()
+    expire(made, 120)
+    assert made.why() == "was admitted, but its gate could not be lifted; its room was given back"
+
+
+def test_one_whose_api_server_is_away_gives_its_room_back_until_that_is_there() -> None:
+    """Nobody could let it go, or see whether it was bound: nothing is said of the tenant's scheduler."""
+    made = Made()
+    made.admit()
+    made.followed = False
+    expire(made, 120)
+    assert made.verdict() is None
+    assert made.why().startswith("was admitted while this cluster's API server did not answer")
+    expire(made, 3000)
+    assert made.state() is None
+    made.followed = True
+    made.part.listed()
+    assert made.state() is PodState.WAITING
+    assert made.service.pokes
+
+
+def test_one_whose_api_server_was_away_has_its_time_from_when_that_is_back() -> None:
+    made = Made()
+    made.admit()
+    made.now += 110
+    made.part.listed()
+    assert made.part.next_deadline() == made.now + 120
+    expire(made, 119)
+    assert made.state() is PodState.PLACED
+    expire(made, 1)
+    assert made.verdict() is None
 
 
 def test_one_that_was_sent_below_a_moment_ago_is_not_taken_for_one_that_is_not_there() -> None:
