@@ -105,6 +105,8 @@ class Reflector(Generic[T]):
         self._following = Following(on_reachable=on_reachable, on_complete=on_complete, random=random)
         self._version = ""
         self._seen: set[Key] | None = None
+        self._restored = False
+        """The server went back, and gives versions a second time: that of an object does not tell one from another."""
 
     @property
     def complete(self) -> bool:
@@ -175,7 +177,7 @@ class Reflector(Generic[T]):
         seen, self._seen = self._seen or set(), None
         for key in [key for key in self.items if key not in seen]:
             self._on_change(self.items.pop(key), None)
-        self._version = version
+        self._version, self._restored = version, False
         self.relists += 1
         self._following.settle()
 
@@ -224,6 +226,7 @@ class Reflector(Generic[T]):
         answer = await self._client.request("GET", self._path, params={"limit": 1})
         version = _VERSION_ONLY(answer).metadata.resource_version
         if version.isdigit() and self._version.isdigit() and int(version) < int(self._version):
+            self._restored = True
             raise errors.Gone(f"{self._what}: went back from {self._version} to {version}", status=410)
 
     def _watch_params(self, starting: bool, seconds: int) -> Params:
@@ -297,7 +300,7 @@ class Reflector(Generic[T]):
                 del self.items[key]
                 self._on_change(old, None)
                 old = None
-            elif before.resource_version == metadata.resource_version:
+            elif before.resource_version == metadata.resource_version and not self._restored:
                 return metadata.resource_version
         self.items[key] = new
         self._on_change(old, new)

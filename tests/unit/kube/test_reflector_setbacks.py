@@ -9,6 +9,7 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.kube.test_reflector import put, remove, watching
 from vkgateway.kube.client import Client
+from vkgateway.kube.resources import CONFIG_MAPS
 from vkgateway.model.errors import InputError
 
 
@@ -31,7 +32,35 @@ async def test_a_store_restored_from_a_backup_is_listed_anew() -> None:
         try:
             await seen.until(lambda: seen.reflector.complete)
             assert seen.names == ["kept", "removed"]
-            await seen.heard("+removed", "-undone")
+            await seen.heard("~kept", "+removed", "-undone")
+        finally:
+            await restored.stop()
+
+
+async def test_what_has_its_old_version_in_a_restored_store_may_be_another_all_the_same() -> None:
+    """Versions are given a second time there: everything is told anew, once."""
+    server, restored = FakeApiServer(), FakeApiServer()
+    await server.start()
+    put(server, "same")
+    put(server, "other")
+    restored.store.objects, restored.store.version = copy.deepcopy((server.store.objects, server.store.version))
+    put(server, "other", n=1)
+    put(server, "undone")
+    put(restored, "other", n=2)
+    was, now = (one.store.get(CONFIG_MAPS, "other", "default")["metadata"] for one in (server, restored))
+    assert (was["uid"], was["resourceVersion"]) == (now["uid"], now["resourceVersion"])
+    async with Client(server.url, name="fake") as client, watching(client) as seen:
+        await seen.heard("+other", "+same", "+undone")
+        port = server.port
+        await server.stop()
+        await seen.until(lambda: not seen.reflector.complete)
+        await restored.start(port)
+        try:
+            await seen.heard("~other", "~same", "-undone")
+            assert seen.reflector.items["default", "other"].data == {"n": 2}
+            restored.end_watches()
+            put(restored, "new")
+            await seen.heard("+new")
         finally:
             await restored.stop()
 
