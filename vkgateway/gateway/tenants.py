@@ -184,10 +184,14 @@ class TenantController:
         """See to it that a new tenant gets no credentials, keys or data of an earlier one of its name.
 
         They may be there though nobody took them away: its finalizer was taken off by force while no gateway ran, or
-        the datastore was put back from a backup.
+        the datastore was put back from a backup. What the copy of another tenant says of that one is no sign that this
+        one had anything; but for its own it may be put back from a backup, too, and has all that is there.
         """
-        held = TENANT_FINALIZER in tenant.metadata.finalizers or ACCEPTED_SPEC in tenant.metadata.annotations
-        if held or record.recorded is not None or record.facts.api_server is not None:
+        annotations = tenant.metadata.annotations
+        held = TENANT_FINALIZER in tenant.metadata.finalizers or ACCEPTED_SPEC in annotations
+        others = (view.metadata for view in self.tenants.items.values() if view.metadata.name != tenant.metadata.name)
+        copied = annotations.get(ACCEPTED_FOR) in {other.uid for other in others}
+        if (held and not copied) or record.recorded is not None or record.facts.api_server is not None:
             return
         record.stage = "control_plane"
         await self._planes.remove(tenant.metadata.name, on_step=nobody)

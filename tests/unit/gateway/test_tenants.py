@@ -667,6 +667,37 @@ async def test_a_copy_of_a_tenant_is_not_taken_for_accepted(world: World) -> Non
         assert "copy" not in world.planes.there
 
 
+async def test_a_copy_of_a_tenant_gets_nothing_of_an_earlier_one_of_its_name(world: World) -> None:
+    for name in ("alpha", "copy"):
+        world.create(name)
+    async with world.gateway():
+        for name in ("alpha", "copy"):
+            await until(lambda name=name: world.phase(name) == "Ready")
+    world.remove_by_force("copy")
+    found = world.get("alpha")
+    kept = {key: found["metadata"][key] for key in ("annotations", "finalizers")}
+    world.server.store.create(TENANTS, {**found, "metadata": {"name": "copy", **kept}, "status": {}})
+    world.planes.removed.clear()
+    async with world.gateway():
+        await until(lambda: world.phase("copy") == "Ready")
+    assert world.planes.removed == {"copy": 1}
+
+
+async def test_a_tenant_that_is_put_back_from_a_backup_of_its_object_keeps_what_it_has(world: World) -> None:
+    """Whoever it was accepted for is not there any more; its data are."""
+    world.create("alpha")
+    async with world.gateway():
+        await until(lambda: world.phase("alpha") == "Ready")
+    found = world.get("alpha")
+    world.remove_by_force("alpha")
+    kept = {key: found["metadata"][key] for key in ("annotations", "finalizers")}
+    world.server.store.create(TENANTS, {**found, "metadata": {"name": "alpha", **kept}, "status": {}})
+    world.planes.removed.clear()
+    async with world.gateway():
+        await until(lambda: world.phase("alpha") == "Ready")
+    assert not world.planes.removed
+
+
 async def test_what_was_accepted_before_it_was_said_for_whom_stays_and_is_said(world: World) -> None:
     world.create("alpha", pools=[pool(12)])
     async with world.gateway():
