@@ -1,5 +1,6 @@
 """Labels, annotations and ownership marks of a compute pod, made from those of the tenant's pod."""
 
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -25,7 +26,11 @@ what was put on the compute pod below."""
 READINESS_GATES_ANNOTATION: Final = "vkgateway.io/readiness-gates"
 """Condition types of the tenant pod's readiness gates. They are judged above, where their conditions are set."""
 
+IMAGES_ANNOTATION: Final = "vkgateway.io/images"
+"""Check sums of the images that the tenant's containers name, init containers first: webhooks below may have put others
+in their place, which is no change of the tenant's."""
 
+_WITH_IMAGES: Final = ("initContainers", "containers")
 _OUR_LABELS: Final = frozenset({TENANT_LABEL, POOL_LABEL})
 
 
@@ -73,10 +78,26 @@ def forward_annotations(
         annotations[name] = downward.own_value(
             derived[name], labels=source.get("labels") or {}, annotations=source.get("annotations") or {}
         )
+    annotations[IMAGES_ANNOTATION] = ",".join(_image_sums(pod.get("spec") or {}))
     annotations[NAMESPACE_ANNOTATION] = source["namespace"]
     annotations[NAME_ANNOTATION] = source["name"]
     annotations[UID_ANNOTATION] = source["uid"]
     return annotations
+
+
+def unchanged_images(pod: Object, annotations: Mapping[str, str]) -> set[str]:
+    """Names of the tenant pod's containers whose image was sent down before; `annotations` are the compute pod's."""
+    spec = pod["spec"]
+    sums, sent = _image_sums(spec), annotations.get(IMAGES_ANNOTATION, "").split(",")
+    if len(sums) != len(sent):
+        return set()
+    names = (container["name"] for kind in _WITH_IMAGES for container in spec.get(kind) or ())
+    return {name for name, new, old in zip(names, sums, sent, strict=True) if new == old}
+
+
+def _image_sums(spec: Mapping[str, Any]) -> list[str]:
+    images = (container.get("image") or "" for kind in _WITH_IMAGES for container in spec.get(kind) or ())
+    return [f"{zlib.crc32(image.encode()):08x}" for image in images]
 
 
 def forwardable(

@@ -1,6 +1,6 @@
 """What may change in a pod that already stands below: the patch that makes it so, and what cannot be done yet."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from vkgateway.translate import downward, security
 from vkgateway.translate.budget import OversizeError
 from vkgateway.translate.containers import pod_values
 from vkgateway.translate.context import PoolContext, TenantContext
-from vkgateway.translate.metadata import copied_keys, forward_annotations, forward_labels
+from vkgateway.translate.metadata import copied_keys, forward_annotations, forward_labels, unchanged_images
 from vkgateway.translate.placement import forward_tolerations
 from vkgateway.translate.policy import NOT_ALLOWED, RESERVED, Refusal, reserved_references
 from vkgateway.translate.subresources import (
@@ -52,7 +52,8 @@ def spec_changes(tenant_pod: Object, compute_pod: Object, *, tenant: TenantConte
     metadata = _metadata_changes(tenant_pod, compute_pod, tenant=tenant, pool=pool)
     if metadata:
         patch["metadata"] = metadata
-    spec = _spec_changes(tenant_pod["spec"], compute_pod["spec"], pool)
+    sent = unchanged_images(tenant_pod, compute_pod["metadata"].get("annotations") or {})
+    spec = _spec_changes(tenant_pod["spec"], compute_pod["spec"], pool, sent=sent)
     if spec:
         patch["spec"] = spec
     unsupported = _reserved_keys(tenant_pod["metadata"])
@@ -100,14 +101,19 @@ def _map_changes(
     return changes
 
 
-def _spec_changes(wanted: Mapping[str, Any], actual: Mapping[str, Any], pool: PoolContext) -> Object:
+def _spec_changes(
+    wanted: Mapping[str, Any], actual: Mapping[str, Any], pool: PoolContext, *, sent: Collection[str]
+) -> Object:
+    """`sent` are the containers whose image stands below already, whatever the compute cluster made of it."""
     changes: Object = {}
     for kind in _CONTAINER_KINDS:
         images = {container["name"]: container.get("image") for container in actual.get(kind) or ()}
         differing = [
             {"name": container["name"], "image": container["image"]}
             for container in wanted.get(kind) or ()
-            if container["name"] in images and container.get("image") not in (None, images[container["name"]])
+            if container["name"] in images
+            and container["name"] not in sent
+            and container.get("image") not in (None, images[container["name"]])
         ]
         if differing:
             changes[kind] = differing

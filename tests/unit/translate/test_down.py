@@ -41,6 +41,7 @@ def test_name_is_kept_and_what_belongs_to_the_tenants_object_is_dropped() -> Non
         "annotations": {
             "example.com/note": "hello",
             "vkgateway.io/copied": "app,pod-template-hash;example.com/note",
+            "vkgateway.io/images": "2fa39014",
             "vkgateway.io/namespace": "default",
             "vkgateway.io/name": "web-1",
             "vkgateway.io/uid": "6c5f1f7e-0001",

@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.translate.samples import POOL, TENANT, compute_pod, container, forward, pod
 from vkgateway.model.objects import Object
+from vkgateway.translate.metadata import IMAGES_ANNOTATION
 from vkgateway.translate.mutable import Changes, spec_changes
 
 START: dict[str, Any] = {
@@ -110,14 +111,48 @@ def test_images_deadline_and_added_tolerations() -> None:
     below = compute_pod(pod(**START), {})
     added_below = {"key": "added-below", "operator": "Exists"}
     below["spec"]["tolerations"] = [*below["spec"]["tolerations"], added_below]
-    assert changes(after, below).patch == {
+    patch = changes(after, below).patch
+    assert patch is not None
+    assert patch["metadata"]["annotations"].keys() == {IMAGES_ANNOTATION}
+    assert patch == {
+        "metadata": patch["metadata"],
         "spec": {
             "containers": [{"name": "app", "image": "busybox:2"}],
             "initContainers": [{"name": "init", "image": "busybox:3"}],
             "activeDeadlineSeconds": 60,
             "tolerations": [*below["spec"]["tolerations"], extra],
-        }
+        },
     }
+
+
+def test_an_image_that_the_compute_cluster_put_in_the_place_of_the_tenants_stays() -> None:
+    """Its webhooks may look at new pods only; and any other image starts a container anew."""
+    below = compute_pod(pod(**START), {})
+    below["spec"] = copy.deepcopy(below["spec"])
+    for one in (*below["spec"]["containers"], *below["spec"]["initContainers"]):
+        one["image"] = f"mirror.local/{one['image']}"
+    assert changes(pod(**START), below) == Changes()
+    labelled = changes(pod(**START, metadata={"labels": {"role": "leader"}}), below).patch
+    assert labelled is not None
+    assert "spec" not in labelled
+
+    after = copy.deepcopy(pod(**START))
+    after["spec"]["containers"][1]["image"] = "busybox:2"
+    patch = changes(after, below).patch
+    assert patch is not None
+    assert patch["spec"] == {"containers": [{"name": "side", "image": "busybox:2"}]}
+    below["metadata"]["annotations"] |= patch["metadata"]["annotations"]
+    assert changes(after, below) == Changes()
+
+
+def test_of_a_pod_that_does_not_say_what_was_sent_images_are_compared() -> None:
+    below = compute_pod(pod(**START), {})
+    below["spec"] = copy.deepcopy(below["spec"])
+    below["spec"]["containers"][0]["image"] = "busybox:0"
+    del below["metadata"]["annotations"][IMAGES_ANNOTATION]
+    patch = changes(pod(**START), below).patch
+    assert patch is not None
+    assert patch["spec"] == {"containers": [{"name": "app", "image": START["containers"][0]["image"]}]}
 
 
 def test_for_how_long_a_taint_is_tolerated_may_change() -> None:
