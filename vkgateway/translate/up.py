@@ -166,10 +166,10 @@ def ended_before(status: Object, moment: datetime) -> bool:
         return False
     statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     states = [one.get("state") or {} for one in statuses]
-    ends = [(state["terminated"] or {}).get("finishedAt") for state in states if "terminated" in state]
+    ends: list[str] = [(state["terminated"] or {}).get("finishedAt") or "" for state in states if "terminated" in state]
     if not ends or not all(ends) or any("running" in state for state in states):
         return False
-    return max(times.parse(end) for end in ends) < moment
+    return max(map(times.parse, ends)) < moment
 
 
 def failed_status(reason: str, message: str, *, tenant_status: Object) -> Object | None:

@@ -671,8 +671,7 @@ async def test_a_copy_of_a_tenant_gets_nothing_of_an_earlier_one_of_its_name(wor
     for name in ("alpha", "copy"):
         world.create(name)
     async with world.gateway():
-        for name in ("alpha", "copy"):
-            await until(lambda name=name: world.phase(name) == "Ready")
+        await until(lambda: world.phase("alpha") == world.phase("copy") == "Ready")
     world.remove_by_force("copy")
     found = world.get("alpha")
     kept = {key: found["metadata"][key] for key in ("annotations", "finalizers")}
