@@ -8,6 +8,9 @@ FORWARDED: Final = "vkgateway.io/forwarded"
 REQUESTS: Final = "vkgateway.io/requests"
 """On a pod: what it was admitted with, as JSON of resource names to thousandths."""
 
+AMOUNTS: Final = "vkgateway.io/amounts"
+"""On a pod: check sum of the resources that the tenant's containers asked for when they were last brought down."""
+
 EVICTED: Final = "vkgateway.io/evicted"
 """On a pod: why the gateway itself takes it away, as `Reason: message`; there from the notice on."""
 

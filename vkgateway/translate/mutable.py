@@ -1,7 +1,7 @@
 """What may change in a pod that already stands below: the patch that makes it so, and what cannot be done yet."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from vkgateway.model.names import (
@@ -72,6 +72,13 @@ def spec_changes(tenant_pod: Object, compute_pod: Object, *, tenant: TenantConte
     if resize is not None:
         subresources["resize"] = resize
     return Changes(patch=patch or None, subresources=subresources, unsupported=(*unsupported, *refused))
+
+
+def without_resize(changes: Changes) -> Changes:
+    """The changes where the tenant's amounts stand below already, whatever the compute cluster made of them."""
+    left = dict(changes.subresources)
+    left.pop("resize", None)
+    return replace(changes, subresources=left)
 
 
 def _metadata_changes(tenant_pod: Object, compute_pod: Object, *, tenant: TenantContext, pool: PoolContext) -> Object:

@@ -2,6 +2,9 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
+from zlib import crc32
+
+import msgspec
 
 from vkgateway.model.api import PodSecurity
 from vkgateway.model.objects import Object
@@ -49,6 +52,12 @@ def one_by_one(patch: Object) -> list[Object]:
     """A patch of several ephemeral containers as one for each; none of a patch for `resize`."""
     added = patch["spec"].get("ephemeralContainers") or ()
     return [{**patch, "spec": {"ephemeralContainers": [container]}} for container in added]
+
+
+def amounts_sum(spec: Mapping[str, Any]) -> str:
+    """A check sum of all resources that a pod spec asks for; a hint, which other amounts may have, too."""
+    whole = [container.get("resources") for kind in _CONTAINER_KINDS for container in spec.get(kind) or ()]
+    return f"{crc32(msgspec.json.encode([*whole, spec.get('resources')], order='sorted')):08x}"
 
 
 def resize_patch(wanted: Mapping[str, Any], actual: Mapping[str, Any]) -> Object | None:

@@ -149,6 +149,41 @@ async def test_a_resize_goes_down_by_its_subresource_and_counts(here: World) -> 
     assert writes_above(here) == []
 
 
+async def test_amounts_that_the_compute_cluster_gave_another_size_stay_until_the_tenant_changes_its_own(
+    here: World,
+) -> None:
+    """Its webhooks may look at new pods only."""
+    async with here.gateway():
+        await start(here, containers=main(**CPU))
+        below = copy.deepcopy(here.compute_pod() or {})
+        below["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "100m"
+        here.below.store.update(PODS, below, name="web", namespace=BELOW)
+        pod = copy.deepcopy(here.tenant_pod() or {})
+        pod["metadata"]["labels"] = {"role": "leader"}
+        here.above.store.update(PODS, pod, name="web", namespace="default")
+        await until(lambda: (here.compute_pod() or {})["metadata"]["labels"].get("role"))
+        await here.settled()
+        assert cpu(here) == "100m"
+        edit(here, containers=main(resources={"requests": {"cpu": "2"}}))
+        await until(lambda: cpu(here) == "2")
+        edit(here, containers=main(**CPU))
+        await until(lambda: cpu(here) == "1")
+    assert len([request for request in here.below.requests if "/resize" in request]) == 2
+
+
+async def test_amounts_beyond_what_a_pod_counts_with_are_taken_back(here: World) -> None:
+    """A resize that went down, and could not be noted there."""
+    async with here.gateway():
+        await start(here, containers=main(**CPU))
+        below = copy.deepcopy(here.compute_pod() or {})
+        below["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "8"
+        here.below.store.update(PODS, below, name="web", namespace=BELOW)
+        pod = copy.deepcopy(here.tenant_pod() or {})
+        pod["metadata"]["labels"] = {"role": "leader"}
+        here.above.store.update(PODS, pod, name="web", namespace="default")
+        await until(lambda: cpu(here) == "1")
+
+
 async def test_a_resize_beyond_the_limit_waits_for_room(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "_RETRY", 0.05)
     here.limit |= {"cpu": 2000}

@@ -11,15 +11,15 @@ from vkgateway.model.objects import Object
 from vkgateway.model.requests import pod_requests
 from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.copies import Copies
-from vkgateway.sync.marks import FORWARDED, REQUESTS
+from vkgateway.sync.marks import AMOUNTS, FORWARDED, REQUESTS
 from vkgateway.sync.pods.case import Case, above_of, below_of, decode, plan_of
 from vkgateway.sync.pods.guard import lost_in_change
 from vkgateway.sync.pods.upward import Upward, cleaned
 from vkgateway.sync.refusals import is_starting, lacks_rights
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.guarded import what_is_lost
-from vkgateway.translate.mutable import Changes, spec_changes
-from vkgateway.translate.subresources import Subresource, one_by_one, without_lost
+from vkgateway.translate.mutable import Changes, spec_changes, without_resize
+from vkgateway.translate.subresources import Subresource, amounts_sum, one_by_one, without_lost
 
 _RETRY: Final = 30.0
 """Seconds until a change that there was no room for, or no right, is tried again."""
@@ -51,8 +51,13 @@ class ChangesDown:
             await self._upward.tell(case, "ChangeNotForwarded", refusal.message)
         patch: Object = changes.patch or {}
         annotations = patch.setdefault("metadata", {}).setdefault("annotations", {})
+        amounts, sent = amounts_sum(whole["spec"]), (current["metadata"].get("annotations") or {}).get(AMOUNTS)
+        if amounts == sent and _is_within(current, case):
+            changes = without_resize(changes)
         if await self._write_subresources(case, changes, whole):
             annotations[FORWARDED] = above.fingerprint
+            if amounts != sent and not case.resize_refused:
+                annotations[AMOUNTS] = amounts
         if not _is_held(case) and not case.resize_refused and below.requests != plan_of(case).requests:
             annotations[REQUESTS] = encode(plan_of(case).requests).decode()
         if changes.patch or annotations:
@@ -150,6 +155,14 @@ class ChangesDown:
             raise _LostError(what_is_lost(lost))
         await self._upward.tell(case, "ChangeNotForwarded", what_is_lost(lost))
         return left
+
+
+def _is_within(current: Object, case: Case) -> bool:
+    """Whether a compute pod asks for no more than it was admitted with, and its tenant for just that."""
+    counted = plan_of(case).requests
+    if below_of(case).requests != counted:
+        return False
+    return all(amount <= counted.get(name, 0) for name, amount in pod_requests(current).items())
 
 
 def _is_held(case: Case) -> bool:

@@ -18,7 +18,7 @@ from vkgateway.sync import finalizers
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import owned_by
 from vkgateway.sync.copies import Copies
-from vkgateway.sync.marks import BEHIND, EVICTED, FORWARDED, REQUESTS, RETAKEN
+from vkgateway.sync.marks import AMOUNTS, BEHIND, EVICTED, FORWARDED, REQUESTS, RETAKEN
 from vkgateway.sync.metrics import PodMeter
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.sync.pods.case import Case, above_of, below_of, decode, digest, make_plan, plan_of
@@ -33,6 +33,7 @@ from vkgateway.translate.budget import OversizeError
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.down import forward_pod
 from vkgateway.translate.guarded import what_is_lost
+from vkgateway.translate.subresources import amounts_sum
 
 log = structlog.get_logger(__name__)
 
@@ -178,7 +179,7 @@ class Downward:
             claims=case.claims.names,
         )
         requests = encode(plan_of(case).requests).decode()
-        marks = {REQUESTS: requests}
+        marks = {REQUESTS: requests, AMOUNTS: amounts_sum(whole["spec"])}
         if not whole["spec"].get("ephemeralContainers"):  # none can be given at creation: they are still to go down
             marks[FORWARDED] = above.fingerprint
         below["metadata"]["annotations"] |= marks
