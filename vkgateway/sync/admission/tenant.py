@@ -134,8 +134,8 @@ class TenantAdmission:
             self._from_before = set(self.unread)
         self.complete = True
         self._listed_at = self._clock()
-        self._try_again(lambda left: left.why == _AWAY)
-        self._service.poke()
+        if self._try_again(lambda left: left.why == _AWAY):
+            self._service.poke()
         for link in self._links.values():
             for key in link.pods.keys(self.name):
                 self._look_behind(key, link)
@@ -282,10 +282,13 @@ class TenantAdmission:
                 self.gangs.unbound[uid] = self._left_alone(member, now)
                 self.take_back(uid)
 
-    def _try_again(self, whom: Callable[[LeftAlone], bool]) -> None:
-        for uid in [uid for uid, left in self.gangs.unbound.items() if whom(left)]:
+    def _try_again(self, whom: Callable[[LeftAlone], bool]) -> bool:
+        """Leave some alone no longer; whether there were any."""
+        found = [uid for uid, left in self.gangs.unbound.items() if whom(left)]
+        for uid in found:
             del self.gangs.unbound[uid]
             self.gangs.touch(uid)
+        return bool(found)
 
     def _bound_by(self, verdict: Verdict) -> float:
         """By when a pod that was let go is to be bound."""
