@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from vkgateway.kube import errors
+from vkgateway.translate.cleaning import Cleaner
 
 _OUR_RIGHTS: Final = tuple(f"cannot {verb} resource" for verb in ("create", "update", "patch"))
 _STARTING: Final = "not yet ready to handle request"
@@ -24,3 +25,10 @@ def is_verdict(error: Exception) -> bool:
     """Whether it is the object that is not taken; quotas, which count others too, are left to the caller."""
     refused = isinstance(error, (errors.Invalid, errors.BadRequest, errors.Forbidden))
     return refused and not lacks_rights(error) and not is_starting(error)
+
+
+def for_tenant(error: errors.ApiError, cleaner: Cleaner) -> str:
+    """What the compute cluster said of an object, for its tenant."""
+    if lacks_rights(error):
+        return "the compute cluster does not let the gateway do that now"
+    return f"the compute cluster refused it: {cleaner.clean(error.words)}"

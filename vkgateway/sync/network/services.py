@@ -22,6 +22,8 @@ from vkgateway.sync.events import EventRecorder, Severity
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.sync.network.ownrange import OwnRange, refused_address
 from vkgateway.sync.network.tenantslices import TenantSlices
+from vkgateway.sync.refusals import for_tenant, is_verdict, lacks_rights
+from vkgateway.translate.cleaning import Cleaner
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.services import ServiceView, decode_service, forward_service, reserved_selector, service_spec
 
@@ -211,9 +213,9 @@ class Services:
         try:
             below = await self._write(link, above, below)
         except errors.ApiError as error:
-            if not error.transient:
-                said = error.words.replace(compute_namespace(self.tenant.name, key[0]), key[0])
-                await self._tell(above.metadata, "ForwardingRefused", f"the compute cluster refused it: {said}")
+            if is_verdict(error) or lacks_rights(error):
+                cleaner = Cleaner(((compute_namespace(self.tenant.name, key[0]), key[0]),))
+                await self._tell(above.metadata, "ForwardingRefused", for_tenant(error, cleaner))
             raise
         await self.slices.reconcile(link, below.metadata, key, own=own)
 

@@ -40,6 +40,7 @@ from vkgateway.sync.pods.record import ComputePod, Instruction, Record, TenantPo
 from vkgateway.sync.pods.room import Room
 from vkgateway.sync.pods.upward import cleaned
 from vkgateway.sync.pods.views import TenantPodView
+from vkgateway.sync.refusals import lacks_rights
 from vkgateway.sync.shared import Shared
 from vkgateway.sync.storage.users import Users
 from vkgateway.sync.tokens import Tokens
@@ -335,4 +336,6 @@ def _sentence(error: Exception) -> str:
         return "a server does not answer; it is tried again"
     if isinstance(error, errors.ServerError) and _OF_MACHINES.search(error.words):
         return f"a server failed ({error.status}); it is tried again"
+    if lacks_rights(error):
+        return "a server does not let the gateway do that now; it is tried again"
     return error.words if isinstance(error, errors.ApiError) else str(error)

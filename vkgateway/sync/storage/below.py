@@ -17,7 +17,7 @@ from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import owned_by
 from vkgateway.sync.marks import NODES
 from vkgateway.sync.namespaces import Namespaces
-from vkgateway.sync.refusals import is_starting, lacks_rights
+from vkgateway.sync.refusals import for_tenant, is_starting
 from vkgateway.translate.cleaning import Cleaner
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.storage.claims import forward_claim, same
@@ -173,11 +173,8 @@ class Below:
 
     def words(self, claim: ClaimView, error: errors.ApiError) -> str:
         """What the compute cluster said of a claim, for its tenant."""
-        if lacks_rights(error):
-            return "the compute cluster does not let the gateway do that now"
         namespace = claim.metadata.namespace
-        cleaner = Cleaner(((compute_namespace(self._tenant, namespace), namespace),))
-        return f"the compute cluster refused it: {cleaner.clean(error.words)}"
+        return for_tenant(error, Cleaner(((compute_namespace(self._tenant, namespace), namespace),)))
 
 
 def nodes_noted(below: ClaimView) -> Object | None:

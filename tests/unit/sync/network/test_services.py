@@ -297,3 +297,29 @@ async def test_an_address_that_came_and_went_before_anybody_looked_wakes_its_ser
         slices.look_at_addresses([link])
         slices.look_at_addresses([link])
     assert woken == [("default", "web")]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ('services "web" is forbidden: not yet ready to handle request', []),
+        (
+            'services is forbidden: User "system:serviceaccount:platform:gateway" cannot create resource "services"',
+            ["the compute cluster does not let the gateway do that now"],
+        ),
+        (
+            f'services "web" is forbidden: exceeded quota: services in {BELOW}/web',
+            ['the compute cluster refused it: services "web" is forbidden: exceeded quota: services in default/web'],
+        ),
+    ],
+)
+async def test_of_a_refusal_only_what_is_the_services_own_is_told(here: World, said: str, told: list[str]) -> None:
+    fault = here.below.fail("POST", f"/namespaces/{BELOW}/services", status=403, reason="Forbidden")
+    fault.message = said
+    serve(here)
+    here.create()
+    async with here.gateway():
+        await until(lambda: below(here))
+        await here.settled()
+    assert fault.hits == 1
+    assert [message for _, message in here.events()] == told
