@@ -14,6 +14,7 @@ from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import TENANT_LABEL
 from vkgateway.model.objects import Condition, Meta, is_true
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.refusals import is_starting
 from vkgateway.translate.context import TenantContext
 
 log = structlog.get_logger(__name__)
@@ -108,7 +109,7 @@ class OwnRange:
         except errors.NotFound:
             return "the compute cluster has no ServiceCIDRs"
         except errors.ApiError as error:
-            if error.transient:
+            if error.transient or is_starting(error):
                 raise
             return error.words
         if isinstance(found, str):

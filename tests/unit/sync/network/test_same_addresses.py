@@ -60,6 +60,18 @@ async def test_a_service_has_the_same_address_below_and_dns_tells_no_other(here:
     assert address(here) == "10.160.16.10"
 
 
+async def test_a_compute_cluster_that_is_starting_has_no_other_address_for_it(here: World) -> None:
+    """A Service keeps the address that it was born with."""
+    starting = here.below.fail("POST", "/servicecidrs", status=403, reason="Forbidden")
+    starting.message = f'servicecidrs "{OURS}" is forbidden: not yet ready to handle request'
+    serve(here, clusterIP="10.160.17.7")
+    here.create()
+    async with here.gateway():
+        await until(lambda: cluster_ip(here))
+    assert starting.hits == 1
+    assert cluster_ip(here) == "10.160.17.7"
+
+
 async def test_a_pod_finds_the_api_server_at_the_address_that_its_service_shows(here: World) -> None:
     here.create()
     async with here.gateway():
