@@ -15,6 +15,9 @@ _DOUBTED_AFTER: Final = 3
 _CALM: Final = 60.0
 """Seconds without a list after which the next one is taken at once."""
 
+_LASTING: Final = 1.0
+"""Seconds that a watch lasts which a server means to serve."""
+
 Key = tuple[str, str]
 """Namespace and name; the namespace is empty for cluster-scoped objects."""
 
@@ -37,6 +40,7 @@ class Following:
         self._told = False
         self._failures = 0
         self._outdated = 0
+        self._in_vain = 0
         self._outdated_at = float("-inf")
         self._on_reachable = on_reachable
         self._on_complete = on_complete
@@ -79,6 +83,14 @@ class Following:
         self._outdated = self._outdated + 1 if now - self._outdated_at < _CALM else 0
         self._outdated_at = now
         return self._backoff.delay(self._outdated) if self._outdated else 0.0
+
+    def ended(self, *, lasted: float, told: bool) -> float:
+        """The server has ended a watch as it may, after `lasted` seconds; returns those to wait before the next.
+
+        One that ends every watch at once, with nothing `told`, is not asked for one after the other.
+        """
+        self._in_vain = self._in_vain + 1 if lasted < _LASTING and not told else 0
+        return 0.05 + 0.1 * self._random() if self._in_vain < 2 else self._backoff.delay(self._in_vain - 1)
 
     def failed(self, why: str, *, at_least: float | None) -> float:
         """Note a failure; returns the seconds to wait before the next try, `at_least` those that the server asked for.

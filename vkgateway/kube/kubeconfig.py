@@ -104,16 +104,16 @@ class Connection:
 
 
 def _limited(plugin: Mapping[str, Any]) -> Document:
-    """A plugin that is killed when nobody waits for it any more: the library leaves it running.
+    """A plugin that is killed when nobody waits for it any more, with what it started: the library leaves it running.
 
-    In the foreground, since it may ask its user something; BusyBox' timeout(1) knows no other place, nor long options.
-    Where there is none, the plugin is what it was.
+    At a terminal it stays in the foreground, since it may ask its user something, and is killed alone; so it is where
+    timeout(1) is BusyBox', which knows no other way, nor long options. Where there is none, the plugin is what it was.
     """
     program = shutil.which("timeout")
     if program is None or "command" not in plugin:
         return dict(plugin)
     options = ["-k", "1", f"{_TOKEN_PATIENCE:g}"]
-    if Path(program).resolve().name != "busybox":
+    if Path(program).resolve().name != "busybox" and os.isatty(0):
         options.insert(0, "--foreground")
     return {**plugin, "command": program, "args": [*options, plugin["command"], *(plugin.get("args") or ())]}
 

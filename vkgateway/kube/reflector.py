@@ -191,6 +191,8 @@ class Reflector(Generic[T]):
         elif not self._following.known:
             await self._check_version()
         splitter = LineSplitter()
+        loop = asyncio.get_running_loop()
+        begun, before = loop.time(), self._version
         proof: asyncio.TimerHandle | None = None
         try:
             seconds = _WATCH + int(_WATCH * self._random())
@@ -201,7 +203,7 @@ class Reflector(Generic[T]):
                 longest=seconds + _UNENDED,
             ) as stream:
                 if not starting:
-                    proof = asyncio.get_running_loop().call_later(_PROOF, self._following.settle)
+                    proof = loop.call_later(_PROOF, self._following.settle)
                 while chunk := await self._read(stream):
                     for line in splitter.feed(chunk):
                         stream.regular |= self._event(line)
@@ -215,7 +217,7 @@ class Reflector(Generic[T]):
                 proof.cancel()
         if self._seen is not None:
             raise errors.Unreachable(f"{self._what}: the list ended half way")
-        await self._sleep(0.05 + 0.1 * self._random())
+        await self._sleep(self._following.ended(lasted=loop.time() - begun, told=self._version != before))
 
     async def _check_version(self) -> None:
         """Raise Gone where the server is behind what we know: its store was restored from a backup while it was away.

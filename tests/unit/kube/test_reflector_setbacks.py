@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -10,6 +13,7 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.unit.kube.test_reflector import put, remove, watching
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CONFIG_MAPS
+from vkgateway.kube.streams import Stream
 from vkgateway.model.errors import InputError
 
 
@@ -109,3 +113,32 @@ async def test_a_server_that_forgets_faster_than_it_lists_is_asked_less_and_less
         async with watching(client) as seen:
             await seen.until(lambda: seen.reflector.relists == 9)
             assert seen.sleeps == pytest.approx([0.15, 0.3, 0.6, 1.2, 2.4, 4.8, 9.6])
+
+
+async def test_a_server_that_ends_every_watch_at_once_is_asked_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with FakeApiServer() as server, Client(server.url, name="fake") as client:
+        put(server, "a")
+        async with watching(client) as seen:
+            watch = client.stream
+
+            @contextlib.asynccontextmanager
+            async def ended(*args: Any, **options: Any) -> AsyncIterator[Stream]:
+                async with watch(*args, **options) as stream:
+                    server.end_watches()
+                    yield stream
+
+            monkeypatch.setattr(client, "stream", ended)
+            server.end_watches()
+            await seen.until(lambda: len(seen.sleeps) >= 7)
+            assert seen.sleeps[:7] == pytest.approx([0.1, 0.1, 0.15, 0.3, 0.6, 1.2, 2.4])
+            monkeypatch.undo()
+            await seen.heard("+a")
+            put(server, "b")
+            await seen.heard("+b")
+            server.end_watches()
+            before = len(seen.sleeps)
+            await seen.until(lambda: len(seen.sleeps) > before)
+            assert seen.sleeps[before] == pytest.approx(0.1)
+            assert seen.reflector.relists == 1

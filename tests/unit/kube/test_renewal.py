@@ -93,6 +93,35 @@ async def test_a_plugin_runs_where_timeout_is_that_of_busybox(path: Path, monkey
     assert await source() == "one"
 
 
+async def test_what_a_plugin_that_hangs_has_started_is_not_left_running(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = path.parent / "pid"
+    document = kubeconfig.build("alpha", server="https://10.0.0.1:6443", ca="")
+    plugin = {"apiVersion": "v1", "command": "sh", "args": ["-c", f"sleep 60 & echo $! > {file}; wait"]}
+    document["users"][0]["user"] = {"exec": plugin}
+    kubeconfig.write(path, document)
+    source = kubeconfig.load(path).connection().token_source()
+    assert source is not None
+    importlib.import_module("kubernetes_asyncio.config.exec_provider")  # takes most of the second
+    monkeypatch.setattr(kubeconfig, "_TOKEN_PATIENCE", 1.0)
+    monkeypatch.setattr("os.isatty", lambda _descriptor: False)
+    with pytest.raises(UnavailableError, match="no token within 1 s"):
+        await source()
+    process = Path("/proc", file.read_text().strip())
+    async with asyncio.timeout(10):
+        while _runs(process):  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.01)
+
+
+def _runs(process: Path) -> bool:
+    """Whether it is there and no zombie: whoever takes over orphans may be in no hurry."""
+    try:
+        return " Z " not in (process / "stat").read_text()
+    except OSError:
+        return False
+
+
 async def test_a_client_takes_over_credentials_that_were_written_anew(path: Path, server: FakeApiServer) -> None:
     server.token = "one"
     kubeconfig.write(path, kubeconfig.build("alpha", server=server.url, ca="", token="one"))
