@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
+from vkgateway.model.errors import InputError, NotFoundError, UnavailableError, VkgatewayError
 from vkgateway.programs.supervisor import procfs, running, server
 from vkgateway.programs.supervisor.client import (
     SupervisorClient,
@@ -19,7 +19,7 @@ from vkgateway.programs.supervisor.client import (
     stop_leftovers,
 )
 from vkgateway.programs.supervisor.daemon import Supervisor
-from vkgateway.programs.supervisor.protocol import Remove, Restart
+from vkgateway.programs.supervisor.protocol import ListProcesses, Remove, Restart
 from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, SupervisorPaths
 
 
@@ -257,6 +257,54 @@ async def test_a_process_that_cannot_be_killed_is_told_of_and_tried_again(
         assert "vkgateway down" in told.value.hint
         assert names_alive(data_dir) == ["a"]
     assert await asyncio.to_thread(stop_leftovers, data_dir, timeout=1.0) == ["a"]
+
+
+async def test_one_that_cannot_be_killed_holds_nobody_up_for_ever(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung = await supervisor.ensure(spec("hung", "exec sleep 100", stop_timeout=0.1))
+    await supervisor.ensure(spec("last", "exec sleep 100", stop_rank=10))
+    signal_group = running.Running._signal_group
+
+    def in_the_kernel(process: running.Running, number: signal.Signals) -> None:
+        if process.pid != hung.pid:
+            signal_group(process, number)
+
+    said = rf"^hung \(pid {hung.pid}\) does not end, although it was killed$"
+    with monkeypatch.context() as kernel:
+        kernel.setattr(running.Running, "_signal_group", in_the_kernel)
+        kernel.setattr(running, "_KILLED_SECONDS", 0.1)
+        async with asyncio.timeout(10):
+            for request in (Restart("hung"), Remove("", group=True)):
+                with pytest.raises(VkgatewayError, match=said):
+                    await supervisor.answer(request)
+            with pytest.raises(VkgatewayError, match=said):
+                await supervisor.ensure(spec("hung", "exec sleep 200"))
+        assert names_alive(tmp_path) == ["hung"], "the others are stopped"
+        (found,) = (await supervisor.answer(ListProcesses())).processes
+        assert (found.name, found.pid, found.state) == ("hung", hung.pid, "stopping")
+    again = await supervisor.ensure(spec("hung", "exec sleep 100", stop_timeout=0.1))
+    assert again.pid not in (None, hung.pid), "the same spec again starts it anew"
+
+
+async def test_a_shutdown_does_not_wait_for_one_that_cannot_be_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = SupervisorPaths(tmp_path)
+    paths.run_dir.mkdir()
+    supervisor = Supervisor(paths)
+    state = await supervisor.ensure(spec("hung", "exec sleep 100", stop_timeout=0.1))
+    assert state.pid is not None
+    process = supervisor._processes["hung"]._running
+    assert process is not None
+    monkeypatch.setattr(running.Running, "_signal_group", lambda *_: None)
+    monkeypatch.setattr(running, "_KILLED_SECONDS", 0.1)
+    async with asyncio.timeout(10):
+        await supervisor.shutdown()
+    assert supervisor.stopped.is_set()
+    assert not paths.state.exists()
+    os.killpg(state.pid, signal.SIGKILL)
+    await process.ended.wait()
 
 
 async def test_two_supervisors_never_share_a_data_directory(client: SupervisorClient) -> None:

@@ -69,7 +69,7 @@ class Supervisor:
             if self._ending:
                 raise VkgatewayError(f"the supervisor is shutting down: {spec.name} is not started")
             process = self._processes.get(spec.name)
-            if process is not None and process.spec == spec:
+            if process is not None and process.spec == spec and not process.stopping:
                 process.wake()
                 return process.state()
             if process is not None:
@@ -80,9 +80,14 @@ class Supervisor:
             return process.state()
 
     async def shutdown(self) -> None:
-        """Stop everything in order of stop rank and forget it."""
+        """Stop everything in order of stop rank and forget it, also what cannot be killed."""
         self._ending = True
-        await self._stop(list(self._processes))
+        try:
+            await self._stop(list(self._processes))
+        except VkgatewayError as error:
+            _LOG.error("%s", error)
+        self._processes.clear()
+        self._save()
         self.stopped.set()
 
     def rotate_logs(self) -> None:
@@ -106,12 +111,17 @@ class Supervisor:
             return self._one(process.state())
 
     async def _stop(self, names: Iterable[str]) -> None:
+        """Stop and forget all of these that can be; raises VkgatewayError if one does not end, although killed."""
+        left: list[BaseException] = []
         ranked = sorted(((self._processes[name].spec.stop_rank, name) for name in names), reverse=True)
         for _, rank in groupby(ranked, key=itemgetter(0)):
             together = [name for _, name in rank]
-            await asyncio.gather(*(self._stop_one(name) for name in together))
+            ends = await asyncio.gather(*(self._stop_one(name) for name in together), return_exceptions=True)
+            left += [end for end in ends if end is not None]
             await self._sweep(together)
         self._save()
+        for failure in left:
+            raise failure
 
     async def _stop_one(self, name: str) -> None:
         async with self._lock(name):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from vkgateway.model.errors import VkgatewayError
 from vkgateway.programs.supervisor import logs, procfs, store
 from vkgateway.programs.supervisor.running import Running, adopt, spawn
 from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, State, SupervisorPaths
@@ -79,8 +80,17 @@ class Supervised:
         if self._next_start is not None:
             self._wake.set()
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop: it is not kept running any more."""
+        return self._stopping
+
     async def stop(self) -> None:
-        """Stop the process and its group; what it started in other sessions stays."""
+        """Stop the process and its group; what it started in other sessions stays. May be repeated.
+
+        Raises:
+            VkgatewayError: it does not end, although it was killed.
+        """
         self._stopping = True
         self.record.since = time.time()
         if self._task is not None:
@@ -88,7 +98,8 @@ class Supervised:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         if self._running is not None:
-            await self._running.terminate(timeout=self.spec.stop_timeout)
+            if not await self._running.terminate(timeout=self.spec.stop_timeout):
+                raise VkgatewayError(f"{self.spec.name} (pid {self._running.pid}) does not end, although it was killed")
             self._running = None
 
     def state(self) -> ProcessState:

@@ -50,17 +50,19 @@ class Running:
         os.close(self._pidfd)
         self.ended.set()
 
-    async def terminate(self, *, timeout: float) -> None:
-        """SIGTERM to the process group, SIGKILL after `timeout` seconds; returns when the process is gone."""
-        if self.ended.is_set():
-            return
-        self._signal_group(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(timeout):
-                await self.ended.wait()
-        except TimeoutError:
-            self._signal_group(signal.SIGKILL)
-            await self.ended.wait()
+    async def terminate(self, *, timeout: float) -> bool:
+        """SIGTERM to the process group, SIGKILL after `timeout` seconds; returns when the process is gone.
+
+        False: it lives on all the same, since the kernel ends no process that waits for a disk which does not answer.
+        """
+        for number, patience in ((signal.SIGTERM, timeout), (signal.SIGKILL, _KILLED_SECONDS)):
+            if self.ended.is_set():
+                break
+            self._signal_group(number)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self.ended.wait()
+        return self.ended.is_set()
 
     def _signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
