@@ -1,6 +1,6 @@
 #!/bin/sh
 # Prepares a checkout: a virtual environment with the locked dependencies and, as root on Debian, system packages.
-# Does nothing when it has been done for this very lock file. Choose the interpreter with PYTHON=/path/to/python;
+# Does nothing when it has been done for this very lock file, by root or with nothing left for root. Choose the interpreter with PYTHON=/path/to/python;
 # `setup.sh python` only says which one it would take.
 set -eu
 cd "$(dirname "$0")/.."
@@ -84,6 +84,7 @@ install_packages() {
     [ -n "$missing" ] || return 0
     if [ "$(id -u)" -ne 0 ]; then
         say "a real node needs root and these packages; without them the platform has hollow nodes only:$missing"
+        left=$missing
         return 0
     fi
     say "installing Debian packages for the real node:$missing"
@@ -116,9 +117,14 @@ if [ "${1:-}" = python ]; then
     find_python
     exit
 fi
-[ -e "$STAMP" ] && stands && exit 0
-make_venv
+if [ -e "$STAMP" ] && stands; then
+    # What is in the stamp was left for root.
+    [ -s "$STAMP" ] && [ "$(id -u)" -eq 0 ] || exit 0
+else
+    make_venv
+fi
+left=""
 install_packages
 rm -f "$VENV"/.setup-*
-: >"$STAMP"
+printf '%s' "$left" >"$STAMP"
 say "ready"

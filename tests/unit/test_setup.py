@@ -85,16 +85,52 @@ def test_where_none_fits_it_says_how_to_get_one(tmp_path: Path) -> None:
     assert "apt install python3 python3-venv" in found.stderr
 
 
-def test_a_checkout_that_was_moved_gets_an_environment_anew(tmp_path: Path) -> None:
-    """Its scripts name the interpreter by its old path, and the package is installed from there."""
-    checkout = tmp_path / "here it was"
+def set_up(checkout: Path) -> Path:
+    """A checkout with an environment that was made by the script as it is; its stamp."""
     (checkout / "scripts").mkdir(parents=True)
     parts = ("requirements.lock", "pyproject.toml", "scripts/setup.sh")
     for part in parts:
         shutil.copy(ROOT / part, checkout / part)
     venv.create(checkout / ".venv")
     digest = hashlib.sha256(b"".join((checkout / part).read_bytes() for part in parts)).hexdigest()
-    (checkout / f".venv/.setup-{digest[:16]}").touch()
+    stamp = checkout / f".venv/.setup-{digest[:16]}"
+    stamp.touch()
+    return stamp
+
+
+def test_packages_that_were_left_for_root_are_installed_once_root_comes(tmp_path: Path) -> None:
+    stamp = set_up(tmp_path / "checkout")
+    script = tmp_path / "checkout/scripts/setup.sh"
+    for tool, does in {
+        "id": f"cat {tmp_path}/user",
+        "dpkg-query": "exit 1",
+        "apt-get": f'echo "$*" >> {tmp_path}/apt',
+        "grep": "exit 1",
+        "rm": 'exec /bin/rm "$@"',
+    }.items():
+        (tmp_path / tool).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / tool).chmod(0o755)
+
+    pip = next((tmp_path / "checkout/.venv/lib").glob("python3.*")) / "site-packages/pip"
+    pip.mkdir()
+    (pip / "__main__.py").touch()
+    stamp.unlink()
+    (tmp_path / "user").write_text("1000\n")
+    assert "a real node needs root and these packages" in run([script], folder=tmp_path).stderr
+    assert " runc" in stamp.read_text()
+    assert run([script], folder=tmp_path).stderr == "", "it was said once"
+    (tmp_path / "user").write_text("0\n")
+    found = run([script], folder=tmp_path)
+    assert "installing Debian packages for the real node: runc " in found.stderr, found
+    assert (tmp_path / "apt").read_text().startswith("install ")
+    assert stamp.read_text() == ""
+    assert run([script], folder=tmp_path).stderr == ""
+
+
+def test_a_checkout_that_was_moved_gets_an_environment_anew(tmp_path: Path) -> None:
+    """Its scripts name the interpreter by its old path, and the package is installed from there."""
+    checkout = tmp_path / "here it was"
+    set_up(checkout)
 
     found = run([checkout / "scripts/setup.sh"], folder=tmp_path)
     assert (found.returncode, found.stderr) == (0, "")
