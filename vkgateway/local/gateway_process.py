@@ -55,10 +55,16 @@ def settings(paths: Paths, *, record: PlatformRecord, cache_dir: Path | None = N
     )
 
 
-def spec(paths: Paths, wanted: config.Config) -> ProcessSpec:
-    """Write the settings and describe the process: this very Python, so command line and daemon are of one version."""
+def write(paths: Paths, wanted: config.Config) -> bytes:
+    """Write the settings, also for a gateway that is started by hand; the file's content."""
     text = config.render(wanted).encode()
     write_file(paths.gateway_config, text, mode=SECRET_MODE)
+    return text
+
+
+def spec(paths: Paths, wanted: config.Config) -> ProcessSpec:
+    """Write the settings and describe the process: this very Python, so command line and daemon are of one version."""
+    text = write(paths, wanted)
     return ProcessSpec(
         name=NAME,
         argv=(sys.executable, "-m", "vkgateway", "serve", "--config", str(paths.gateway_config)),

@@ -14,6 +14,7 @@ from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.layout import PlaneFiles
 from vkgateway.controlplane.plane import ComponentName
 from vkgateway.gateway import rights
+from vkgateway.gateway.config import Config
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
@@ -273,19 +274,19 @@ class Startup:
         return f"taken away: {self._record.real_node_why_not}"
 
     async def _no_gateway(self) -> str:
+        gateway_process.write(self._paths, self._gateway_settings())
+        by_hand = f"`vkgateway serve --config {self._paths.gateway_config}` runs one by hand"
         if not await self._supervisor.list(gateway_process.NAME):
-            return "not asked for"
+            return f"not asked for; {by_hand}"
         await self._supervisor.remove(gateway_process.NAME)
-        return "stopped; tenants' control planes go on"
+        return f"stopped; tenants' control planes go on; {by_hand}"
 
     async def _gateway(self) -> None:
-        wanted = gateway_process.settings(
-            self._paths,
-            record=self._record,
-            cache_dir=self._options.cache_dir,
-        )
-        await self._supervisor.ensure(gateway_process.spec(self._paths, wanted))
+        await self._supervisor.ensure(gateway_process.spec(self._paths, self._gateway_settings()))
         await self._until(lambda: gateway_process.ready(self._record), gateway_process.NAME)
+
+    def _gateway_settings(self) -> Config:
+        return gateway_process.settings(self._paths, record=self._record, cache_dir=self._options.cache_dir)
 
     async def _until(self, serves: Callable[[], Awaitable[bool]], process: str) -> None:
         await processes.until(serves, process=process, client=self._supervisor)

@@ -135,8 +135,11 @@ async def test_without_a_gateway_one_that_runs_is_stopped(paths: Paths, *, runs:
     record, report = msgspec.structs.replace(RECORD, real_node_why_not="not asked for"), cast("Any", None)
     startup = Startup(paths, record, UpOptions(gateway=False), programs={}, supervisor=supervisor, report=report)
     (step,) = (step for step in startup._steps() if step.name == "gateway")
-    assert await step.run() == told
+    said = await step.run()
+    assert said == f"{told}; `vkgateway serve --config {paths.gateway_config}` runs one by hand"
     assert supervisor.names == []
+    wanted = gateway_process.settings(paths, record=record)
+    assert config.load(paths.gateway_config, environment={}) == wanted, "what the one by hand serves with"
 
 
 def test_servers_wait_for_their_turn_when_they_wake_up(paths: Paths) -> None:
