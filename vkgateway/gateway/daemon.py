@@ -8,6 +8,7 @@ import gc
 import signal
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import TypeVar
@@ -17,10 +18,11 @@ import structlog
 from vkgateway.controlplane.etcd.errors import SPACE_EXCEEDED
 from vkgateway.controlplane.pki import Authority, KeyPair
 from vkgateway.gateway import alone, authority, heap, logs, prerequisites
-from vkgateway.gateway.config import Config
+from vkgateway.gateway.config import Config, Observability
 from vkgateway.gateway.connections import connect, primary_address
 from vkgateway.gateway.datastore import LazyDatastore, etcd_authority
 from vkgateway.gateway.gateway import Gateway
+from vkgateway.gateway.health import HealthServer
 from vkgateway.gateway.provisioning import provisioned
 from vkgateway.gateway.roomkeeping import Datastore
 from vkgateway.kube import errors, yamltext
@@ -75,14 +77,17 @@ def tune_collector() -> None:
 async def _work(settings: Config, *, files: int) -> None:
     async with contextlib.AsyncExitStack() as stack:
         name = stack.enter_context(alone.identity(Path(settings.data_dir)))
+        patience = Patience()
+        health = await stack.enter_async_context(beginning(settings.observability, patience))
         management = await stack.enter_async_context(connect(settings, name="the management cluster"))
         datastore_authority = etcd_authority(settings.datastore)
         datastore = await stack.enter_async_context(LazyDatastore.of(settings.datastore, authority=datastore_authority))
         sole = alone.lease(management, name=name)
-        await first(lambda: alone.take(sole, management=management), remedy=lambda: reopen(datastore))
+        first = partial(patience.first, remedy=lambda: reopen(datastore))
+        await first(lambda: alone.take(sole, management=management))
         await stack.enter_async_context(alone.kept(sole))
-        await first(lambda: prepare(management), remedy=lambda: reopen(datastore))
-        kubelet_authority = await first(lambda: authority.ensure(management))
+        await first(lambda: prepare(management))
+        kubelet_authority = await patience.first(lambda: authority.ensure(management))
         address = settings.address or primary_address()
         planes = provisioned(
             settings,
@@ -104,32 +109,42 @@ async def _work(settings: Config, *, files: int) -> None:
             files=files,
         )
         planes.avoid(gateway.computes.networks)
-        await gateway.run()
+        await gateway.run(health)
 
 
-async def first(
-    attempt: Callable[[], Awaitable[T]],
-    *,
-    remedy: Callable[[], Awaitable[None]] | None = None,
-    backoff: Backoff | None = None,
-) -> T:
-    """Do what must be done before anything else, again and again while the server is only not there yet.
+def beginning(settings: Observability, patience: Patience) -> HealthServer:
+    """Make what answers for the gateway, also while it waits for the management cluster: it lives, and is not ready."""
+    checks = {"management-cluster": lambda: patience.why}
+    return HealthServer(address=settings.address, port=settings.port, checks=checks)
 
-    `remedy` is for a server whose datastore is full: it takes no writes, not even those with which all begins.
-    """
-    backoff = backoff or Backoff(base=0.2, cap=5.0)
-    failures = 0
-    while True:
-        try:
-            return await attempt()
-        except errors.ApiError as error:
-            if not error.transient:
-                raise
-            failures += 1
-            log.warning("the management cluster is not ready yet", error=str(error))
-            if remedy is not None and SPACE_EXCEEDED in error.message:
-                await remedy()
-            await asyncio.sleep(backoff.delay(failures, at_least=error.retry_after))
+
+class Patience:
+    """Waits for the management cluster at the start; `why` says what it waits for."""
+
+    def __init__(self, backoff: Backoff | None = None) -> None:
+        self.why = "not asked yet"
+        self._backoff = backoff or Backoff(base=0.2, cap=5.0)
+
+    async def first(
+        self, attempt: Callable[[], Awaitable[T]], *, remedy: Callable[[], Awaitable[None]] | None = None
+    ) -> T:
+        """Do what must be done before anything else, again and again while the server is only not there yet.
+
+        `remedy` is for a server whose datastore is full: it takes no writes, not even those with which all begins.
+        """
+        failures = 0
+        while True:
+            try:
+                return await attempt()
+            except errors.ApiError as error:
+                if not error.transient:
+                    raise
+                failures += 1
+                self.why = str(error)
+                log.warning("the management cluster is not ready yet", error=str(error))
+                if remedy is not None and SPACE_EXCEEDED in error.message:
+                    await remedy()
+                await asyncio.sleep(self._backoff.delay(failures, at_least=error.retry_after))
 
 
 async def reopen(datastore: Datastore) -> None:

@@ -117,11 +117,9 @@ class Gateway:
         self.computes.guaranteed = self.tenants.ledger.guaranteed
         self.computes.users = self.tenants.ledger.users
 
-    async def run(self) -> None:
-        """Work until cancelled; what tenants have goes on without us."""
-        health = HealthServer(
-            address=self._settings.observability.address,
-            port=self._settings.observability.port,
+    async def run(self, health: HealthServer) -> None:
+        """Work until cancelled, told of by `health`; what tenants have goes on without us."""
+        health.show(
             checks={
                 "tenants": partial(_known, self.tenants.tenants),
                 "compute-clusters": partial(_known, self.computes.clusters),
@@ -129,7 +127,7 @@ class Gateway:
             refresh=self._measure,
             state=self._watch.state,
         )
-        async with self.kubelet, health:
+        async with self.kubelet:
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self.engine.run(), name="engine")

@@ -55,6 +55,18 @@ class HealthServer:
         self._measuring = asyncio.Lock()
         """Held from the first figure that is set to the last that is read: one reader must not see another's halves."""
 
+    def show(
+        self,
+        *,
+        checks: Mapping[str, Check],
+        refresh: Callable[[], Awaitable[None] | None],
+        state: Callable[[], bytes],
+    ) -> None:
+        """From now on answer by these; a gateway lives, and says what it waits for, before there is more to tell."""
+        self._checks = checks
+        self._refresh = refresh
+        self._state = state
+
     @property
     def port(self) -> int:
         """The port that is listened on."""

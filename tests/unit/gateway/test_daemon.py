@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Collection, Mapping
+from pathlib import Path
 
+import aiohttp
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
@@ -13,8 +15,9 @@ from tests.fakes.rights import Rights
 from vkgateway.controlplane.etcd.errors import EtcdUnavailable
 from vkgateway.controlplane.etcd.keeper import Room
 from vkgateway.controlplane.pki import Authority
-from vkgateway.gateway import authority, daemon, prerequisites
-from vkgateway.kube import errors
+from vkgateway.gateway import alone, authority, config, daemon, prerequisites
+from vkgateway.gateway.health import HealthServer
+from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.resources import CRDS, NAMESPACES, PRIORITY_CLASSES
 from vkgateway.model.names import SYSTEM_NAMESPACE
@@ -58,9 +61,71 @@ async def test_a_gateway_whose_own_cluster_is_full_makes_room_in_order_to_begin(
             raise errors.ServerError("connection refused")
         raise errors.ServerError("etcdserver: mvcc: database space exceeded")
 
-    backoff = Backoff(base=0.0, cap=0.0)
-    assert await daemon.first(prepare, remedy=lambda: daemon.reopen(Datastore()), backoff=backoff) == "done"
+    patience = daemon.Patience(Backoff(base=0.0, cap=0.0))
+    assert await patience.first(prepare, remedy=lambda: daemon.reopen(Datastore())) == "done"
     assert tried == ["prepare", "prepare", "look", "prepare", "look", "prepare"]
+
+
+async def test_a_gateway_that_waits_for_its_management_cluster_lives_and_says_for_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever probes whether it lives would end it over and over again."""
+    async with FakeApiServer() as server:
+        gone = server.url
+    kubeconfig.write(tmp_path / "config", kubeconfig.build("management", server=gone, ca=""))
+    settings = config.Config(
+        data_dir=str(tmp_path),
+        management_cluster=config.ManagementCluster(kubeconfig=str(tmp_path / "config")),
+        datastore=datastore_settings(tmp_path),
+        observability=config.Observability(port=0),
+    )
+    again = asyncio.Event()
+    tries: list[str] = []
+    served: list[HealthServer] = []
+    listen = HealthServer.__aenter__
+
+    async def take(*_: object, **__: object) -> None:
+        tries.append("take")
+        if len(tries) == 2:
+            again.set()
+        raise errors.ServerError("connection refused")
+
+    async def enter(self: HealthServer) -> HealthServer:
+        served.append(self)
+        return await listen(self)
+
+    monkeypatch.setattr(HealthServer, "__aenter__", enter)
+    monkeypatch.setattr(alone, "take", take)
+    work = asyncio.create_task(daemon._work(settings, files=1024))
+    try:
+        async with asyncio.timeout(30):
+            await again.wait()
+            assert served, "nobody can ask whether it lives"
+            async with aiohttp.ClientSession(f"http://127.0.0.1:{served[0].port}") as session:
+                async with session.get("/healthz") as answer:
+                    assert answer.status == 200
+                async with session.get("/readyz") as answer:
+                    assert answer.status == 503
+                    assert await answer.text() == "[-]management-cluster: connection refused\n"
+                async with session.get("/metrics") as answer:
+                    assert answer.status == 200
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+
+def datastore_settings(folder: Path) -> config.Datastore:
+    """Settings for an etcd that nobody asks."""
+    ca = Authority.create("etcd")
+    ca.write(folder, "ca")
+    ca.issue("root", client=True).write(folder, "root")
+    return config.Datastore(
+        endpoints=("https://127.0.0.1:1",),
+        ca=str(folder / "ca.crt"),
+        ca_key=str(folder / "ca.key"),
+        cert=str(folder / "root.crt"),
+        key=str(folder / "root.key"),
+    )
 
 
 async def test_a_management_cluster_that_runs_no_pods_is_prepared_with_the_rights_for_it_alone() -> None:
