@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import msgspec
@@ -15,15 +16,17 @@ from vkgateway.gateway import finalizers
 from vkgateway.gateway.attached import Attached
 from vkgateway.gateway.compute_connection import connection
 from vkgateway.gateway.events import Recorder
-from vkgateway.gateway.pools import held_inside, pool_facts, pool_status
+from vkgateway.gateway.pools import held_inside, pool_facts, pool_status, shared_nodes
 from vkgateway.gateway.promises import Held
 from vkgateway.gateway.status import (
     ComputeFacts,
+    Verdict,
     changed,
     compute_status,
     difference,
     failing,
     passed,
+    told_before,
     waiting,
 )
 from vkgateway.gateway.worker import DONE, Fleet, Outcome
@@ -31,10 +34,11 @@ from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import COMPUTE_CLUSTERS
-from vkgateway.model.api import ComputeCluster, ComputeClusterStatus
+from vkgateway.model.api import POOLS_APART, ComputeCluster, ComputeClusterStatus
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.names import GROUP
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.translate.poolnodes import PoolNodes
 
 log = structlog.get_logger(__name__)
 
@@ -179,7 +183,9 @@ class ComputeController:
         known = isinstance(error, VkgatewayError)
         verdict = failing("CannotConnect" if known else "InternalError", str(error))
         connected = passed("Connected") if attached is not None and attached.link.reachable else verdict
-        await self._tell(found, ComputeFacts(connected, verdict, pools=self._status(found).pools))
+        before = self._status(found)
+        apart = told_before(before.conditions, POOLS_APART)
+        await self._tell(found, ComputeFacts(connected, verdict, pools=before.pools, apart=apart))
 
     async def _hold(self, found: ComputeCluster) -> None:
         """Put our finalizer on it, so that it does not vanish from under its tenants."""
@@ -222,7 +228,7 @@ class ComputeController:
 
     async def _tell_in_use(self, found: ComputeCluster, attached: Attached, why: str) -> None:
         facts = self._facts(found, attached)
-        await self._tell(found, ComputeFacts(facts.connected, failing("InUse", why), facts.version, facts.pools))
+        await self._tell(found, replace(facts, ready=failing("InUse", why)))
 
     async def _attach(self, found: ComputeCluster) -> Attached:
         name = found.metadata.name
@@ -273,9 +279,11 @@ class ComputeController:
                 waiting("NodesUnknown", "its nodes are being listed"),
                 attached.version,
                 self._status(found).pools,
+                told_before(self._status(found).conditions, POOLS_APART),
             )
+        nodes = {pool.name: link.nodes.pool(pool.node_selector) for pool in found.spec.pools}
         pools = tuple(
-            pool_status(pool, link.nodes.pool(pool.node_selector), guaranteed=self.guaranteed(link.name, pool.name))
+            pool_status(pool, nodes[pool.name], guaranteed=self.guaranteed(link.name, pool.name))
             for pool in found.spec.pools
         )
         usable = sum(pool.usable_nodes for pool in pools)
@@ -284,7 +292,7 @@ class ComputeController:
             if attached.prepared
             else waiting("Preparing", "what tenants' pods need there is being made")
         )
-        return ComputeFacts(attached.connected(self._monotonic()), ready, attached.version, pools)
+        return ComputeFacts(attached.connected(self._monotonic()), ready, attached.version, pools, _apart(nodes))
 
     def _status(self, found: ComputeCluster) -> ComputeClusterStatus:
         return self._told(found) or found.status
@@ -317,6 +325,13 @@ class ComputeController:
                 message=one.message or one.reason,
                 kind="Warning" if one.status == "False" else "Normal",
             )
+
+
+def _apart(pools: Mapping[str, PoolNodes]) -> Verdict | None:
+    shared = shared_nodes(pools)
+    if not shared:
+        return None
+    return failing("NodesShared", f"{shared}: what is there is promised by each; let their nodeSelectors differ")
 
 
 def _same(old: ComputeCluster, new: ComputeCluster) -> bool:

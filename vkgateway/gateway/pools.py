@@ -16,6 +16,9 @@ from vkgateway.sync.pods.views import ComputePodView
 from vkgateway.translate.governed import is_extended
 from vkgateway.translate.poolnodes import PoolNodes
 
+_NAMED = 3
+"""So many nodes are named at most."""
+
 
 def pool_status(pool: Pool, nodes: PoolNodes, *, guaranteed: Mapping[str, str]) -> PoolStatus:
     """Count a pool's nodes and sum up what the usable ones offer, beside what tenants are guaranteed of it."""
@@ -26,6 +29,24 @@ def pool_status(pool: Pool, nodes: PoolNodes, *, guaranteed: Mapping[str, str]) 
         allocatable=dict(nodes.allocatable),
         guaranteed=dict(guaranteed),
     )
+
+
+def shared_nodes(pools: Mapping[str, PoolNodes]) -> str:
+    """Say which pools, by name, have nodes in common; empty where none has: what both promise is there once."""
+    holders: dict[str, list[str]] = {}
+    for name, nodes in pools.items():
+        for node in nodes.nodes:
+            holders.setdefault(node.metadata.name, []).append(name)
+    common: dict[tuple[str, ...], list[str]] = {}
+    for node_name, names in sorted(holders.items()):
+        if len(names) > 1:
+            common.setdefault(tuple(names), []).append(node_name)
+    return "; ".join(f"pools {' and '.join(names)} share {_few(nodes)}" for names, nodes in common.items())
+
+
+def _few(nodes: list[str]) -> str:
+    more = len(nodes) - _NAMED
+    return ", ".join(nodes[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def pool_facts(key: PoolKey, nodes: PoolNodes, strangers: Iterable[StrangerView] = ()) -> PoolFacts:

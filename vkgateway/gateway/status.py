@@ -15,6 +15,7 @@ from vkgateway.model.api import (
     CONTROL_PLANE_READY,
     DATASTORE_WRITABLE,
     GUARANTEE_KEPT,
+    POOLS_APART,
     READY,
     VIRTUAL_NODES_READY,
     ApiServerStatus,
@@ -142,6 +143,8 @@ class ComputeFacts:
     ready: Verdict
     version: str = ""
     pools: tuple[PoolStatus, ...] = ()
+    apart: Verdict | None = None
+    """That pools share nodes; None: they do not."""
 
 
 def compute_status(
@@ -150,6 +153,8 @@ def compute_status(
     """Return the status that tells the facts; transition times of `old` stay where nothing changed."""
     ready = facts.ready if facts.connected.good else facts.connected
     verdicts = {CONNECTED: facts.connected, READY: ready}
+    if facts.apart is not None:
+        verdicts[POOLS_APART] = facts.apart
     return ComputeClusterStatus(
         observed_generation=generation,
         version=facts.version or old.version,

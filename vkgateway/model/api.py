@@ -19,6 +19,8 @@ GUARANTEE_KEPT: Final = "GuaranteeKept"
 DATASTORE_WRITABLE: Final = "DatastoreWritable"
 """Neither is part of Ready: what runs goes on."""
 CONNECTED: Final = "Connected"
+POOLS_APART: Final = "PoolsApart"
+"""Of a ComputeCluster, beside Ready: told only where it is not so."""
 
 DEFAULT_KUBERNETES_VERSION: Final = "1.36.3"
 DEFAULT_TEMPLATE: Final = "default"

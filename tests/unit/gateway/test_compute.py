@@ -106,6 +106,22 @@ async def test_nodes_that_come_and_go_change_the_pool(server: FakeApiServer, cli
         assert (pool["usableNodes"], pool["allocatable"]["nvidia.com/gpu"]) == (2, "16")
 
 
+async def test_pools_that_share_nodes_are_told_of_for_as_long_as_they_do(server: FakeApiServer, client: Client) -> None:
+    pools = [{"name": "a100", "nodeSelector": {"pool": "a100"}}, {"name": "all"}]
+    add_compute_cluster(server, pools=pools)
+    async with controller(server, client):
+        await until(lambda: condition(server, "PoolsApart", "local", tenant=False).get("status") == "False")
+        told = condition(server, "PoolsApart", "local", tenant=False)
+        assert told["reason"] == "NodesShared"
+        assert told["message"].startswith("pools a100 and all share local-0, local-1: ")
+        assert is_ready(server), "what runs there goes on"
+        await until(lambda: any(event["reason"] == "NodesShared" for event in server.store.all(EVENTS)))
+        apart = [pools[0], {"name": "all", "nodeSelector": {"pool": "h100"}}]
+        found = server.store.get(COMPUTE_CLUSTERS, "local") | {"spec": {"pools": apart}}
+        server.store.update(COMPUTE_CLUSTERS, found, name="local", namespace="")
+        await until(lambda: not condition(server, "PoolsApart", "local", tenant=False))
+
+
 SECRET = {"namespace": "ops", "name": "east"}
 
 

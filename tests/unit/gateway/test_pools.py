@@ -6,7 +6,7 @@ import msgspec
 
 from tests.unit.sync.admission.samples import POOL, TENANT, below
 from vkgateway.arbiter.facts import Quota
-from vkgateway.gateway.pools import held_inside, pool_facts, quota
+from vkgateway.gateway.pools import held_inside, pool_facts, quota, shared_nodes
 from vkgateway.model.api import TenantPool
 from vkgateway.model.names import BORROWED_ANNOTATION
 from vkgateway.model.objects import Meta, NodeView
@@ -82,3 +82,10 @@ def test_a_quota_is_the_tenants_part_in_thousandths() -> None:
         cells=(8, 1),
         granted=5.0,
     )
+
+
+def test_pools_that_share_nodes_are_named_with_some_of_them() -> None:
+    nodes = [node(name, {GPU: "8"}) for name in "abcde"]
+    pools = {"all": PoolNodes(nodes), "a100": PoolNodes(nodes[:4]), "h100": PoolNodes(nodes[4:])}
+    assert shared_nodes(pools) == "pools all and a100 share a, b, c and 1 more; pools all and h100 share e"
+    assert shared_nodes({name: pools[name] for name in ("a100", "h100")}) == ""
