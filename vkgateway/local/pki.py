@@ -14,6 +14,7 @@ from vkgateway.controlplane.files import SECRET_MODE, write_file
 from vkgateway.controlplane.pki import (
     Authority,
     alternative_names,
+    belong_together,
     common_name,
     expiry,
     is_authority,
@@ -72,15 +73,31 @@ def ensure_pki(paths: Paths, *, now: datetime.datetime) -> PlatformPki:
 
 
 def first_to_end(paths: Paths) -> datetime.datetime | None:
-    """When the first of the certificates ends that `up` renews (UTC, aware); None where there are none."""
-    ends = []
-    for folder in (paths.pki, paths.compute_credentials, paths.compute, paths.hollow):
+    """When the first of the certificates ends that are renewed (UTC, aware); None where there are none."""
+    return min((expiry(pem) for pem in _all(paths, authorities=False).values()), default=None)
+
+
+def ending(paths: Paths, *, now: datetime.datetime) -> list[str]:
+    """Name the certificates that are to be renewed at `now` (aware)."""
+    return sorted(name for name, pem in _all(paths, authorities=False).items() if needs_renewal(pem, now=now))
+
+
+def first_authority_to_end(paths: Paths) -> tuple[str, datetime.datetime] | None:
+    """Name the first authority to end, and say when (UTC, aware): nothing renews those."""
+    ends = {name: expiry(pem) for name, pem in _all(paths, authorities=True).items()}
+    return min(ends.items(), key=lambda item: item[1], default=None)
+
+
+def _all(paths: Paths, *, authorities: bool) -> dict[str, bytes]:
+    """Certificates in PEM by file name within the data directory; what is broken or kept from before is left out."""
+    found = {}
+    for folder in (paths.pki, paths.compute_credentials, paths.compute, paths.hollow, paths.node / "pki"):
         for file in folder.glob("*.crt"):
             with contextlib.suppress(OSError, ValueError):
                 pem = file.read_bytes()
-                if not is_authority(pem) and not file.stem.endswith("-before"):
-                    ends.append(expiry(pem))
-    return min(ends, default=None)
+                if is_authority(pem) is authorities and not file.stem.endswith("-before"):
+                    found[str(file.relative_to(paths.data_dir))] = pem
+    return found
 
 
 def ensure_certificate(
@@ -98,7 +115,7 @@ def ensure_certificate(
     try:
         pem = (directory / f"{name}.crt").read_bytes()
         fits = (
-            (directory / f"{name}.key").exists()
+            belong_together(pem, (directory / f"{name}.key").read_bytes())
             and authority.signed(pem)
             and not needs_renewal(pem, now=now)
             and common_name(pem) == cn

@@ -22,16 +22,18 @@ from vkgateway.local import choices, compute, etcd, gateway_process, neighbours,
 from vkgateway.local import record as records
 from vkgateway.local.disk import ROOM_AGAIN_BYTES, ROOM_BYTES, check_room, disk_errors
 from vkgateway.local.hollow import kwok, nodes
+from vkgateway.local.hollow import process as hollow
 from vkgateway.local.hollow.ready import nodes_ready
 from vkgateway.local.hollow.surplus import remove_surplus
 from vkgateway.local.kernel import ensure_inotify
 from vkgateway.local.lock import work_lock
 from vkgateway.local.options import UpOptions
 from vkgateway.local.paths import Paths
-from vkgateway.local.pki import HOLLOW_SERVER, PlatformPki, ensure_pki
+from vkgateway.local.pki import PlatformPki, ensure_pki
 from vkgateway.local.provisioner import process as provisioner
 from vkgateway.local.real import RealNodeSteps
 from vkgateway.local.record import PlatformRecord
+from vkgateway.local.renewal import process as renewal
 from vkgateway.local.steps import Report, Step, run_steps
 from vkgateway.model.errors import ConflictError, VkgatewayError
 from vkgateway.model.names import FIELD_MANAGER
@@ -179,6 +181,7 @@ class Startup:
             Step(name="definitions", title="API types", needs=("apiserver",), run=self._definitions),
             Step(name="hollow", title="hollow nodes", needs=("apiserver",), run=self._hollow),
             Step(name="storage", title="storage", needs=("apiserver",), run=self._storage),
+            Step(name="renewal", title="renewal of certificates", run=self._renewal),
         ]
         if self._real:
             steps += self._real.steps(programs=self._programs, api=self._api, authority=self._pki.compute.ca)
@@ -251,23 +254,17 @@ class Startup:
         await self._api.patch(NODES, name, status, kind="apply", subresource="status", field_manager=FIELD_MANAGER)
 
     def _kwok(self) -> ProcessSpec:
-        hollow = self._paths.hollow
-        kubelet = kwok.HollowKubelet(
-            address=kwok.HOST,
-            port=self._record.ports["hollow-kubelet"],
-            cert=hollow / f"{HOLLOW_SERVER}.crt",
-            key=hollow / f"{HOLLOW_SERVER}.key",
-        )
-        config = kwok.write_config(hollow, kubelet=kubelet)
-        return kwok.spec(
-            program=self._programs["kwok"], config=config, kubeconfig=self._paths.kubeconfig, kubelet=kubelet
-        )
+        return hollow.spec(self._paths, port=self._record.ports["hollow-kubelet"], program=self._programs["kwok"])
 
     async def _storage(self) -> str:
         await apply_objects(self._api, provisioner.objects(), field_manager=FIELD_MANAGER)
         shape = compute.plane(self._record)
         await self._supervisor.ensure(provisioner.spec(self._paths, plane=shape, pki=self._pki))
         return "class local"
+
+    async def _renewal(self) -> str:
+        await self._supervisor.ensure(renewal.spec(self._paths))
+        return "daily"
 
     async def _no_real_node(self) -> str:
         await real.remove(self._paths.node, record=self._record, supervisor=self._supervisor, api=self._api)

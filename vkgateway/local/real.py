@@ -157,6 +157,12 @@ async def remove(directory: Path, *, record: PlatformRecord, supervisor: Supervi
         await api.delete(NODES, node.options.name)
 
 
+def renew(directory: Path, *, number: int, api_server: str, authority: Authority) -> None:
+    """Renew the certificates of a node that stands; its processes read them anew by themselves."""
+    if directory.exists():
+        _bare(directory, number=number, api_server=api_server, authority=authority).renew()
+
+
 def teardown(directory: Path, *, number: int) -> None:
     """Take everything of the real node off the machine but its files; its processes have ended."""
     if directory.exists():
@@ -173,8 +179,15 @@ def running(directory: Path, *, number: int, ctr: Path) -> RealNode:
     return _bare(directory, number=number, ctr=ctr)
 
 
-def _bare(directory: Path, *, number: int, ctr: Path | None = None) -> RealNode:
+def _bare(
+    directory: Path,
+    *,
+    number: int,
+    ctr: Path | None = None,
+    api_server: str = "",
+    authority: Authority | None = None,
+) -> RealNode:
     """Return the node as far as taking it away needs it: neither keys nor programs but `ctr` count."""
     programs = dict.fromkeys(PROGRAMS, directory / "none") | ({"ctr": ctr} if ctr else {})
-    options = RealNodeOptions(directory=directory, number=number, programs=programs, api_server="")
-    return RealNode(options, authority=Authority.create("none"))
+    options = RealNodeOptions(directory=directory, number=number, programs=programs, api_server=api_server)
+    return RealNode(options, authority=authority or Authority.create("none"))

@@ -15,10 +15,11 @@ from vkgateway.local import compute, gateway_process, processes
 from vkgateway.local import record as records
 from vkgateway.local.hollow import kwok
 from vkgateway.local.paths import Paths
-from vkgateway.local.pki import first_to_end
+from vkgateway.local.pki import first_authority_to_end, first_to_end
 from vkgateway.local.provisioner import process as provisioner
 from vkgateway.local.realnode.node import GROUP as NODE_GROUP
 from vkgateway.local.record import PlatformRecord
+from vkgateway.local.renewal import process as renewal
 from vkgateway.model.api import Tenant
 from vkgateway.model.errors import InputError, NotFoundError
 from vkgateway.model.objects import NodeView
@@ -26,7 +27,9 @@ from vkgateway.programs.supervisor.client import SupervisorClient
 from vkgateway.programs.supervisor.spec import ProcessState
 
 _SOON = datetime.timedelta(days=60)
-"""Before a certificate ends it is told that it does."""
+"""Before a certificate ends it is told that it does; long before that it should have been renewed."""
+_YEARS = datetime.timedelta(days=2 * 365)
+"""Before an authority ends it is told that it does."""
 
 T = TypeVar("T")
 State = Literal["up", "degraded", "down"]
@@ -35,6 +38,7 @@ _NEEDED = (
     *(f"{compute.GROUP}/{name}" for name in ("apiserver", "controller-manager", "scheduler")),
     kwok.NAME,
     provisioner.NAME,
+    renewal.NAME,
     gateway_process.NAME,
 )
 
@@ -123,11 +127,19 @@ def _process_problems(states: list[ProcessState], *, record: PlatformRecord) -> 
 
 
 def _certificate_problems(paths: Paths, *, now: datetime.datetime) -> list[str]:
+    problems = []
     end = first_to_end(paths)
-    if end is None or end - now > _SOON:
-        return []
-    how = "has ended" if end <= now else "ends"
-    return [f"the first of the platform's certificates {how} on {end:%Y-%m-%d}; `vkgateway up` renews them"]
+    if end is not None and end - now <= _SOON:
+        why = f"`vkgateway logs {renewal.NAME}` says why they were not renewed, `vkgateway up` does it"
+        problems.append(f"the first of the platform's certificates {_ends(end, now=now)}; {why}")
+    authority = first_authority_to_end(paths)
+    if authority is not None and authority[1] - now <= _YEARS:
+        problems.append(f"the authority {authority[0]} {_ends(authority[1], now=now)}, and with it the platform")
+    return problems
+
+
+def _ends(end: datetime.datetime, *, now: datetime.datetime) -> str:
+    return f"{'has ended' if end <= now else 'ends'} on {end:%Y-%m-%d}"
 
 
 async def _cluster(paths: Paths) -> tuple[tuple[NodeSeen, ...], tuple[TenantSeen, ...]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.controlplane.pki import Authority, alternative_names, common_name
+from vkgateway.controlplane.pki import Authority, alternative_names, belong_together, common_name
 from vkgateway.local.paths import Paths
 from vkgateway.local.pki import ETCD_CA, ETCD_PEER_CA, ETCD_ROOT, ETCD_SERVER, HOLLOW_SERVER, ensure_pki, first_to_end
 from vkgateway.local.status import _certificate_problems
@@ -56,7 +56,10 @@ def test_when_the_first_certificate_ends_is_known_and_told(paths: Paths, tmp_pat
     assert first_to_end(Paths(tmp_path / "none")) is None
     assert _certificate_problems(paths, now=NOW) == []
     (soon,) = _certificate_problems(paths, now=end - datetime.timedelta(days=30))
-    assert soon == f"the first of the platform's certificates ends on {end:%Y-%m-%d}; `vkgateway up` renews them"
+    assert soon == (
+        f"the first of the platform's certificates ends on {end:%Y-%m-%d}; "
+        "`vkgateway logs renewal` says why they were not renewed, `vkgateway up` does it"
+    )
     (late,) = _certificate_problems(paths, now=end)
     assert "has ended on" in late
 
@@ -95,6 +98,13 @@ def test_a_broken_key_is_an_error_that_names_it(paths: Paths) -> None:
     (paths.pki / "etcd-ca.key").write_text("nonsense")
     with pytest.raises(InputError, match="etcd-ca"):
         ensure_pki(paths, now=NOW)
+
+
+def test_a_certificate_whose_key_is_anothers_is_made_again(paths: Paths) -> None:
+    """Its writer was stopped between the two."""
+    shutil.copy(paths.pki / "etcd-peer.key", paths.pki / "etcd.key")
+    ensure_pki(paths, now=NOW)
+    assert belong_together(*((paths.pki / f"etcd.{end}").read_bytes() for end in ("crt", "key")))
 
 
 def test_a_lost_certificate_is_made_again(paths: Paths) -> None:

@@ -24,8 +24,8 @@ def objects() -> list[dict[str, Any]]:
     return [document for document in yaml.safe_load_all(text) if document]
 
 
-def spec(paths: Paths, *, plane: Plane, pki: PlatformPki) -> ProcessSpec:
-    """Write its kubeconfig and describe the process. It runs on the machine, whose folders the real node sees."""
+def write_kubeconfig(paths: Paths, *, plane: Plane, pki: PlatformPki) -> None:
+    """Write by what it proves itself; it reads that anew once it is refused."""
     config = kubeconfig.build(
         plane.cluster,
         server=plane.url,
@@ -35,6 +35,11 @@ def spec(paths: Paths, *, plane: Plane, pki: PlatformPki) -> ProcessSpec:
         user=PROVISIONER_USER,
     )
     kubeconfig.write(paths.provisioner_kubeconfig, config)
+
+
+def spec(paths: Paths, *, plane: Plane, pki: PlatformPki) -> ProcessSpec:
+    """Write its kubeconfig and describe the process. It runs on the machine, whose folders the real node sees."""
+    write_kubeconfig(paths, plane=plane, pki=pki)
     return ProcessSpec(
         name=NAME,
         argv=(

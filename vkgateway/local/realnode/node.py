@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from vkgateway.controlplane.files import write_file
-from vkgateway.controlplane.pki import Authority, needs_renewal
+from vkgateway.controlplane.pki import Authority, belong_together, needs_renewal
 from vkgateway.controlplane.plane import SERVICE_CIDR
 from vkgateway.local.realnode import configs, images, manifests
 from vkgateway.local.realnode.cgroups import Cgroups
@@ -107,6 +107,10 @@ class RealNode:
         self._write_images()
         self._cgroups.create()
         self._create_namespaces()
+
+    def renew(self) -> None:
+        """Make certificates anew that end soon; nothing else is touched."""
+        self._write_certificates()
 
     def specs(self) -> tuple[ProcessSpec, ...]:
         """Return the node's processes; containerd first, for without it the kubelet ends at once."""
@@ -204,10 +208,12 @@ class RealNode:
             write_file(pki / f"{user}.kubeconfig", configs.kubeconfig(self.options, user=user).encode(), mode=0o600)
 
     def _still_good(self, certificate: Path) -> bool:
-        if not (certificate.exists() and certificate.with_suffix(".key").exists()):
+        try:
+            pem, key = certificate.read_bytes(), certificate.with_suffix(".key").read_bytes()
+        except FileNotFoundError:
             return False
-        pem = certificate.read_bytes()
-        return self._authority.signed(pem) and not needs_renewal(pem, now=datetime.now(UTC))
+        fits = belong_together(pem, key) and self._authority.signed(pem)
+        return fits and not needs_renewal(pem, now=datetime.now(UTC))
 
     def _write_configs(self) -> None:
         runc, plugins = find_tool("runc"), find_plugins()

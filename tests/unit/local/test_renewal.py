@@ -1,0 +1,186 @@
+"""Certificates of a platform that runs: renewed by itself long before they end, with nothing else changed."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from vkgateway.controlplane.pki import AUTHORITY_DAYS, Authority, expiry
+from vkgateway.local import compute, real
+from vkgateway.local import record as records
+from vkgateway.local.hollow import kwok
+from vkgateway.local.hollow import process as hollow
+from vkgateway.local.lock import work_lock
+from vkgateway.local.options import PORTS
+from vkgateway.local.paths import Paths
+from vkgateway.local.pki import PlatformPki, ensure_pki
+from vkgateway.local.provisioner import process as provisioner
+from vkgateway.local.record import PlatformRecord
+from vkgateway.local.renewal import __main__ as daily
+from vkgateway.local.renewal import process as renewal
+from vkgateway.local.renewal.renewal import renew
+from vkgateway.local.status import _NEEDED, _certificate_problems
+from vkgateway.model.errors import ConflictError
+from vkgateway.programs.supervisor.client import SupervisorUnavailable
+from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState
+
+NOW = datetime.datetime.now(datetime.UTC)
+LATER = NOW + datetime.timedelta(days=300)
+RECORD = PlatformRecord(address="10.213.4.1", ports=dict(PORTS), real_node_why_not="not wanted")
+
+
+class Processes:
+    """A supervisor of KWOK alone."""
+
+    def __init__(self, runs: ProcessSpec) -> None:
+        self.spec = runs
+        self.asked = 0
+        self.away = False
+
+    async def list(self, prefix: str) -> list[ProcessState]:
+        self.asked += 1
+        if self.away:
+            raise SupervisorUnavailable("nobody answers")
+        assert prefix == kwok.NAME
+        name, argv = self.spec.name, self.spec.argv
+        return [ProcessState(name=name, state="running", pid=1, restarts=0, since=0, reason="", log="", argv=argv)]
+
+    async def ensure(self, spec: ProcessSpec) -> None:
+        self.spec = spec
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    """The files of a platform that `up` has just brought up."""
+    paths = Paths(tmp_path)
+    records.save(paths.record, RECORD)
+    pki = ensure_pki(paths, now=NOW)
+    compute.write_plane(paths, record=RECORD, pki=pki, now=NOW)
+    provisioner.write_kubeconfig(paths, plane=compute.plane(RECORD), pki=pki)
+    return paths
+
+
+@pytest.fixture
+def supervisor(paths: Paths) -> Any:
+    return Processes(hollow.spec(paths, port=10247, program=Path("/bin/kwok")))
+
+
+def content(paths: Paths) -> dict[str, bytes]:
+    files = (path for path in sorted(paths.data_dir.rglob("*")) if path.is_file() and path != paths.lock)
+    return {str(path.relative_to(paths.data_dir)): path.read_bytes() for path in files}
+
+
+def certificate_in(kubeconfig: Path) -> bytes:
+    user = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]
+    return base64.b64decode(user["client-certificate-data"])
+
+
+async def test_what_has_long_to_go_is_left_alone(paths: Paths, supervisor: Any) -> None:
+    before = content(paths)
+    assert await renew(paths.data_dir, supervisor=supervisor, now=NOW) == []
+    assert content(paths) == before
+    assert not supervisor.asked
+
+
+async def test_what_ends_is_renewed_and_whoever_does_not_notice_is_started_anew(paths: Paths, supervisor: Any) -> None:
+    before, running = content(paths), supervisor.spec
+    renewed = await renew(paths.data_dir, supervisor=supervisor, now=LATER)
+    changed = {name for name, data in content(paths).items() if before.get(name) != data and "-before" not in name}
+    assert {"pki/etcd.crt", "pki/etcd-root.crt", "compute/apiserver.crt", "compute/etcd.crt", "hollow/kwok.crt"} <= set(
+        renewed
+    )
+    assert {name for name in changed if name.endswith(".crt")} == set(renewed), "nothing is told that was not done"
+    assert not [name for name in changed if "ca." in name or name.endswith(("sa.key", "sa.pub", ".json"))]
+
+    assert certificate_in(paths.gateway_kubeconfig) == (paths.pki / "gateway.crt").read_bytes()
+    assert certificate_in(paths.provisioner_kubeconfig) == (paths.pki / "provisioner.crt").read_bytes()
+    assert certificate_in(paths.kubeconfig) == (paths.compute_credentials / "admin.crt").read_bytes()
+    assert supervisor.spec.argv == running.argv
+    assert supervisor.spec != running, "KWOK reads its certificates once"
+    assert supervisor.spec == hollow.spec(paths, port=10247, program=Path("/bin/kwok")), "the next `up` leaves it alone"
+
+
+async def test_the_real_nodes_are_renewed_too(paths: Paths, supervisor: Any) -> None:
+    records.save(paths.record, msgspec.structs.replace(RECORD, real_node_why_not=None))
+    pki: PlatformPki = ensure_pki(paths, now=NOW)
+    real.renew(paths.node, number=0, api_server="https://10.213.4.1:6443", authority=pki.compute.ca)
+    assert not paths.node.exists(), "a node that does not stand is not made"
+    old = pki.compute.ca.issue("system:node:real-0", client=True, now=NOW - datetime.timedelta(days=300))
+    old.write(paths.node / "pki", "kubelet")
+    assert await renew(paths.data_dir, supervisor=supervisor, now=NOW) == ["node/pki/kubelet.crt"]
+    assert expiry((paths.node / "pki/kubelet.crt").read_bytes()) > LATER
+    assert "https://10.213.4.1:6443" in (paths.node / "pki/kubelet.kubeconfig").read_text()
+
+
+async def test_where_up_is_at_work_nothing_is_touched(paths: Paths, supervisor: Any) -> None:
+    before = content(paths)
+    with work_lock(paths.lock, command="up"), pytest.raises(ConflictError, match="by vkgateway up"):
+        await renew(paths.data_dir, supervisor=supervisor, now=LATER)
+    assert content(paths) == before
+
+
+async def test_where_nobody_could_be_started_anew_nothing_is_touched(paths: Paths, supervisor: Any) -> None:
+    before = content(paths)
+    supervisor.away = True
+    with pytest.raises(SupervisorUnavailable):
+        await renew(paths.data_dir, supervisor=supervisor, now=LATER)
+    assert content(paths) == before
+
+
+def test_it_is_looked_once_a_day_and_sooner_where_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    looks: list[list[str]] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 4:
+            raise StopIteration
+
+    def look(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        looks.append(command)
+        return subprocess.CompletedProcess(command, returncode=len(looks) == 2)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(subprocess, "run", look)
+    with pytest.raises(StopIteration):
+        daily.main("/data")
+    assert pauses == [3600, 86400, 3600, 86400]
+    assert looks == [[sys.executable, "-m", "vkgateway.local.renewal.once", "/data"]] * 3
+
+
+def test_one_look_is_a_program_that_says_what_it_did(paths: Paths) -> None:
+    def look() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "vkgateway.local.renewal.once", str(paths.data_dir)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (look().returncode, look().stderr) == (0, "")
+    authority = ensure_pki(paths, now=NOW).etcd
+    authority.issue("root", client=True, now=NOW - datetime.timedelta(days=300)).write(paths.pki, "etcd-root")
+    told = look()
+    assert told.returncode == 1
+    assert "error: certificates were not looked at: no supervisor answers at" in told.stderr
+
+
+def test_it_is_one_of_the_platforms_processes(paths: Paths) -> None:
+    spec = renewal.spec(paths)
+    assert spec.name in _NEEDED
+    assert spec.argv[1:] == ("-m", "vkgateway.local.renewal", str(paths.data_dir))
+
+
+def test_an_authority_that_ends_is_told_two_years_before(paths: Paths) -> None:
+    ten_years = datetime.timedelta(days=AUTHORITY_DAYS)
+    old = Authority.create("old", now=NOW - ten_years + datetime.timedelta(days=700))
+    assert _certificate_problems(paths, now=NOW) == []
+    old.write(paths.pki, "etcd-ca")
+    (told,) = _certificate_problems(paths, now=NOW)
+    end = NOW + datetime.timedelta(days=700)
+    assert told == f"the authority pki/etcd-ca.crt ends on {end:%Y-%m-%d}, and with it the platform"

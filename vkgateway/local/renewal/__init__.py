@@ -1,0 +1,1 @@
+"""The platform's certificates are renewed by itself, for as long as it runs."""

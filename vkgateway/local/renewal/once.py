@@ -1,0 +1,29 @@
+"""One look at the platform's certificates: `python -m vkgateway.local.renewal.once DATA_DIR`."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import sys
+from pathlib import Path
+
+from vkgateway.local.renewal.renewal import renew
+from vkgateway.model.errors import VkgatewayError
+from vkgateway.programs.supervisor.client import SupervisorClient
+
+
+def main(data_dir: Path) -> int:
+    """Look, say what came of it if anything did; the exit code, 1 where it is to be looked again soon."""
+    now = datetime.datetime.now(datetime.UTC)
+    try:
+        renewed = asyncio.run(renew(data_dir, supervisor=SupervisorClient.for_data_dir(data_dir), now=now))
+    except VkgatewayError as error:
+        sys.stderr.write(f"{now:%Y-%m-%d %H:%M:%S} error: certificates were not looked at: {error}\n")
+        return 1
+    if renewed:
+        sys.stderr.write(f"{now:%Y-%m-%d %H:%M:%S} certificates renewed: {', '.join(renewed)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

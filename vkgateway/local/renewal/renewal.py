@@ -1,0 +1,53 @@
+"""Renewing what ends of the platform's certificates while all runs: the part of `up` that only time calls for."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from vkgateway.local import compute, real
+from vkgateway.local import record as records
+from vkgateway.local.disk import disk_errors
+from vkgateway.local.hollow import kwok
+from vkgateway.local.hollow import process as hollow
+from vkgateway.local.lock import work_lock
+from vkgateway.local.paths import Paths
+from vkgateway.local.pki import ending, ensure_pki
+from vkgateway.local.provisioner import process as provisioner
+from vkgateway.local.record import PlatformRecord
+from vkgateway.programs.supervisor.client import SupervisorClient
+
+
+async def renew(data_dir: Path, *, supervisor: SupervisorClient, now: datetime.datetime) -> list[str]:
+    """Renew the certificates of which less than a third is left at `now` (aware); their names, none where none was.
+
+    Who uses them reads them anew by itself, but for KWOK, which is started anew.
+
+    Raises:
+        ConflictError: `up` or `down` is at work.
+        VkgatewayError: keys are damaged, the disk is full, the supervisor does not answer.
+    """
+    paths = Paths(data_dir)
+    due = ending(paths, now=now)
+    if not due:
+        return []
+    with disk_errors(data_dir), work_lock(paths.lock, command="renewal"):
+        record = records.load(paths.record)
+        if record is None:
+            return []
+        # Asked first: were it found out of reach later, KWOK would go on with what ends, and nobody look again.
+        hollows = await supervisor.list(kwok.NAME)
+        _write(paths, record, now=now)
+        for state in hollows:
+            program = Path(state.argv[0])
+            await supervisor.ensure(hollow.spec(paths, port=record.ports["hollow-kubelet"], program=program))
+    return due
+
+
+def _write(paths: Paths, record: PlatformRecord, *, now: datetime.datetime) -> None:
+    pki = ensure_pki(paths, now=now)
+    compute.write_plane(paths, record=record, pki=pki, now=now)
+    shape = compute.plane(record)
+    provisioner.write_kubeconfig(paths, plane=shape, pki=pki)
+    if record.real_node_why_not is None:
+        real.renew(paths.node, number=record.number, api_server=shape.url, authority=pki.compute.ca)
