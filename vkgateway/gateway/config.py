@@ -58,11 +58,14 @@ class Datastore(_Section, frozen=True):
     """The etcd that holds the tenants' keys; the client certificate is that of its root user."""
 
     endpoints: Annotated[
-        tuple[str, ...], Meta(description="Addresses, as https://HOST:PORT; empty: tenants cannot be made.")
+        tuple[str, ...], Meta(description="Addresses, as https://HOST:PORT; the gateway does not start without one.")
     ] = ()
     ca: Annotated[str, Meta(description="Certificate file of the authority that etcd trusts and is signed by.")] = ""
     ca_key: Annotated[
-        str, Meta(description="Private key file of it: tenants' API servers get their certificates from it.")
+        str,
+        Meta(
+            description="Private key file of it, an elliptic curve key; tenants' API servers get certificates from it."
+        ),
     ] = ""
     cert: Annotated[str, Meta(description="Client certificate file of the user root.")] = ""
     key: Annotated[str, Meta(description="Private key file of that certificate.")] = ""
