@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import ipaddress
 import re
+import shutil
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -19,13 +20,14 @@ from vkgateway.controlplane.layout import COREDNS, PlaneFiles
 from vkgateway.controlplane.plane import CLUSTER_DOMAIN
 from vkgateway.controlplane.ports import Bindable, choose_port
 from vkgateway.model.errors import UnavailableError
-from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway.programs.supervisor.spec import ProcessSpec, SupervisorPaths
 
 log = structlog.get_logger(__name__)
 
 PORTS: Final = range(10000, 20000)
 """Beside those of API servers, and below those that Linux picks for outgoing connections."""
 
+_FOLDER: Final = "names-"
 _STOP_RANK: Final = 60
 _READY_SECONDS: Final = 20.0
 _POLL_SECONDS: Final = 0.1
@@ -113,7 +115,7 @@ class NameProcesses:
         files = PlaneFiles(self._data_dir / "tenants" / tenant)
         if not files.kubeconfig(COREDNS).exists():
             raise UnavailableError(f"the name server of tenant {tenant!r} has no certificate yet")
-        folder = files.directory / f"names-{cluster}"
+        folder = files.directory / f"{_FOLDER}{cluster}"
         path = folder / "Corefile"
         folder.mkdir(mode=0o700, exist_ok=True)
         program = (await self._programs.resolve("coredns"))["coredns"]
@@ -132,6 +134,18 @@ class NameProcesses:
         await self._supervisor.ensure(spec)
         await self._wait(tenant, port)
         return port
+
+    async def retire(self, clusters: Collection[str]) -> None:
+        """End those for compute clusters that are not among these, with their files and logs. Repeatable."""
+        for folder in sorted(self._data_dir.glob("tenants/*/names-*")):
+            if folder.name.removeprefix(_FOLDER) not in clusters:
+                name = f"tenant/{folder.parent.name}/{folder.name}"
+                await self._supervisor.remove_group(name)
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                log_file = SupervisorPaths(self._data_dir).log(name)
+                for file in log_file.parent.glob(f"{log_file.name}*"):
+                    file.unlink(missing_ok=True)
+                log.info("name server removed", process=name)
 
     def _choose(self, tenant: str, cluster: str) -> int:
         given = {port: str(path.parent) for path in self._corefiles() if (port := _port_in(path))}

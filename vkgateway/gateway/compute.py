@@ -100,6 +100,10 @@ class ComputeController:
         """Return a ComputeCluster object as it was seen last."""
         return self.clusters.items.get(("", name))
 
+    def names(self) -> list[str] | None:
+        """The compute clusters that there are, connected or not; None while that is not known."""
+        return [name for _, name in self.clusters.items] if self.clusters.complete else None
+
     def seen(self) -> list[ComputeCluster]:
         """Return all compute clusters with their newest status, also where the server has not told it back yet."""
         return [

@@ -23,6 +23,7 @@ from vkgateway.gateway.connections import connect, primary_address
 from vkgateway.gateway.datastore import LazyDatastore, etcd_authority
 from vkgateway.gateway.gateway import Gateway
 from vkgateway.gateway.health import HealthServer
+from vkgateway.gateway.names import retiring
 from vkgateway.gateway.provisioning import provisioned
 from vkgateway.gateway.roomkeeping import Datastore
 from vkgateway.kube import errors, yamltext
@@ -109,6 +110,8 @@ async def _work(settings: Config, *, files: int) -> None:
             files=files,
         )
         planes.avoid(gateway.computes.networks)
+        if planes.names is not None:
+            await stack.enter_async_context(retiring(planes.names, gateway.computes.names))
         await gateway.run(health)
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+
+import structlog
 
 from vkgateway.controlplane.names import NameProcesses
-from vkgateway.model.errors import InputError
+from vkgateway.model.errors import InputError, VkgatewayError
 from vkgateway.sync.network.ownservices import Endpoint
+
+log = structlog.get_logger(__name__)
+
+_LOOK_SECONDS = 60.0
 
 
 class ProcessNameServers:
@@ -26,6 +34,37 @@ class ProcessNameServers:
     async def serve(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> Endpoint:
         """See `NameServers`."""
         return Endpoint(self._address, await self._processes.serve(tenant, cluster, addresses))
+
+    async def retire(self, clusters: Collection[str]) -> None:
+        """End those for compute clusters that are not among these. Raises VkgatewayError."""
+        await self._processes.retire(clusters)
+
+
+@contextlib.asynccontextmanager
+async def retiring(
+    names: ProcessNameServers, known: Callable[[], Collection[str] | None], *, seconds: float = _LOOK_SECONDS
+) -> AsyncIterator[None]:
+    """For as long as the block lasts, end name servers for compute clusters that nobody has any more.
+
+    `known` tells the compute clusters that there are, connected or not; None: that is not known now.
+    """
+
+    async def look() -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            if (clusters := known()) is None:
+                continue
+            try:
+                await names.retire(clusters)
+            except VkgatewayError as error:
+                log.warning("name servers were not looked at", error=str(error))
+
+    task = asyncio.create_task(look(), name="retire-name-servers")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def endpoint(text: str) -> Endpoint:

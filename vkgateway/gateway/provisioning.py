@@ -27,7 +27,6 @@ from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION, Tenant
 from vkgateway.programs.binaries.resolver import Resolver
 from vkgateway.programs.supervisor.client import SupervisorClient
 from vkgateway.programs.supervisor.spec import SupervisorPaths
-from vkgateway.sync.network.names import NameServers
 
 if TYPE_CHECKING:
     pass
@@ -57,7 +56,7 @@ class ProvisionedPlanes:
         *,
         templates: Templates,
         connections: int,
-        names: NameServers | None = None,
+        names: ProcessNameServers | None = None,
     ) -> None:
         self.names = names
         self._provisioner = provisioner

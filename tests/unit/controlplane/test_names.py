@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from tests.unit.controlplane.fakes import FakePrograms, FakeSupervisor
 from tests.unit.controlplane.test_processes import plane, write
 from vkgateway.controlplane.names import PORTS, NameProcesses, _bindable, hosts_file
+from vkgateway.gateway.names import ProcessNameServers, retiring
 from vkgateway.model.errors import UnavailableError
 
 WEB = {"web.default.svc.cluster.local": "10.215.0.20"}
@@ -71,6 +73,49 @@ async def test_without_certificates_or_an_answer_it_is_not_there_yet(
     monkeypatch.setattr("vkgateway.controlplane.names._READY_SECONDS", 0.0)
     with pytest.raises(UnavailableError, match="does not answer"):
         await processes(tmp_path, FakeSupervisor(), answers=False).serve("alpha", "local", {})
+
+
+async def test_those_of_compute_clusters_that_went_are_ended(tmp_path: Path, alpha: Path) -> None:
+    supervisor = FakeSupervisor()
+    names = processes(tmp_path, supervisor)
+    for cluster in ("local", "local-2", "east"):
+        await names.serve("alpha", cluster, WEB)
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for name in ("names-local", "names-local-2", "apiserver"):
+        (logs / f"tenant.alpha.{name}.log").touch()
+
+    await names.retire({"local-2", "east"})
+    left = {state.name for state in await supervisor.list("tenant/alpha")}
+    assert left == {"tenant/alpha/names-local-2", "tenant/alpha/names-east"}
+    assert not (alpha / "names-local").exists()
+    assert sorted(file.name for file in logs.iterdir()) == [
+        "tenant.alpha.apiserver.log",
+        "tenant.alpha.names-local-2.log",
+    ]
+    assert await names.serve("alpha", "local", WEB) in PORTS, "one of that name may come again"
+
+
+async def test_what_compute_clusters_there_are_is_looked_at_as_long_as_that_is_known(
+    tmp_path: Path, alpha: Path
+) -> None:
+    supervisor = FakeSupervisor()
+    await processes(tmp_path, supervisor).serve("alpha", "local", WEB)
+    servers = ProcessNameServers(processes(tmp_path, supervisor), address="10.213.0.1", forwarder="10.213.0.2:54")
+    answers: list[list[str] | None] = [None, ["local"], []]
+    looks: list[bool] = []
+    done = asyncio.Event()
+
+    def known() -> list[str] | None:
+        looks.append((alpha / "names-local").exists())
+        if len(looks) > len(answers):
+            done.set()
+            return None
+        return answers[len(looks) - 1]
+
+    async with retiring(servers, known, seconds=0), asyncio.timeout(30):
+        await done.wait()
+    assert looks[:4] == [True, True, True, False]
 
 
 def test_addresses_are_told_in_a_steady_order() -> None:
