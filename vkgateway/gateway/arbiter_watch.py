@@ -31,9 +31,13 @@ _pause = asyncio.sleep
 
 
 class ArbiterWatch:
-    """What is kept of the arbiter's work; logs are written where the settings name files."""
+    """What is kept of the arbiter's work; logs are written where the settings name files.
 
-    def __init__(self, settings: Arbiter) -> None:
+    `clock` is the arbiter's own, seconds since the epoch: what pods have used so far ends by the one by which they end.
+    """
+
+    def __init__(self, settings: Arbiter, *, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self.names: Callable[[], Mapping[str, Key]] = dict
         """Namespaces and names of governed pods by uid; asked when the state is shown."""
         self._decisions = DecisionLog(Path(settings.decision_log)) if settings.decision_log else None
@@ -87,7 +91,7 @@ class ArbiterWatch:
     async def run(self) -> None:
         """Write down now and then what running pods have used so far, until cancelled."""
         while self._usage is not None:
-            written = await asyncio.to_thread(self.record_running, time.time())
+            written = await asyncio.to_thread(self.record_running, self._clock())
             await _pause(min(_LONGEST, max(_SHORTEST, written * _PACE)))
 
     def record_running(self, now: float) -> int:

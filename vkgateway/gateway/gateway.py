@@ -67,8 +67,8 @@ class Gateway:
         self.computes = ComputeController(
             management, recorder=recorder, connect=self._connect, on_change=self._compute_changed
         )
-        self._watch = ArbiterWatch(settings.arbiter)
         clock = EvenClock()
+        self._watch = ArbiterWatch(settings.arbiter, clock=clock)
         self.arbiter = Arbitration(
             _arbiter_settings(settings.arbiter),
             links=lambda: self.computes.links,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -26,8 +27,9 @@ NAMES: Mapping[str, tuple[str, str]] = {
 }
 
 
-def watch(folder: Path) -> ArbiterWatch:
-    made = ArbiterWatch(Arbiter(decision_log=str(folder / "decisions.jsonl"), usage_log=str(folder / "usage.jsonl")))
+def watch(folder: Path, *, clock: Callable[[], float] = time.time) -> ArbiterWatch:
+    settings = Arbiter(decision_log=str(folder / "decisions.jsonl"), usage_log=str(folder / "usage.jsonl"))
+    made = ArbiterWatch(settings, clock=clock)
     made.names = lambda: NAMES
     return made
 
@@ -90,7 +92,8 @@ def test_what_was_borrowed_until_a_promotion_counts_as_borrowed_and_what_comes_a
 
 
 async def test_it_is_written_at_once_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, there = watch(tmp_path), cluster()
+    there = cluster()
+    made = watch(tmp_path, clock=lambda: there.now + 7)
     seen(made, there)
     waits: list[float] = []
 
@@ -104,6 +107,7 @@ async def test_it_is_written_at_once_and_again(tmp_path: Path, monkeypatch: pyte
         await made.run()
     assert waits == [60.0, 60.0]
     assert [found.pod for found in read(tmp_path / "usage.jsonl")] == ["low-0", "low-1"] * 2
+    assert {found.end for found in read(tmp_path / "usage.jsonl")} == {there.now + 7}, "by the clock by which pods end"
     bare = ArbiterWatch(Arbiter())
     await bare.run()
     assert bare.record_running(1.0) == 0
