@@ -125,7 +125,7 @@ class Patience:
     """Waits for the management cluster at the start; `why` says what it waits for."""
 
     def __init__(self, backoff: Backoff | None = None) -> None:
-        self.why = "not asked yet"
+        self.why = "it is waited for"
         self._backoff = backoff or Backoff(base=0.2, cap=5.0)
 
     async def first(
