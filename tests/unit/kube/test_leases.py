@@ -173,10 +173,12 @@ async def test_who_waits_for_anothers_lease_says_so_once(
 ) -> None:
     time = Time()
     await _lease(client, "first", time).take()
-    monkeypatch.setattr(leases, "log", structlog.get_logger())  # one that no other test has had configured
-    with structlog.testing.capture_logs() as logs:
-        await _lease(client, "second", time).take()
-    assert [(line["holder"], line["seconds"]) for line in logs] == [("first", 30)]
+    logs = structlog.testing.LogCapture()
+    # A logger that knows nothing of how others were configured, by which levels are left out.
+    own = structlog.wrap_logger(None, processors=[logs], wrapper_class=structlog.stdlib.BoundLogger)
+    monkeypatch.setattr(leases, "log", own)
+    await _lease(client, "second", time).take()
+    assert [(line["holder"], line["seconds"]) for line in logs.entries] == [("first", 30)]
 
 
 async def test_ones_own_late_write_is_no_rival(server: FakeApiServer, client: Client) -> None:
