@@ -22,14 +22,41 @@ def start_guaranteed(ledger: Ledger) -> None:
 
     What runs already and borrows stands in the same line: it is inside from now on if cells hold it in its turn.
     """
+    line = _line(ledger)
+    _promote_firsts(ledger, line)
     hopeless: set[tuple[str, int]] = set()
-    for turn in _line(ledger):
+    for turn in line:
         ask = turn.ask
         if ask is None:
             if turn.standing is not None:
                 promote(turn.standing, turn.gang)
         elif (ask.tenant, ask.kind) not in hopeless:
             _try(ledger, ask, hopeless)
+
+
+def _promote_firsts(ledger: Ledger, line: Sequence[_Turn]) -> None:
+    """Promote what runs and stands in its tenant's line before all that may take those cells from it.
+
+    Before anybody makes room: else another tenant's guarantee, whose turn is before, calls in what is inside by now.
+    """
+    left = {turn.gang.tenant for turn in line if turn.ask is None}
+    for turn in line if left else ():
+        tenant, ask = turn.gang.tenant, turn.ask
+        if tenant not in left:
+            continue
+        if ask is None:
+            if turn.standing is not None:
+                promote(turn.standing, turn.gang)
+        elif _may_take_cells(ledger, ask):
+            left.discard(tenant)
+
+
+def _may_take_cells(ledger: Ledger, ask: Ask) -> bool:
+    """Whether cells go to a gang that waits, or are kept for it, before its tenant's later ones have them."""
+    if ledger.has_aged(ask.gang):
+        return True
+    pools = (standing for standing in ledger.pools(ask) if not impossible(standing, ask))
+    return any(standing.allows_inside(ask.gang, ask.core) for standing in pools)
 
 
 class _Turn(NamedTuple):

@@ -933,3 +933,21 @@ def test_cells_of_a_gang_bind_near_its_tenants_others_among_equals() -> None:
 def _held(one: Gang, on: str) -> Gang:
     """It runs there, inside its tenant's cells."""
     return replace(one, pods=tuple(replace(pod, borrowed=False) for pod in _moved(one, on).pods))
+
+
+def test_what_is_inside_its_guarantee_by_now_does_not_go_for_another_tenants() -> None:
+    there = cluster(3, quota("a", 16), quota("b", 8), quota("c"))
+    there.add(gang("first", "b", [8], created=1.0))
+    there.cycle()
+    there.add(gang("low", "c", [8], band=LOW, restart_cost=1e6))
+    there.cycle()
+    there.add(gang("second", "b", [8], created=2.0))
+    there.cycle()
+    assert there.borrowed("second") == {True}
+    del there.gangs["first"]
+    there.add(gang("both", "a", [8, 8]))
+
+    decisions = there.cycle()
+
+    assert [evict.gang for evict in decisions.evicts] == ["low"]
+    assert there.borrowed("second") == {False}
