@@ -45,6 +45,7 @@ def test_holds_in_every_story(invariant: str, chunk: int) -> None:
             2275,
         ),  # a gang's last pod started while others of it, at its maximum, might stay
         ("deciding_again_in_two_pools", 5020),  # what did not fit an empty pool did beside others
+        ("in_time_beside_slow_ends", 89),  # a guarantee waited for a pod of another one that took its time to end
         ("nobody_starves", 41),  # small work of its own tenant put off the turn of a large gang again and again
         ("nobody_starves", 2187),
         ("nobody_starves_below_a_limit", 19),  # later work of its own tenant used up the limit again and again

@@ -11,6 +11,7 @@ from vkgateway.arbiter.elastic import grow
 from vkgateway.arbiter.facts import Snapshot
 from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.guaranteed import start_guaranteed
+from vkgateway.arbiter.hastening import hasten
 from vkgateway.arbiter.holds import explain
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.moving import move
@@ -106,6 +107,7 @@ def _round(ledger: Ledger) -> IntArray:
     start_guaranteed(ledger)
     while start_elsewhere(ledger) or start_in_another_pool(ledger):
         start_guaranteed(ledger)
+    hasten(ledger)
     spare(ledger)
     start_ready(ledger)
     keep_plans(ledger, borrowed=True)

@@ -12,16 +12,18 @@ from msgspec.structs import replace
 from vkgateway.arbiter.accounts import total_of
 from vkgateway.arbiter.asks import Ask, at_maximum
 from vkgateway.arbiter.decisions import Hold, HoldCode
-from vkgateway.arbiter.facts import GUARANTEED, WAITING, Pod, PoolKey
+from vkgateway.arbiter.facts import GUARANTEED, WAITING, Plan, Pod, PoolKey
 from vkgateway.arbiter.feasible import feasible, largest_ever
 from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.forecast import Reservation
+from vkgateway.arbiter.late import late
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.losses import change_text
 from vkgateway.arbiter.outlook import Outlook
 from vkgateway.arbiter.placement import largest
 from vkgateway.arbiter.plans import among, place_now
 from vkgateway.arbiter.poolsums import node_name
+from vkgateway.arbiter.sparing import not_waited_for
 from vkgateway.arbiter.standing import Standing
 from vkgateway.arbiter.toolarge import too_large
 from vkgateway.model.requests import Milli, render_milli
@@ -93,10 +95,11 @@ def _eviction(ledger: Ledger, ask: Ask) -> Hold:
     plan = ledger.plans[ask.gang.id]
     standing, nodes = ledger.standings[plan.pool], set(plan.nodes.values())
     own = not standing.within_limit(ask.tenant, ask.core)
+    slow = _not_waited_for(ledger, standing, ask, plan)
     gone = [
         pod
         for uid, pod in standing.leaving.items()
-        if pod.node in nodes or (own and standing.leaving.tenant_of(uid) == ask.tenant)
+        if uid not in slow and (pod.node in nodes or (own and standing.leaving.tenant_of(uid) == ask.tenant))
     ]
     times = [end for pod in gone if (end := standing.ends.of(pod.uid)) is not None]
     last = max(times, default=None)
@@ -108,6 +111,18 @@ def _eviction(ledger: Ledger, ask: Ask) -> Hold:
         earliest=min((ledger.now, *times)) if last is None else last,
         likely=last,
     )
+
+
+def _not_waited_for(ledger: Ledger, standing: Standing, ask: Ask, plan: Plan) -> set[str]:
+    """Uids of the pods that end late, and without whom the gang has its room."""
+    leaving, gangs = standing.leaving.values(), ledger.leaving_gangs(standing)
+    if next(late(leaving, gangs, since=plan.made, now=ledger.now), None) is None:
+        return set()
+    mark = standing.room.mark()
+    standing.give(leaving)
+    slow = not_waited_for(standing, [(ask, plan)], leaving, gangs, since=plan.made, now=ledger.now)
+    standing.room.undo(mark)
+    return {pod.uid for pod in slow}
 
 
 class _Fits:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.facts import Plan, PodState
+from vkgateway.arbiter.late import late
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.lots import suffices
 from vkgateway.arbiter.plans import elsewhere, let_go
@@ -71,10 +72,12 @@ def _move(ledger: Ledger, evict: Evict, *, anew: bool = False) -> bool:
     let_go(standing, ask, plan)
     if anew:
         _bind_anew(ledger, standing)
-    nodes = _when_all_have_gone(standing, ask, plan)
+    slow = late(standing.leaving.values(), [standing.gangs[evict.gang]], since=ledger.now, now=ledger.now)
+    without = {pod.uid for pod in slow}
+    nodes = _when_all_have_gone(standing, ask, plan, without=without)
     if nodes is not None:
         standing.take(ask.core, nodes)
-    if nodes is None or not _others_stand(ledger, standing, ask):
+    if nodes is None or not _others_stand(ledger, standing, ask, without=without):
         standing.room.undo(mark)
         standing.cells.undo(held)
         standing.leaving.add(tenant, stay.values())
@@ -84,10 +87,11 @@ def _move(ledger: Ledger, evict: Evict, *, anew: bool = False) -> bool:
     return True
 
 
-def _others_stand(ledger: Ledger, standing: Standing, ask: Ask) -> bool:
-    """Whether all other plans hold when those have gone who leave: they may have counted on whoever is to stay."""
+def _others_stand(ledger: Ledger, standing: Standing, ask: Ask, *, without: Set[str]) -> bool:
+    """Whether all other plans hold when those have gone who leave, without some who end late: they may have counted on
+    whoever is to stay."""
     mark = standing.room.mark()
-    standing.give(standing.leaving.values())
+    standing.give(pod for uid, pod in standing.leaving.items() if uid not in without)
     others = ((name, plan) for name, plan in ledger.plans.items() if name != ask.gang.id)
     found = all(stands(standing, ledger.asks[name], plan) for name, plan in others if plan.pool == standing.pool.key)
     standing.room.undo(mark)
@@ -106,12 +110,13 @@ def _would_run(standing: Standing, evict: Evict) -> bool:
 _THERE = (PodState.PLACED, PodState.NOTIFIED)
 
 
-def _when_all_have_gone(standing: Standing, ask: Ask, plan: Plan) -> Mapping[str, str] | None:
-    """A place that is free when those have gone who leave; its cells are held, its room is left as it was."""
+def _when_all_have_gone(standing: Standing, ask: Ask, plan: Plan, *, without: Set[str]) -> Mapping[str, str] | None:
+    """A place that is free when those have gone who leave, without some who end late; its cells are held, its room is
+    left as it was."""
     if not standing.within_limit(ask.tenant, ask.core, [standing.leaving.of(ask.tenant)]):
         return None
     mark = standing.room.mark()
-    standing.give(standing.leaving.values())
+    standing.give(pod for uid, pod in standing.leaving.items() if uid not in without)
     nodes = elsewhere(standing, ask, plan)
     standing.room.undo(mark)
     return nodes

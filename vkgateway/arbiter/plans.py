@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from vkgateway.arbiter.accounts import total_of
@@ -12,6 +12,7 @@ from vkgateway.arbiter.evictable import Evictable
 from vkgateway.arbiter.facts import GUARANTEED, PLACED, Gang, Plan, Pod
 from vkgateway.arbiter.fitting import BoolArray
 from vkgateway.arbiter.inside import Inside, hold_where_placed
+from vkgateway.arbiter.late import late
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import by_priority
 from vkgateway.arbiter.lots import suffices
@@ -40,11 +41,32 @@ def find_room(
 
     Counted on is first who leaves anyway, for whatever reason. `inside`: within its tenant's cells; it may then count
     on everyone who was told to go before, for whomever, and its tenant's own borrowing work goes where the limit is
-    reached.
+    reached; and it does not wait for those who end late where others could go sooner.
     """
+    making = _find_room(ledger, standing, ask, evictable, inside)
+    if making is None or inside is None or not making.choice.awaits:
+        return making
+    callable_ = (standing.gangs[name] for name in evictable.gangs())
+    slow = {pod.uid for pod in late(standing.leaving.values(), callable_, since=ledger.now, now=ledger.now)}
+    if slow.isdisjoint(making.choice.awaits):
+        return making
+    return _find_room(ledger, standing, ask, evictable, inside, without=slow) or making
+
+
+def _find_room(
+    ledger: Ledger,
+    standing: Standing,
+    ask: Ask,
+    evictable: Evictable,
+    inside: Inside | None,
+    *,
+    without: Set[str] = frozenset(),
+) -> Making | None:
+    """`without`: pods that are ending, and not waited for."""
     told = ledger.told(standing) if inside is not None else _told_for_who_borrows(ledger, standing, ask)
     told = [(gang, pod) for gang, pod in told if pod.uid not in standing.leaving]
-    coming = [*standing.leaving.values(), *(pod for _, pod in told)]
+    coming = [pod for pod in standing.leaving.values() if pod.uid not in without]
+    coming += [pod for _, pod in told]
     own: tuple[Evict, ...] = ()
     if inside is not None:
         gone = [standing.leaving.of(ask.tenant), total_of(pod for gang, pod in told if gang.tenant == ask.tenant)]

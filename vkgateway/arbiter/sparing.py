@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState
+from vkgateway.arbiter.late import late
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.lots import suffices
 from vkgateway.arbiter.plans import let_go
@@ -43,7 +44,7 @@ def spare(ledger: Ledger) -> None:
         units = [unit for gang in ledger.leaving_gangs(standing) for unit in _units(standing, gang)]
         units.sort(key=lambda unit: (-lost.get(unit.gang, 0.0), unit.gang, -unit.pods[0].rank, unit.pods[0].uid))
         plans = _not_for_themselves(ledger, standing, plans, units)
-        needed = {pod.uid for unit in _needed(standing, plans, units) for pod in unit.pods}
+        needed = {pod.uid for unit in _needed(standing, plans, units, ledger.now) for pod in unit.pods}
         for unit in units:
             for pod in unit.pods:
                 if pod.uid in needed:
@@ -66,7 +67,7 @@ def _not_for_themselves(
         others = [each for each in plans if each[0] is not ask]
         mark, held = standing.room.mark(), standing.cells.mark()
         let_go(standing, ask, plan)
-        if any(unit.gang == ask.gang.id for unit in _needed(standing, others, units)):
+        if any(unit.gang == ask.gang.id for unit in _needed(standing, others, units, ledger.now)):
             standing.room.undo(mark)
             standing.cells.undo(held)
         else:
@@ -90,7 +91,7 @@ def _units(standing: Standing, gang: Gang) -> Iterator[_Unit]:
         yield _Unit(gang.id, gang.tenant, tuple(told), min(pod.deadline for pod in told) - gang.notice)
 
 
-def _needed(standing: Standing, plans: Sequence[_Planned], units: Sequence[_Unit]) -> list[_Unit]:
+def _needed(standing: Standing, plans: Sequence[_Planned], units: Sequence[_Unit], now: float) -> list[_Unit]:
     """Those without whose leaving the plans do not hold, whose room is taken already; tried in this order.
 
     The oldest plans come first, with those who had been told by then: a plan that was made later, and whoever goes for
@@ -98,7 +99,8 @@ def _needed(standing: Standing, plans: Sequence[_Planned], units: Sequence[_Unit
     """
     mark = standing.room.mark()
     ours = {pod.uid for unit in units for pod in unit.pods}
-    standing.give(pod for uid, pod in standing.leaving.items() if uid not in ours)
+    others = [pod for uid, pod in standing.leaving.items() if uid not in ours]
+    standing.give(others)
     for ask, plan in plans:
         standing.give(replace(pod, node=plan.nodes[pod.uid]) for pod in ask.core)
     for unit in units:
@@ -123,13 +125,39 @@ def _needed(standing: Standing, plans: Sequence[_Planned], units: Sequence[_Unit
             for unit in later:
                 _goes(standing, unit)
             known = later + known
+        gangs = [standing.gangs[unit.gang] for unit in units]
+        slow = not_waited_for(standing, earlier, others, gangs, since=made, now=now)
         for unit in known:
             _comes_back(standing, unit)
             if not all(_bears(standing, unit, *each) for each in earlier):
                 _goes(standing, unit)
                 needed[id(unit)] = unit
+        standing.give(slow)
     standing.room.undo(mark)
     return list(needed.values())
+
+
+def not_waited_for(
+    standing: Standing,
+    plans: Sequence[_Planned],
+    others: Iterable[Pod],
+    gangs: Iterable[Gang],
+    *,
+    since: float,
+    now: float,
+) -> list[Pod]:
+    """Those of the others, whose room is given back, who end late (see `late`) and without whom the plans hold.
+
+    They count as staying then.
+    """
+    stay = []
+    for pod in sorted(late(others, gangs, since=since, now=now), key=lambda pod: (-pod.deadline, pod.uid)):
+        standing.take_back([pod])
+        if all(stands(standing, *each) for each in plans):
+            stay.append(pod)
+        else:
+            standing.give([pod])
+    return stay
 
 
 def _stays(standing: Standing, unit: _Unit) -> None:

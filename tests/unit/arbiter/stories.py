@@ -85,6 +85,7 @@ class Mix:
     limits: bool = True
     downs: bool = False
     leaves: bool = True
+    often_leaves: bool = False
     forgets: bool = False
     tail: int = 5
     """Steps after the last arrival."""
@@ -134,7 +135,11 @@ def _step(
     *,
     arrives: tuple[tuple[Gang, float | None], ...],
 ) -> Step:
-    leaves = (random.choice(names),) if mix.leaves and names and random.random() < 0.07 else ()
+    leaves = (
+        (random.choice(names),)
+        if mix.leaves and names and random.random() < (0.3 if mix.often_leaves else 0.07)
+        else ()
+    )
     down = None
     if mix.downs and random.random() < 0.5:
         down = frozenset(random.sample([each.name for each in there], random.randint(0, min(2, len(there)))))

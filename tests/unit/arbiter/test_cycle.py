@@ -951,3 +951,84 @@ def test_what_is_inside_its_guarantee_by_now_does_not_go_for_another_tenants() -
 
     assert [evict.gang for evict in decisions.evicts] == ["low"]
     assert there.borrowed("second") == {False}
+
+
+@pytest.mark.parametrize("deadline", [3600.0, -3600.0], ids=["long grace", "overdue"])
+def test_a_guarantee_does_not_wait_for_a_pod_that_takes_long_to_end(deadline: float) -> None:
+    there = cluster(1, quota("a", 4), quota("b"), quota("c", 4))
+    there.add(gang("inside", "c", [4]), gang("low", "b", [4], band=LOW))
+    there.cycle()
+    [pod] = there.gangs["inside"].pods
+    ending = replace(pod, state=PodState.ENDING, deadline=there.now + deadline)
+    there.gangs["inside"] = replace(there.gangs["inside"], pods=(ending,))
+    there.add(gang("high", "a", [4]))
+
+    decisions = there.cycle()
+
+    assert [evict.gang for evict in decisions.evicts] == ["low"]
+    assert held(decisions)["high"].likely == there.now + 15
+
+
+def test_who_ends_soon_is_waited_for_and_nobody_goes() -> None:
+    there = cluster(1, quota("a", 4), quota("b"), quota("c", 4))
+    there.add(gang("inside", "c", [4]), gang("low", "b", [4], band=LOW))
+    there.cycle()
+    [pod] = there.gangs["inside"].pods
+    there.gangs["inside"] = replace(there.gangs["inside"], pods=(replace(pod, state=PodState.ENDING, deadline=1012.0),))
+    there.add(gang("high", "a", [4]))
+
+    decisions = there.cycle()
+
+    assert not decisions.evicts
+    assert held(decisions)["high"].likely == 1012.0
+
+
+def waits_for_an_end(deadline: float) -> Cluster:
+    """A gang of `a` waits for one of `c` that is ending, and low work stands beside it; nobody has been told to go."""
+    there = cluster(1, quota("a", 4), quota("b"), quota("c", 4))
+    there.add(gang("inside", "c", [4]), gang("low", "b", [4], band=LOW))
+    there.cycle()
+    [pod] = there.gangs["inside"].pods
+    ending = replace(pod, state=PodState.ENDING, deadline=deadline)
+    there.gangs["inside"] = replace(there.gangs["inside"], pods=(ending,), grace=3600.0)
+    there.add(gang("high", "a", [4]))
+    return there
+
+
+def test_whoever_goes_in_the_place_of_a_pod_that_takes_long_to_end_is_not_spared_by_its_coming_nearer() -> None:
+    there = waits_for_an_end(deadline=1000.0 + 46)
+    there.cycle()
+    assert there.gangs["low"].pods[0].state is PodState.NOTIFIED
+
+    there.now += 5
+    decisions = there.cycle()
+
+    assert not decisions.reprieves
+    there.settle(15)
+    assert there.placed("high")
+    assert there.gangs["inside"].pods
+
+
+def test_others_go_once_a_pod_that_is_waited_for_is_long_overdue() -> None:
+    there = waits_for_an_end(deadline=1012.0)
+    assert not there.cycle().evicts
+
+    there.now += 73
+    decisions = there.cycle()
+
+    assert [evict.gang for evict in decisions.evicts] == ["low"]
+    assert not there.cycle().evicts
+
+
+def test_whoever_takes_long_to_end_is_waited_for_where_nobody_else_can_go() -> None:
+    there = cluster(1, quota("a", 8), quota("c"))
+    there.add(gang("other", "c", [8]))
+    there.cycle()
+    [pod] = there.gangs["other"].pods
+    there.gangs["other"] = replace(there.gangs["other"], pods=(replace(pod, state=PodState.ENDING, deadline=5000.0),))
+    there.add(gang("high", "a", [8]))
+
+    decisions = there.cycle()
+
+    assert held(decisions)["high"].likely == 5000.0
+    assert held(there.cycle())["high"].code is HoldCode.EVICTION

@@ -223,6 +223,9 @@ class OnTime(Cluster):
     def play(self, story: Story) -> None:
         due: dict[str, float] = {}
         for step in story.steps:
+            for name in step.leaves:
+                due.pop(name, None)
+                self._ends_slowly(name)
             for one, run in step.arrives:
                 self.cycle()
                 if one.band is Band.GUARANTEED and self._fits_cells(one):
@@ -235,6 +238,22 @@ class OnTime(Cluster):
                 self._check_due(due)
                 self.advance(1)
                 self.cycle()
+
+    def _ends_slowly(self, name: str) -> None:
+        """Its tenant takes it away; what of it is inside its guarantee has all the time that its owner wants."""
+        if name not in self.gangs:
+            return
+        placed = [pod for pod in self.gangs[name].pods if pod.state is not PodState.WAITING]
+        pods = tuple(
+            replace(pod, state=PodState.ENDING, deadline=self.now + (GRACE if pod.borrowed else _SLOW))
+            if pod.state is not PodState.ENDING
+            else pod
+            for pod in placed
+        )
+        if pods:
+            self.gangs[name] = replace(self.gangs[name], pods=pods, plan=None)
+        else:
+            del self.gangs[name]
 
     def _check_due(self, due: dict[str, float]) -> None:
         for name, time in due.items():
@@ -252,6 +271,9 @@ class OnTime(Cluster):
         places = sum(cell // size * number for cell, number in cells.unused(one.tenant).items())
         return places + sum(cells.spare(one.tenant, name) // 1000 // size for name in cells.bound(one.tenant))
 
+
+_SLOW = 500.0
+"""Seconds that a pod inside its guarantee takes to end where its owner gave it so long."""
 
 Telling = tuple[Story, Callable[[Story], None]]
 
@@ -282,6 +304,16 @@ def in_time(random: Random, *, more: int = 0) -> Telling:
         OnTime(each.nodes, each.quotas, recreate=each.recreate, more=each.more).play(each)
 
     return story(random, Mix(more_nodes=more, equal=True, limits=False, leaves=False)), tell
+
+
+def in_time_beside_slow_ends(random: Random, *, more: int = 0) -> Telling:
+    """Also where pods inside others' guarantees take very long to end."""
+
+    def tell(each: Story) -> None:
+        OnTime(each.nodes, each.quotas, recreate=False, more=each.more).play(each)
+
+    mix = Mix(more_nodes=more, most_gangs=12, equal=True, limits=False, often_leaves=True)
+    return story(random, mix), tell
 
 
 def nobody_starves(
@@ -452,6 +484,8 @@ _INVARIANTS = (whatever_comes, called_in_at_once, deciding_again, in_time, nobod
 INVARIANTS: dict[str, Callable[[Random], Telling]] = {
     **{each.__name__: each for each in _INVARIANTS},
     **{f"{each.__name__}_in_two_pools": partial(each, more=3) for each in _INVARIANTS},
+    "in_time_beside_slow_ends": in_time_beside_slow_ends,
+    "in_time_beside_slow_ends_in_two_pools": partial(in_time_beside_slow_ends, more=3),
     "nobody_starves_by_the_shipped_policy": partial(nobody_starves, shipped=True),
     "nobody_starves_below_a_limit": partial(nobody_starves, limited=True),
     "nobody_starves_inside_its_guarantee": partial(nobody_starves, inside=True),

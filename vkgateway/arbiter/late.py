@@ -1,0 +1,26 @@
+"""Pods that end so late that a guarantee does not wait for them, where others could go sooner.
+
+Who borrows has gone within notice and grace. A pod inside its guarantee may take hours to end if its owner wants it so,
+and one that hangs may never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from vkgateway.arbiter.facts import ENDING, Gang, Pod
+
+_PATIENCE = 30.0
+"""Seconds that a guarantee waits for longer, rather than have anybody go."""
+
+_OVERDUE = 60.0
+"""Seconds beyond its deadline after which nobody can tell when a pod will have gone."""
+
+
+def late(pods: Iterable[Pod], gangs: Iterable[Gang], *, since: float, now: float) -> Iterator[Pod]:
+    """Those of the pods that end after these gangs would have gone, had they been told to go at a time."""
+    ending = [pod for pod in pods if pod.state is ENDING]
+    if not ending:
+        return
+    last = since + max((gang.notice + gang.grace for gang in gangs), default=0.0) + _PATIENCE
+    yield from (pod for pod in ending if pod.deadline > last or pod.deadline + _OVERDUE < now)
