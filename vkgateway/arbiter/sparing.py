@@ -191,7 +191,7 @@ def _bears(standing: Standing, unit: _Unit, ask: Ask, plan: Plan) -> bool:
 
 
 def _told_for_others(ledger: Ledger, new: Set[str]) -> Iterator[Evict]:
-    """Who was told before to go for a gang that needs it no more, and goes at the same time for another one."""
+    """Who was told before to go for a gang that needs it no more, and goes at its own time for another one."""
     for standing in ledger.standings.values():
         for gang in ledger.leaving_gangs(standing):
             pods = [
@@ -202,13 +202,14 @@ def _told_for_others(ledger: Ledger, new: Set[str]) -> Iterator[Evict]:
                 and pod.uid not in new
                 and pod.evicted_for not in ledger.plans
             ]
-            if pods:
+            for deadline in sorted({pod.deadline for pod in pods}):
+                together = [pod for pod in pods if pod.deadline == deadline]
                 yield Evict(
                     gang=gang.id,
-                    pods=tuple(pod.uid for pod in pods),
+                    pods=tuple(pod.uid for pod in together),
                     whole=all(pod.state is not PodState.PLACED for pod in gang.pods),
-                    makes_room_for=_for_whom(ledger, standing, gang.tenant, {pod.node for pod in pods}),
-                    deadline=min(pod.deadline for pod in pods),
+                    makes_room_for=_for_whom(ledger, standing, gang.tenant, {pod.node for pod in together}),
+                    deadline=deadline,
                     lost=0.0,
                 )
 

@@ -208,6 +208,9 @@ class Cluster:
         for evict in decisions.evicts:
             # What it tells to go runs, and is outside of cells; nodes that died may have taken cells away.
             assert all(pods[uid][1].state in (PodState.PLACED, PodState.NOTIFIED) for uid in evict.pods)
+            for pod in (pods[uid][1] for uid in evict.pods):
+                told = pod.deadline if pod.state is PodState.NOTIFIED else self.now + pods[pod.uid][0].notice
+                assert evict.deadline >= told, f"{pod.uid} has less notice than it was promised"
             whole = all(each.usable for pool in self.pools for each in pool.nodes)
             assert not whole or all(pods[uid][1].borrowed for uid in evict.pods), "evicted inside its cells"
             assert evict.makes_room_for in decisions.plans
@@ -231,6 +234,9 @@ class Cluster:
             placed = [pod for pod in each.pods if pod.state is PodState.PLACED]
             assert all(pod.pool == keys[pod.node] for pod in placed), "in another pool than its node"
             assert len({pod.pool for pod in placed}) <= 1, f"{each.id} is in two pools"
+            if each.required_level:
+                there = {self._domain(pod.node, each.required_level) for pod in placed}
+                assert len(there) <= 1, f"{each.id} is in several domains"
             number = len(placed)
             assert each.maximum is None or number <= max(each.maximum, each.minimum), f"{each.id} has grown too far"
             assert not 0 < number < min(each.minimum, len(each.pods)), f"{each.id} is half started"
@@ -239,6 +245,9 @@ class Cluster:
             for resource, most in each_quota.limit.items():
                 mine = used.get((each_quota.tenant, each_quota.pool), {})
                 assert mine.get(resource, 0) <= most, "over a limit"
+
+    def _domain(self, name: str, level: str) -> str:
+        return next(each.labels[level] for pool in self.pools for each in pool.nodes if each.name == name)
 
 
 def held(decisions: Decisions) -> dict[str, Hold]:

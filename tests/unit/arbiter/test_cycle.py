@@ -1032,3 +1032,22 @@ def test_whoever_takes_long_to_end_is_waited_for_where_nobody_else_can_go() -> N
 
     assert held(decisions)["high"].likely == 5000.0
     assert held(there.cycle())["high"].code is HoldCode.EVICTION
+
+
+def test_whoever_was_told_to_go_and_goes_for_another_keeps_its_own_deadline() -> None:
+    there = cluster(1, quota("a", 2), quota("b", 2), quota("c", 4), quota("d"))
+    there.add(gang("low", "d", [2, 2, 2, 2], band=LOW, elastic=True, minimum=1))
+    there.cycle()
+    there.add(gang("one", "a", [2]))
+    there.cycle()
+    there.now += 5
+    there.add(gang("two", "b", [2]))
+    there.cycle()
+    there.now += 1
+    del there.gangs["one"], there.gangs["two"]
+    there.add(gang("both", "c", [4]))
+
+    decisions = there.cycle()
+
+    assert [(evict.pods, evict.deadline) for evict in decisions.evicts] == [(("low-3",), 1010.0), (("low-2",), 1015.0)]
+    assert {evict.makes_room_for for evict in decisions.evicts} == {"both"}

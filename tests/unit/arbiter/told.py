@@ -40,6 +40,7 @@ class Told(Cluster):
         self.needs_all(before, decisions)
         self.waits_for_good(decisions)
         self.comes_true(decisions)
+        self.keeps_promises(decisions)
 
     def play(self, story: Story) -> None:
         """Tell the story to its end."""
@@ -105,6 +106,14 @@ class Told(Cluster):
         for pool in self.pools if decisions.plans else ():
             room = self.room(pool.key, without=leaving, plans=dict(decisions.plans))
             assert not (short := _beyond(room, decisions.plans, pool.key)), f"nobody makes room for {short}"
+
+    def keeps_promises(self, decisions: Decisions) -> None:
+        """With all nodes there, everybody's unused cells can be bound at once, and whoever is inside has its own."""
+        for pool in self.pools if all(each.usable for pool in self.pools for each in pool.nodes) else ():
+            cells = self.cells(pool, dict(decisions.plans))
+            assert not cells.losses(), f"promises of {pool.key[1]} are not kept: {cells.losses()}"
+            over = {tenant: excess for tenant in TENANTS if (excess := cells.excess(tenant))}
+            assert not over, f"inside without cells: {over}"
 
     def _has_cpu(self, ask: Ask) -> bool:
         return any(pod.shape.amount("cpu") for pod in ask.core)
@@ -215,6 +224,7 @@ class Again(Told):
         nothing = (again.admits, again.evicts, again.reprieves, again.promotes) == ((), (), (), ())
         assert nothing, f"first {decisions}\nthen {again}"
         assert again.plans == decisions.plans, f"plans {decisions.plans}\nthen {again.plans}"
+        self.keeps_promises(decisions)
 
 
 class OnTime(Cluster):
