@@ -109,7 +109,8 @@ class Told(Cluster):
 
     def keeps_promises(self, decisions: Decisions) -> None:
         """With all nodes there, everybody's unused cells can be bound at once, and whoever is inside has its own."""
-        for pool in self.pools if all(each.usable for pool in self.pools for each in pool.nodes) else ():
+        complete = all(each.usable for pool in self.pools for each in pool.nodes)
+        for pool in self.pools if complete else ():
             cells = self.cells(pool, dict(decisions.plans))
             assert not cells.losses(), f"promises of {pool.key[1]} are not kept: {cells.losses()}"
             over = {tenant: excess for tenant in TENANTS if (excess := cells.excess(tenant))}

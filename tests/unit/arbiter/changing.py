@@ -1,0 +1,200 @@
+"""Stories in which nodes, pools and quotas change under the gangs: what is kept from cycle to cycle must follow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from tests.unit.arbiter.sim import GPU, KEY, OTHER, quota
+from tests.unit.arbiter.stories import TENANTS, Mix, Story, story
+from tests.unit.arbiter.told import Telling, Told
+from vkgateway.arbiter.cycle import decide
+from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.facts import Node, PodState, Pool, PoolKey, Snapshot
+from vkgateway.arbiter.refusals import displaces, refusals
+
+
+class Changing(Told):
+    """A cluster in which something changes before most cycles, as a number says."""
+
+    def change_by(self, number: int) -> None:
+        self._random = Random(number)
+        self._away: frozenset[PoolKey] = frozenset()
+        self._homes = {each.name: pool.key for pool in (self.pool, self.other) for each in pool.nodes}
+        self._nodes = {each.name: each for pool in (self.pool, self.other) for each in pool.nodes}
+        self._gone: set[str] = set()
+        self._strangers: dict[str, int] = {}
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        return tuple(pool for pool in (self.pool, self.other) if pool.nodes and pool.key not in self._away)
+
+    def cycle(self) -> Decisions:
+        if self._random.random() < 0.7:
+            for _ in range(self._random.randint(1, 3)):
+                self._change_something()
+            self._put_together()
+        return super().cycle()
+
+    def play(self, story: Story) -> None:
+        for step in story.steps:
+            for one, run in step.arrives:
+                self.add(one)
+                if run is not None:
+                    self.runs[one.id] = run
+            for name in step.leaves:
+                self.gangs.pop(name, None)
+            self.cycle()
+            self.advance(step.seconds)
+
+    # What changes
+
+    def _change_something(self) -> None:
+        changes = (
+            self._quota,
+            self._quota,
+            self._node_goes,
+            self._node_comes,
+            self._node_moves,
+            self._stranger,
+            self._pool_away,
+            self._cordon,
+        )
+        self._random.choice(changes)()
+
+    def _quota(self) -> None:
+        random, tenant = self._random, self._random.choice(TENANTS)
+        pool = random.choice((self.pool, self.other))
+        others = tuple(each for each in self.quotas if (each.tenant, each.pool) != (tenant, pool.key))
+        if random.random() < 0.1 or not pool.nodes:
+            self.quotas = others
+            return
+        guarantee, limit = random.choice((0, 0, 1, 2, 4, 6, 8, 12, 16)), random.choice((None, None, 0, 2, 4, 8, 16))
+        limit = None if limit is None else max(limit, guarantee)
+        one = replace(
+            quota(tenant, guarantee, limit=limit, weight=random.choice((1.0, 2.0)), pool=pool.key), granted=self.now
+        )
+        if not refusals(pool, [*others, one]) and not displaces(pool, others, one, self._inside(pool)):
+            self.quotas = (*others, one)
+
+    def _inside(self, pool: Pool) -> list[tuple[str, str, int]]:
+        return [
+            (each.tenant, pod.node, pod.shape.amount(GPU))
+            for each in self.gangs.values()
+            for pod in each.pods
+            if pod.pool == pool.key and not pod.borrowed
+        ]
+
+    def _node_goes(self) -> None:
+        """With its pods, or before it is known that they have gone."""
+        name = self._random.choice(sorted(self._nodes))
+        self._gone.add(name)
+        self._strangers.pop(name, None)
+        if self._random.random() < 0.5:
+            self._lose(name)
+
+    def _lose(self, name: str) -> None:
+        for each in list(self.gangs.values()):
+            pods = tuple(pod for pod in each.pods if pod.node != name)
+            if not pods:
+                del self.gangs[each.id]
+            elif len(pods) < len(each.pods):
+                self.gangs[each.id] = replace(each, pods=pods)
+
+    def _node_comes(self) -> None:
+        if self._gone:
+            self._gone.discard(self._random.choice(sorted(self._gone)))
+
+    def _node_moves(self) -> None:
+        name = self._random.choice(sorted(self._nodes))
+        if self.other.nodes or self._random.random() < 0.3:
+            self._homes[name] = OTHER if self._homes[name] == KEY else KEY
+
+    def _stranger(self) -> None:
+        name = self._random.choice(sorted(self._nodes))
+        held = sum(pod.shape.amount(GPU) for each in self.gangs.values() for pod in each.pods if pod.node == name)
+        free = self._nodes[name].allocatable[GPU] - held
+        self._strangers[name] = self._random.choice((0, max(0, free), max(0, min(free, 1000))))
+
+    def _pool_away(self) -> None:
+        self._away = frozenset() if self._away else frozenset({self._random.choice((KEY, OTHER))})
+
+    def _cordon(self) -> None:
+        name = self._random.choice(sorted(self._nodes))
+        self._nodes[name] = replace(self._nodes[name], usable=not self._nodes[name].usable)
+
+    def _put_together(self) -> None:
+        self.pool, self.other = (
+            replace(pool, nodes=tuple(self._node(name, pool.key) for name in sorted(self._nodes) if self._is_in(name, pool)))
+            for pool in (self.pool, self.other)
+        )
+
+    def _is_in(self, name: str, pool: Pool) -> bool:
+        return self._homes[name] == pool.key and name not in self._gone
+
+    def _node(self, name: str, key: PoolKey) -> Node:
+        """What pods of the other pool hold on it is a burden."""
+        used = {GPU: self._strangers.get(name, 0)}
+        for each in self.gangs.values():
+            for pod in each.pods:
+                if pod.node == name and pod.pool != key:
+                    for resource, amount in pod.shape.requests:
+                        used[resource] = used.get(resource, 0) + amount
+        return replace(self._nodes[name], used={resource: amount for resource, amount in used.items() if amount})
+
+    # What must hold
+
+    def look(self, before: Snapshot, decisions: Decisions) -> None:
+        assert decisions == decide(before, self.now), "what was kept from before is not what is"
+        again = decide(self.snapshot(), self.now)
+        nothing = (again.admits, again.evicts, again.reprieves, again.promotes) == ((), (), (), ())
+        assert nothing, f"first {decisions}\nthen {again}"
+        assert again.plans == decisions.plans, f"plans {decisions.plans}\nthen {again.plans}"
+        self._admits_to_what_is_free(decisions)
+
+    def _admits_to_what_is_free(self, decisions: Decisions) -> None:
+        quotas = {(each.tenant, each.pool): each for each in self.quotas}
+        for admit in decisions.admits:
+            [pool] = [pool for pool in self.pools if pool.key == admit.pool]
+            there = {each.name: each for each in pool.nodes}
+            tenant = self.gangs[admit.gang].tenant
+            for node in set(admit.nodes.values()):
+                assert there[node].usable, f"{admit.gang} starts on {node}, which takes nobody"
+                for resource, amount in there[node].allocatable.items():
+                    left = amount - there[node].used.get(resource, 0) - self._held(resource, node=node, pool=pool.key)
+                    assert left >= 0, f"over {node}"
+            for resource, most in quotas[tenant, admit.pool].limit.items():
+                assert self._held(resource, tenant=tenant, pool=pool.key) <= most, f"{tenant} is over its limit"
+
+    def _held(self, resource: str, *, pool: PoolKey, node: str = "", tenant: str = "") -> int:
+        return sum(
+            pod.shape.amount(resource)
+            for each in self.gangs.values()
+            for pod in each.pods
+            if pod.node and pod.pool == pool and node in ("", pod.node) and tenant in ("", each.tenant)
+        )
+
+    def _check(self, decisions: Decisions) -> None:
+        known = {pod.uid: (each, pod) for each in self.gangs.values() for pod in each.pods}
+        for evict in decisions.evicts:
+            for each, pod in (known[uid] for uid in evict.pods):
+                told = pod.deadline if pod.state is PodState.NOTIFIED else self.now + each.notice
+                assert evict.deadline >= told, f"{pod.uid} has less notice than it was promised"
+            assert evict.makes_room_for in decisions.plans
+
+    def _check_state(self) -> None:
+        for each in self.gangs.values():
+            placed = [pod for pod in each.pods if pod.state is PodState.PLACED]
+            assert len({pod.pool for pod in placed}) <= 1, f"{each.id} is in two pools"
+
+
+def whatever_changes(random: Random) -> Telling:
+    number, mix = random.getrandbits(32), Mix(more_nodes=random.choice((0, 3)), tail=6, most_gangs=12)
+
+    def tell(each: Story) -> None:
+        there = Changing.of(each)
+        assert isinstance(there, Changing)
+        there.change_by(number)
+        there.play(each)
+
+    return story(random, mix), tell
