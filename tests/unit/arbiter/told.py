@@ -24,6 +24,9 @@ from vkgateway.arbiter.room import Room
 class Told(Cluster):
     """A cluster that looks at each cycle."""
 
+    was_down = False
+    """Some node was not usable for a while."""
+
     @classmethod
     def of(cls, story: Story) -> Told:
         policy = Policy(age_cap=story.age_cap)
@@ -49,6 +52,7 @@ class Told(Cluster):
                 self.gangs.pop(name, None)
             if step.down is not None:
                 self.pool, self.other = _without(self.pool, step.down), _without(self.other, step.down)
+                self.was_down = self.was_down or bool(step.down)
             if step.forgets:
                 self.gangs = {name: replace(each, plan=None) for name, each in self.gangs.items()}
             for one, run in step.arrives:
@@ -108,9 +112,9 @@ class Told(Cluster):
             assert not (short := _beyond(room, decisions.plans, pool.key)), f"nobody makes room for {short}"
 
     def keeps_promises(self, decisions: Decisions) -> None:
-        """With all nodes there, everybody's unused cells can be bound at once, and whoever is inside has its own."""
-        complete = all(each.usable for pool in self.pools for each in pool.nodes)
-        for pool in self.pools if complete else ():
+        """Everybody's unused cells can be bound at once, and whoever is inside has its own; unless nodes were missing,
+        and what started meanwhile is in the way."""
+        for pool in self.pools if not self.was_down else ():
             cells = self.cells(pool, dict(decisions.plans))
             assert not cells.losses(), f"promises of {pool.key[1]} are not kept: {cells.losses()}"
             over = {tenant: excess for tenant in TENANTS if (excess := cells.excess(tenant))}
