@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum, auto
+from itertools import product
 
 import numpy as np
 
 from vkgateway.arbiter.cells import Cells
 from vkgateway.arbiter.facts import Pod, Shape
 from vkgateway.arbiter.fitting import ABSENT, BoolArray, IntArray
+from vkgateway.arbiter.market import knows
+from vkgateway.arbiter.offers import slots
 from vkgateway.arbiter.placement import place
 from vkgateway.arbiter.room import Room
 
@@ -41,12 +45,15 @@ class Inside:
         """Pod uid to node; None: they do not all fit. Cells that are bound already are filled first."""
         mark, held = room.mark(), self._cells.mark()
         near = self._near(room)
-        for packed, bound_first in ((False, True), (False, False), (True, True), (True, False)):
-            for among in self._grounds(room, apart=packed):
+        ways = list(_Way)
+        if room.zoned or len({pod.shape for pod in self._pods}) == 1:
+            ways.remove(_Way.MIXED)
+        for way, bound_first in product(ways, (True, False)):
+            for among in self._grounds(room, apart=way is not _Way.SPREAD):
                 search = _Search(
                     self._cells, self._tenant, room, self._required_level, self._preferred_level, near=near
                 )
-                found = search.place(self._pods, among, bound_first=bound_first, packed=packed)
+                found = search.place(self._pods, among, bound_first=bound_first, way=way)
                 room.undo(mark)
                 self._cells.undo(held)
                 if found is not None:
@@ -105,6 +112,25 @@ def hold_where_placed(cells: Cells, tenant: str, unit: str, placed: Sequence[tup
     return True
 
 
+def _by_shape(pods: Sequence[Pod]) -> dict[Shape, list[Pod]]:
+    found: dict[Shape, list[Pod]] = {}
+    for pod in pods:
+        found.setdefault(pod.shape, []).append(pod)
+    return found
+
+
+class _Way(Enum):
+    """How pods are put on nodes; each is tried where those before it find nothing."""
+
+    SPREAD = auto()
+    """Each where it fits best."""
+    PACKED = auto()
+    """Node by node, each time the one that takes the most of those that are equal; so a cell is filled before the next.
+    """
+    MIXED = auto()
+    """Node by node, each time the one that takes the most of all: where pods of several sizes share a cell."""
+
+
 class _Search:
     """One way of placing; what it does to room and cells is undone by the caller."""
 
@@ -126,9 +152,10 @@ class _Search:
         self._holds: Holds = []
 
     def place(
-        self, pods: Sequence[Pod], among: BoolArray, *, bound_first: bool, packed: bool
+        self, pods: Sequence[Pod], among: BoolArray, *, bound_first: bool, way: _Way
     ) -> tuple[dict[str, str], Holds] | None:
-        """`packed`: node by node, each time the one that takes the most; so a cell is filled before the next."""
+        """The nodes, and what is held on them; None: this way they do not all fit."""
+        attempt = {_Way.SPREAD: self._all_by, _Way.PACKED: self._most_on_one, _Way.MIXED: self._most_together}[way]
         left = sorted(pods, key=lambda pod: (-pod.shape.amount(self._unit), pod.rank, pod.uid))
         if bound_first:
             left = self._fill_bound(left, among)
@@ -136,7 +163,7 @@ class _Search:
             if self._required_level and self._nodes:
                 among = among & self._room.near(next(iter(self._nodes.values())), self._required_level)
             most = ceiling(self._cells, self._tenant, self._room)
-            found = self._most_on_one(left, most, among) if packed else self._all_by(left, most, among)
+            found = attempt(left, most, among)
             if found is None:
                 return None
             kept = self._keep([pod for pod in left if pod.uid in found], found)
@@ -193,6 +220,28 @@ class _Search:
             return None
         best = int(np.lexsort((capacity, -taken))[0])
         return dict.fromkeys((pod.uid for pod in equals[: int(taken[best])]), room.names[best])
+
+    def _most_together(self, pods: Sequence[Pod], most: IntArray, among: BoolArray) -> dict[str, str] | None:
+        """The node that takes the most units of these, then the most pods, then the fullest; with those pods."""
+        room, by_shape = self._room, _by_shape(pods)
+        resources = sorted({name for shape in by_shape for name, _ in shape.requests})
+        if not knows(room, resources):
+            return None
+        free = np.array([*(room.amount(name) for name in resources), most], dtype=np.int64)
+        units, count = np.zeros((2, len(room)), dtype=np.int64)
+        fits = {}
+        for shape, same in by_shape.items():
+            ask = np.array([*(shape.amount(name) for name in resources), shape.amount(self._unit)], dtype=np.int64)
+            fit = np.where(among & room.fitting.mask(shape), np.minimum(slots(free, ask), len(same)), 0)
+            free -= fit * ask[:, None]
+            units += fit * shape.amount(self._unit)
+            count += fit
+            fits[shape] = fit
+        if not len(count) or not count.max():
+            return None
+        left = free[resources.index(self._unit)] if self._unit in resources else count
+        best = int(np.lexsort((left, -count, -units))[0])
+        return {pod.uid: room.names[best] for shape, same in by_shape.items() for pod in same[: fits[shape].item(best)]}
 
     def _narrow(self, most: IntArray, among: BoolArray) -> None:
         """Take from each node what may not be used of it; to be undone."""

@@ -133,7 +133,9 @@ class Changing(Told):
 
     def _put_together(self) -> None:
         self.pool, self.other = (
-            replace(pool, nodes=tuple(self._node(name, pool.key) for name in sorted(self._nodes) if self._is_in(name, pool)))
+            replace(
+                pool, nodes=tuple(self._node(name, pool.key) for name in sorted(self._nodes) if self._is_in(name, pool))
+            )
             for pool in (self.pool, self.other)
         )
 

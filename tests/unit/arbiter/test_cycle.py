@@ -11,7 +11,7 @@ from tests.unit.arbiter.sim import GPU, KEY, LOW, OTHER, Cluster, gang, gpus, he
 from tests.unit.arbiter.told import INVARIANTS
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, HoldCode
-from vkgateway.arbiter.facts import Band, Gang, Node, Plan, Pod, PodState, Quota, Requirement
+from vkgateway.arbiter.facts import Band, Gang, Node, Plan, Pod, PodState, Quota, Requirement, Shape
 from vkgateway.model.objects import Taint
 
 
@@ -1051,3 +1051,34 @@ def test_whoever_was_told_to_go_and_goes_for_another_keeps_its_own_deadline() ->
 
     assert [(evict.pods, evict.deadline) for evict in decisions.evicts] == [(("low-3",), 1010.0), (("low-2",), 1015.0)]
     assert {evict.makes_room_for for evict in decisions.evicts} == {"both"}
+
+
+@pytest.mark.parametrize(("sizes", "guarantee"), [([4, 1], 8), ([2, 4, 1, 1], 8), ([2, 1], 4), ([gpus(1, 40), 2], 4)])
+def test_pods_of_several_sizes_share_a_cell_on_an_idle_node_and_nobody_goes(
+    sizes: list[int | Shape], guarantee: int
+) -> None:
+    there = cluster(2, quota("a", guarantee), quota("b"))
+    there.add(gang("low", "b", [8 - largest(sizes)], band=LOW))
+    there.cycle()
+    there.add(gang("mixed", "a", sizes))
+
+    decisions = there.cycle()
+
+    assert not decisions.evicts
+    assert set(there.placed("mixed").values()) == {"n1"}
+
+
+def largest(sizes: list[int | Shape]) -> int:
+    return max(each for each in sizes if isinstance(each, int))
+
+
+def test_pods_of_several_sizes_fill_several_cells_each_with_a_mix() -> None:
+    there = cluster(3, quota("a", 16), quota("b"))
+    there.add(gang("low", "b", [3], band=LOW))
+    there.cycle()
+    there.add(gang("mixed", "a", [5, 5, 2, 2, 1, 1]))
+
+    decisions = there.cycle()
+
+    assert not decisions.evicts
+    assert set(there.placed("mixed").values()) == {"n1", "n2"}
