@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
+from tests.unit.arbiter.changing import whatever_changes
 from tests.unit.arbiter.stories import Story, shortened
-from tests.unit.arbiter.told import INVARIANTS
+from tests.unit.arbiter.told import INVARIANTS as TOLD
+
+INVARIANTS = {**TOLD, "whatever_changes": whatever_changes}
 
 _CHUNK = 100
 _EVERY = 10.0

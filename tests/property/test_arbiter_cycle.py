@@ -11,9 +11,8 @@ from random import Random
 
 import pytest
 
-from tests.property.deep import look
+from tests.property.deep import INVARIANTS, look
 from tests.unit.arbiter.stories import Mix, shortened, story
-from tests.unit.arbiter.told import INVARIANTS
 
 CASES = int(os.environ.get("VKGATEWAY_CASES", "40"))
 CHUNKS = max(1, CASES // 100)

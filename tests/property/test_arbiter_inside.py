@@ -1,0 +1,83 @@
+"""Places inside cells against brute force: where there is one, it is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from random import Random
+
+import pytest
+
+from tests.unit.arbiter.sim import GPU, KEY, gang, gpus, node, quota
+from vkgateway.arbiter.cells import Cells
+from vkgateway.arbiter.facts import Gang, Node, Pool
+from vkgateway.arbiter.inside import Inside
+from vkgateway.arbiter.refusals import refusals
+from vkgateway.arbiter.room import Room
+
+TENANTS = ("a", "b", "c")
+CASES = 1000
+"""For each of the tests, which may run side by side."""
+
+Case = tuple[Pool, Cells, Room, Gang]
+
+
+def case(random: Random) -> Case | None:
+    """A small pool in use, and a gang that comes; None: the guarantees could not be kept there."""
+    nodes = tuple(node(f"n{at}", random.choice((8, 8, 8, 4)), rack=f"r{at % 2}") for at in range(random.randint(1, 4)))
+    pool = Pool(key=KEY, nodes=nodes, governed=(GPU,), levels=("rack",))
+    quotas = [quota(tenant, random.choice((0, 4, 6, 8, 12, 16))) for tenant in TENANTS]
+    if refusals(pool, quotas):
+        return None
+    cells, room = Cells(pool, quotas), Room(pool)
+    for _ in range(random.randint(0, 5)):
+        name, amount = random.choice(nodes).name, random.choice((1, 2, 4))
+        if room.free(name)[GPU] >= amount * 1000:
+            if random.random() < 0.5:
+                cells.hold(random.choice(TENANTS), name, amount * 1000)
+            room.take(name, gpus(amount))
+    sizes = [random.choice((1, 1, 2, 3, 4, 8)) for _ in range(random.randint(2, 4))]
+    return pool, cells, room, gang("g", random.choice(TENANTS), sizes, required_level=random.choice(("", "", "rack")))
+
+
+def possible(nodes: Sequence[Node], cells: Cells, room: Room, one: Gang) -> bool:
+    """Whether some way to put the pods on nodes is within their room, one rack and the cells."""
+    return any(
+        all(room.free(name)[GPU] >= amount for name, amount in amounts.items()) and holds(cells, one.tenant, amounts)
+        for amounts in ways(nodes, one)
+    )
+
+
+def ways(nodes: Sequence[Node], one: Gang) -> Iterator[dict[str, int]]:
+    for chosen in product(nodes, repeat=len(one.pods)):
+        if one.required_level and len({each.labels[one.required_level] for each in chosen}) > 1:
+            continue
+        amounts: dict[str, int] = {}
+        for pod, each in zip(one.pods, chosen, strict=True):
+            amounts[each.name] = amounts.get(each.name, 0) + pod.shape.amount(GPU)
+        yield amounts
+
+
+def holds(cells: Cells, tenant: str, amounts: dict[str, int]) -> bool:
+    for largest_first in (True, False):
+        mark = cells.mark()
+        names = sorted(amounts, key=amounts.__getitem__, reverse=largest_first)
+        held = all(cells.hold(tenant, name, amounts[name]) for name in names)
+        cells.undo(mark)
+        if held:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_a_place_that_there_is_is_found(chunk: int) -> None:
+    found = 0
+    for seed in range(chunk * CASES, (chunk + 1) * CASES):
+        made = case(Random(seed))
+        if made is None:
+            continue
+        pool, cells, room, one = made
+        nodes = Inside(cells, one.tenant, one.pods, required_level=one.required_level)(room)
+        found += nodes is not None
+        assert nodes is not None or not possible(pool.nodes, cells, room, one), f"seed {seed}"
+    assert found > CASES // 50
