@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -227,6 +227,28 @@ class Cells:
         derive(bindings, order)
         others = [holding.bound for holding in holdings] != before
         if others and bindings.tally.wholesome() and self._missing(holdings) <= missing:
+            return True
+        bindings.undo(mark)
+        return False
+
+    def hold_anew(self, tenant: str, amounts: Mapping[str, int]) -> bool:
+        """Like `hold` for several nodes at once, with everybody's cells bound anew, as they will be when next counted.
+
+        So it is found where cells of others are bound to nodes that would do as well with other cells of theirs. False,
+        and nothing has changed: then, too, somebody would not have what it has, or might not bind what it does not use.
+        """
+        bindings, mark = self._bindings, self._bindings.mark()
+        mine = bindings.holding(tenant)
+        holdings = [bindings.holding(name) for name in self._order]
+        missing = self._missing([*holdings, mine])
+        for holding in holdings:
+            for node in list(holding.bound):
+                bindings.put(holding, node, [0] * len(self.levels), holding.used.get(node, 0))
+        for name, amount in amounts.items():
+            node = bindings.number(name)
+            bindings.put(mine, node, bindings.bound(mine, node), mine.used.get(node, 0) + amount)
+        derive(bindings, self._order)
+        if bindings.tally.wholesome() and self._missing([*holdings, mine]) <= missing:
             return True
         bindings.undo(mark)
         return False

@@ -12,9 +12,13 @@ from vkgateway.arbiter.facts import Gang
 from vkgateway.arbiter.feasible import impossible
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import by_priority
-from vkgateway.arbiter.plans import carry_out, find_room, inside_of
+from vkgateway.arbiter.plans import carry_out, find_room, inside_of, place_now
 from vkgateway.arbiter.promotion import promotable, promote
 from vkgateway.arbiter.standing import Standing
+
+
+_MANY = 16
+"""For so many gangs of a pool cells are bound anew in a cycle: more would take too long."""
 
 
 def start_guaranteed(ledger: Ledger) -> None:
@@ -76,7 +80,7 @@ def _line(ledger: Ledger) -> list[_Turn]:
 def _try(ledger: Ledger, ask: Ask, hopeless: set[tuple[str, int]]) -> None:
     possible = [standing for standing in ledger.pools(ask) if not impossible(standing, ask)]
     pools = [standing for standing in possible if standing.allows_inside(ask.gang, ask.core)]
-    if _start(ledger, pools, ask):
+    if _start(ledger, pools, ask) or _start_anew(ledger, pools, ask):
         return
     if _make_room(ledger, pools, ask):
         hopeless.clear()
@@ -91,6 +95,26 @@ def _start(ledger: Ledger, pools: Sequence[Standing], ask: Ask) -> bool:
     if places:
         start_at_best(ledger, ask, places)
     return bool(places)
+
+
+def _start_anew(ledger: Ledger, pools: Sequence[Standing], ask: Ask) -> bool:
+    """Start it in what is free where only the way in stands in its way in which cells are bound."""
+    for standing in pools:
+        if standing.bound_anew >= _MANY or standing.beyond_limit(ask.tenant, ask.core):
+            continue
+        mark, unit = standing.room.mark(), standing.pool.unit
+        nodes = place_now(standing, ask, ask.core)
+        if nodes is None:
+            continue
+        standing.bound_anew += 1
+        amounts: dict[str, int] = {}
+        for pod in ask.core:
+            amounts[nodes[pod.uid]] = amounts.get(nodes[pod.uid], 0) + pod.shape.amount(unit)
+        if standing.cells.hold_anew(ask.tenant, amounts):
+            ledger.start(ask, standing, ask.core, nodes, inside=True)
+            return True
+        standing.room.undo(mark)
+    return False
 
 
 def _make_room(ledger: Ledger, pools: Sequence[Standing], ask: Ask) -> bool:

@@ -87,6 +87,8 @@ class Standing(Accounts):
         """By node the pods that are in what was published of its NUMA zones."""
         self.sheltered: dict[str, set[str]] = {}
         """By tenant its gangs of which something here was inside cells when the cycle began."""
+        self.bound_anew = 0
+        """For so many gangs all cells were bound anew since the cycle began."""
         self._waking: set[str] = set()
         """Gangs of the guaranteed band with pods that borrow."""
         self._before: _Before | None = None
@@ -206,6 +208,7 @@ class Standing(Accounts):
         self.reservation = None
         self.limit_kept.clear()
         self.cells_kept.clear()
+        self.bound_anew = 0
         self._unbound = self._late = None
         self._changed_gangs = {}
         self._shares.clear()

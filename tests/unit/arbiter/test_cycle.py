@@ -1082,3 +1082,24 @@ def test_pods_of_several_sizes_fill_several_cells_each_with_a_mix() -> None:
 
     assert not decisions.evicts
     assert set(there.placed("mixed").values()) == {"n1", "n2"}
+
+
+def test_cells_of_another_tenant_change_places_before_anybody_goes() -> None:
+    there = cluster(2, quota("a", 12), quota("b"), quota("c", 4))
+    for name, tenant, on, band in (
+        ("one", "a", "n0", Band.GUARANTEED),
+        ("two", "a", "n1", Band.GUARANTEED),
+        ("low", "b", "n0", LOW),
+    ):
+        one = gang(name, tenant, [4], band=band, created=500.0)
+        placed = replace(one.pods[0], state=PodState.PLACED, node=on, pool=KEY, borrowed=band is LOW, since=900.0)
+        there.add(replace(one, pods=(placed,)))
+    assert there.cells().bound("a") == {"n0": (4,), "n1": (8,)}
+    there.add(gang("high", "c", [4]))
+
+    decisions = there.cycle()
+
+    assert not decisions.evicts
+    assert there.placed("high") == {"high-0": "n1"}
+    assert there.borrowed("high") == {False}
+    assert there.cells().bound("a") == {"n0": (8,), "n1": (4,)}
