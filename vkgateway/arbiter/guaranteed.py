@@ -16,7 +16,7 @@ from vkgateway.arbiter.plans import carry_out, find_room, inside_of, place_now
 from vkgateway.arbiter.promotion import promotable, promote
 from vkgateway.arbiter.standing import Standing
 
-_MANY = 16
+_MANY = 4
 """For so many gangs of a pool cells are bound anew in a cycle: more would take too long."""
 
 

@@ -122,7 +122,8 @@ class ComputeController:
         link = attached.link if attached is not None else None
         if pool is None or link is None or not (link.nodes.complete and link.strangers.complete):
             return None
-        return pool_facts(key, link.nodes.pool(pool.node_selector), link.strangers.items.values())
+        nodes, strangers = link.nodes.pool(pool.node_selector), link.strangers.items.values()
+        return pool_facts(key, nodes, strangers, cell_resource=pool.cell_resource)
 
     def standing(self, key: PoolKey) -> list[Held]:
         """The pods that run inside guarantees in a pool, as far as they are known."""

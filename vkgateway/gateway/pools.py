@@ -14,7 +14,7 @@ from vkgateway.sync.compute.ownership import owned_by
 from vkgateway.sync.compute.strangers import StrangerView
 from vkgateway.sync.pods.views import ComputePodView
 from vkgateway.translate.governed import is_extended
-from vkgateway.translate.poolnodes import PoolNodes
+from vkgateway.translate.poolnodes import PoolNodes, cells_first
 
 _NAMED = 3
 """So many nodes are named at most."""
@@ -49,10 +49,13 @@ def _few(nodes: list[str]) -> str:
     return ", ".join(nodes[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def pool_facts(key: PoolKey, nodes: PoolNodes, strangers: Iterable[StrangerView] = ()) -> PoolFacts:
+def pool_facts(
+    key: PoolKey, nodes: PoolNodes, strangers: Iterable[StrangerView] = (), *, cell_resource: str = ""
+) -> PoolFacts:
     """The pool with nothing of ours running on it: its nodes, and of each the extended resources alone.
 
-    `strangers` are all pods that are not the gateway's: what they hold is nobody's to promise.
+    `strangers` are all pods that are not the gateway's: what they hold is nobody's to promise. `cell_resource` is what
+    cells are pieces of, if that is said.
     """
     held: dict[str, Milli] = {}
     for stranger in strangers:
@@ -71,7 +74,7 @@ def pool_facts(key: PoolKey, nodes: PoolNodes, strangers: Iterable[StrangerView]
             )
             for node in nodes.nodes
         ),
-        governed=nodes.governed,
+        governed=cells_first(nodes.governed, cell_resource),
     )
 
 

@@ -132,7 +132,8 @@ class Connection(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Tru
 class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
     """A set of compute nodes, and the tolerations that pods need to run there.
 
-    `levels` are the labels of its nodes that tell their place in the network, the widest first. `notice_seconds` is the
+    `levels` are the labels of its nodes that tell their place in the network, the widest first. `cell_resource` is what
+    guarantees' cells are pieces of; empty: the extended resource that most nodes offer. `notice_seconds` is the
     time between the notice of an eviction and the deletion, `grace_seconds` the most that an evicted pod may take to
     end; None: as the gateway's settings say.
     """
@@ -141,6 +142,7 @@ class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, fro
     node_selector: dict[str, str] = {}
     tolerations: tuple[dict[str, Any], ...] = ()
     levels: tuple[str, ...] = ()
+    cell_resource: str = ""
     notice_seconds: int | None = None
     grace_seconds: int | None = None
 

@@ -24,6 +24,16 @@ def in_pool(node: NodeView, node_selector: Mapping[str, str]) -> bool:
     return all(labels.get(key) == value for key, value in node_selector.items())
 
 
+def cells_first(governed: tuple[str, ...], cell_resource: str) -> tuple[str, ...]:
+    """The resources that a pool's nodes offer, with that which cells are pieces of before all others, if it is said.
+
+    It is the first also while no node offers it: devices vanish for a while when their driver is renewed.
+    """
+    if not is_extended(cell_resource):
+        return governed
+    return (cell_resource, *(name for name in governed if name != cell_resource))
+
+
 class PoolNodes:
     """A pool's compute nodes as last seen. What is derived from them is kept: make a new one when a node changes."""
 

@@ -37,6 +37,13 @@ def test_the_resource_of_most_usable_nodes_is_the_first_that_is_governed() -> No
     assert PoolNodes(nodes[2:]).governed == ()
 
 
+def test_promises_are_judged_by_what_cells_are_pieces_of() -> None:
+    nodes = PoolNodes([node("a", {GPU: "8", NIC: "1"})])
+
+    assert pool_facts(("local", "a100"), nodes).unit == NIC
+    assert pool_facts(("local", "a100"), nodes, cell_resource=GPU).unit == GPU
+
+
 def test_a_pools_facts_hold_what_is_handed_out_of_every_node() -> None:
     nodes = PoolNodes([node("a", {GPU: "8"}), node("b", {GPU: "4"}, ready=False)])
     facts = pool_facts(("local", "a100"), nodes)

@@ -68,6 +68,7 @@ def test_defaults_are_the_same() -> None:
     assert pool["cells"]["default"] == list(api.TenantPool(name="a100").cells)
     compute = schema("computeclusters")["properties"]["spec"]["properties"]["pools"]["items"]["properties"]
     assert compute["levels"]["default"] == list(api.Pool(name="a100").levels)
+    assert compute["cellResource"]["default"] == api.Pool(name="a100").cell_resource
     assert "default" not in compute["noticeSeconds"]
     assert "default" not in compute["graceSeconds"]
 

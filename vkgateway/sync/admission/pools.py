@@ -16,7 +16,7 @@ from vkgateway.sync.admission.numa import NodeZones
 from vkgateway.sync.admission.occupancy import Occupancy
 from vkgateway.sync.admission.shapes import toleration
 from vkgateway.translate.governed import CORDONED
-from vkgateway.translate.poolnodes import PoolNodes
+from vkgateway.translate.poolnodes import PoolNodes, cells_first
 
 _PASSING: Final = frozenset(
     (
@@ -89,7 +89,8 @@ class PoolFacts:
         self._facts = Pool(
             key=self._key,
             nodes=tuple(nodes),
-            governed=members.governed or (self._facts.governed if self._facts is not None else ()),
+            governed=cells_first(members.governed, spec.cell_resource)
+            or (self._facts.governed if self._facts is not None else ()),
             levels=tuple(spec.levels),
         )
         return self._facts

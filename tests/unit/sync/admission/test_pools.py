@@ -123,6 +123,19 @@ def test_the_resource_of_most_usable_nodes_comes_first_and_native_ones_never() -
     assert PoolNodes([node("host-1", {"example.com/nic": "4"})]).governed == ("example.com/nic", GPU)
 
 
+def test_what_cells_are_pieces_of_comes_first_where_it_is_said_whatever_nodes_offer_now() -> None:
+    nic = {"example.com/nic": "4"}
+    made = Made(node("host-1", nic), node("host-2", nic), spec=PoolSpec(name="a100", cell_resource=GPU))
+    assert made.facts().unit == GPU
+
+    # While their driver is renewed there are no devices.
+    made.members = PoolNodes((node("host-1", {**nic, GPU: "0"}), node("host-2", {**nic, GPU: "0"})))
+    assert made.facts().governed == (GPU, "example.com/nic")
+
+    made.spec = PoolSpec(name="a100", cell_resource="cpu")
+    assert made.facts().governed == ("example.com/nic",)
+
+
 def test_a_pool_whose_nodes_are_all_away_governs_what_it_did() -> None:
     made = Made(node("host-1"))
     made.facts()
