@@ -12,7 +12,8 @@ from tests.unit.arbiter.told import Telling, Told
 from vkgateway.arbiter.carry import Carry
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.facts import Node, Plan, Pod, PodState, Pool, PoolKey, Snapshot
+from vkgateway.arbiter.facts import Gang, Node, Plan, Pod, PodState, Pool, PoolKey, Snapshot
+from vkgateway.arbiter.lots import suffices
 from vkgateway.arbiter.refusals import displaces, refusals
 
 
@@ -41,13 +42,21 @@ class Changing(Told):
     def play(self, story: Story) -> None:
         for step in story.steps:
             for one, run in step.arrives:
-                self.add(one)
+                self.add(self._with_roles(one) if self._random.random() < 0.3 else one)
                 if run is not None:
                     self.runs[one.id] = run
             for name in step.leaves:
                 self.gangs.pop(name, None)
             self.cycle()
             self.advance(step.seconds)
+
+    def _with_roles(self, one: Gang) -> Gang:
+        """A launcher, perhaps a server or two, and workers."""
+        roles = ["launcher", *(self._random.choice(("server", "worker")) for _ in one.pods[1:])]
+        pods = tuple(replace(pod, role=role) for pod, role in zip(one.pods, roles, strict=True))
+        number = self._random.randint(1, len(pods))
+        least = {role: self._random.randint(0, roles[:number].count(role)) for role in sorted(set(roles))}
+        return replace(one, pods=pods, role_minimum={role: count for role, count in least.items() if count})
 
     # What changes
 
@@ -167,6 +176,8 @@ class Changing(Told):
     def _admits_to_what_is_free(self, decisions: Decisions) -> None:
         quotas = {(each.tenant, each.pool): each for each in self.quotas}
         for admit in decisions.admits:
+            one = self.gangs[admit.gang]
+            assert suffices(one, [pod for pod in one.pods if pod.state is PodState.PLACED]), f"{one.id} is half started"
             [pool] = [pool for pool in self.pools if pool.key == admit.pool]
             there = {each.name: each for each in pool.nodes}
             tenant = self.gangs[admit.gang].tenant

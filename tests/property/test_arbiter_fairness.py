@@ -1,0 +1,61 @@
+"""What is lent is shared by weight, whatever is asked for, where everybody always has more work than there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from tests.unit.arbiter.sim import GPU, Cluster, gang, node, quota
+from vkgateway.arbiter.facts import Quota
+
+BACKLOG = 12
+"""Gangs of each tenant that always wait."""
+BEGINS, SECONDS = 60, 240
+"""Seconds until it is looked at, as everything starts at once first, and how long."""
+
+
+@pytest.mark.parametrize(
+    ("quotas", "work", "fair"),
+    [
+        pytest.param(
+            [quota("a"), quota("b", weight=2.0), quota("c")],
+            {"a": ([1], 10), "b": ([1], 10), "c": ([1], 10)},
+            {"a": 6, "b": 12, "c": 6},
+            id="by weight",
+        ),
+        pytest.param(
+            [quota("a"), quota("b"), quota("c")],
+            {"a": ([1], 10), "b": ([4], 30), "c": ([1], 5)},
+            {"a": 8, "b": 8, "c": 8},
+            id="of any size and length",
+        ),
+        pytest.param(
+            [quota("a", 8), quota("b", 4), quota("c")],
+            {"a": ([4], 10), "b": ([2], 15), "c": ([1], 10)},
+            {"a": 12, "b": 8, "c": 4},
+            id="beyond guarantees",
+        ),
+    ],
+)
+def test_over_time_everybody_has_its_share(
+    quotas: Sequence[Quota], work: Mapping[str, tuple[list[int], float]], fair: Mapping[str, float]
+) -> None:
+    there = Cluster([node(f"n{at}") for at in range(3)], quotas)
+    used, number = dict.fromkeys(work, 0), 0
+    for second in range(BEGINS + SECONDS):
+        for tenant, (sizes, run) in work.items():
+            waiting = sum(one.tenant == tenant and not there.placed(one.id) for one in there.gangs.values())
+            for _ in range(BACKLOG - waiting):
+                number += 1
+                there.add(gang(f"{tenant}{number:05}", tenant, sizes))
+                # Not all end at the same moment.
+                there.runs[f"{tenant}{number:05}"] = run + number % 5
+        there.cycle()
+        if second >= BEGINS:
+            for one in there.gangs.values():
+                used[one.tenant] += sum(pod.shape.amount(GPU) for pod in one.pods if pod.node)
+        there.advance(1)
+
+    seen = {tenant: amount / 1000 / SECONDS for tenant, amount in used.items()}
+    assert seen == pytest.approx(fair, abs=0.3)
