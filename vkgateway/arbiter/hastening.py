@@ -6,7 +6,6 @@ from collections.abc import Set
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.facts import Plan
-from vkgateway.arbiter.late import late
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.plans import carry_out, find_room, inside_of, let_go
 from vkgateway.arbiter.standing import Standing
@@ -14,13 +13,12 @@ from vkgateway.arbiter.standing import Standing
 
 def hasten(ledger: Ledger) -> None:
     """Make such plans anew: who ends may take longer than was known, and others may be there who can go."""
-    for standing in ledger.standings.values() if ledger.plans else ():
-        gangs = (standing.gangs[name] for name in standing.evictable.gangs())
-        slow = {pod.uid for pod in late(standing.leaving.values(), gangs, since=ledger.now, now=ledger.now)}
-        here = (each for each in sorted(ledger.plans.items()) if slow and each[1].pool == standing.pool.key)
-        for name, plan in here:
-            if not plan.borrowed and not _holds_without(standing, ledger.asks[name], plan, slow):
-                _plan_anew(ledger, standing, ledger.asks[name], plan)
+    plans = [(name, plan) for name, plan in sorted(ledger.plans.items()) if not plan.borrowed]
+    slow = {key: ledger.ends_late(ledger.standings[key]) for key in sorted({plan.pool for _, plan in plans})}
+    for name, plan in plans:
+        ask, standing, without = ledger.asks[name], ledger.standings[plan.pool], slow[plan.pool]
+        if without and not _holds_without(standing, ask, plan, without):
+            _plan_anew(ledger, standing, ask, plan)
 
 
 def _holds_without(standing: Standing, ask: Ask, plan: Plan, slow: Set[str]) -> bool:

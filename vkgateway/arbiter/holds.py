@@ -16,7 +16,7 @@ from vkgateway.arbiter.facts import GUARANTEED, WAITING, Plan, Pod, PoolKey
 from vkgateway.arbiter.feasible import feasible, largest_ever
 from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.forecast import Reservation
-from vkgateway.arbiter.late import late
+from vkgateway.arbiter.late import late, takes
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.losses import change_text
 from vkgateway.arbiter.outlook import Outlook
@@ -115,12 +115,13 @@ def _eviction(ledger: Ledger, ask: Ask) -> Hold:
 
 def _not_waited_for(ledger: Ledger, standing: Standing, ask: Ask, plan: Plan) -> set[str]:
     """Uids of the pods that end late, and without whom the gang has its room."""
-    leaving, gangs = standing.leaving.values(), ledger.leaving_gangs(standing)
-    if next(late(leaving, gangs, since=plan.made, now=ledger.now), None) is None:
+    leaving = standing.leaving.values()
+    if next(late(leaving, 0.0, since=plan.made, now=ledger.now), None) is None:
         return set()
+    seconds = takes(ledger.leaving_gangs(standing))
     mark = standing.room.mark()
     standing.give(leaving)
-    slow = not_waited_for(standing, [(ask, plan)], leaving, gangs, since=plan.made, now=ledger.now)
+    slow = not_waited_for(standing, [(ask, plan)], leaving, seconds, since=plan.made, now=ledger.now)
     standing.room.undo(mark)
     return {pod.uid for pod in slow}
 

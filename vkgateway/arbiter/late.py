@@ -17,10 +17,14 @@ _OVERDUE = 60.0
 """Seconds beyond its deadline after which nobody can tell when a pod will have gone."""
 
 
-def late(pods: Iterable[Pod], gangs: Iterable[Gang], *, since: float, now: float) -> Iterator[Pod]:
-    """Those of the pods that end after these gangs would have gone, had they been told to go at a time."""
-    ending = [pod for pod in pods if pod.state is ENDING]
-    if not ending:
-        return
-    last = since + max((gang.notice + gang.grace for gang in gangs), default=0.0) + _PATIENCE
-    yield from (pod for pod in ending if pod.deadline > last or pod.deadline + _OVERDUE < now)
+def takes(gangs: Iterable[Gang]) -> float:
+    """Seconds in which any of these have gone, once they are told to go."""
+    return max((gang.notice + gang.grace for gang in gangs), default=0.0)
+
+
+def late(pods: Iterable[Pod], seconds: float, *, since: float, now: float) -> Iterator[Pod]:
+    """Those of the pods that end after others would have gone, which takes so many seconds from a time on."""
+    last = since + seconds + _PATIENCE
+    for pod in pods:
+        if pod.state is ENDING and (pod.deadline > last or pod.deadline + _OVERDUE < now):
+            yield pod

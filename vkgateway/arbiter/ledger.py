@@ -11,6 +11,7 @@ from vkgateway.arbiter.carry import Carry
 from vkgateway.arbiter.decisions import Admit, Evict, Promote, Reprieve
 from vkgateway.arbiter.facts import NOTIFIED, PLACED, Gang, Plan, Pod, Policy, PoolKey
 from vkgateway.arbiter.fitting import BoolArray
+from vkgateway.arbiter.late import late
 from vkgateway.arbiter.promotion import promoted
 from vkgateway.arbiter.standing import Standing
 
@@ -109,6 +110,14 @@ class Ledger:
     def told_for(self, gang: str, standing: Standing) -> list[tuple[Gang, Pod]]:
         """Those of them that go for this gang."""
         return self._told_for.get((gang, standing.pool.key), [])
+
+    def ends_late(self, standing: Standing) -> set[str]:
+        """Uids of the pods that take longer to end than whoever could be told to go now."""
+        slow = late(standing.leaving.values(), 0.0, since=self.now, now=self.now)
+        if next(slow, None) is None:
+            return set()
+        slow = late(standing.leaving.values(), standing.going_takes, since=self.now, now=self.now)
+        return {pod.uid for pod in slow}
 
     def leaving_gangs(self, standing: Standing) -> list[Gang]:
         """Gangs of which pods in a pool were told to go, before or in this cycle."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.facts import Plan, PodState
-from vkgateway.arbiter.late import late
+from vkgateway.arbiter.late import late, takes
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.lots import suffices
 from vkgateway.arbiter.plans import elsewhere, let_go
@@ -72,7 +72,7 @@ def _move(ledger: Ledger, evict: Evict, *, anew: bool = False) -> bool:
     let_go(standing, ask, plan)
     if anew:
         _bind_anew(ledger, standing)
-    slow = late(standing.leaving.values(), [standing.gangs[evict.gang]], since=ledger.now, now=ledger.now)
+    slow = late(standing.leaving.values(), takes([standing.gangs[evict.gang]]), since=ledger.now, now=ledger.now)
     without = {pod.uid for pod in slow}
     nodes = _when_all_have_gone(standing, ask, plan, without=without)
     if nodes is not None:

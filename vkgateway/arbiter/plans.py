@@ -12,7 +12,6 @@ from vkgateway.arbiter.evictable import Evictable
 from vkgateway.arbiter.facts import GUARANTEED, PLACED, Gang, Plan, Pod
 from vkgateway.arbiter.fitting import BoolArray
 from vkgateway.arbiter.inside import Inside, hold_where_placed
-from vkgateway.arbiter.late import late
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import by_priority
 from vkgateway.arbiter.lots import suffices
@@ -46,8 +45,7 @@ def find_room(
     making = _find_room(ledger, standing, ask, evictable, inside)
     if making is None or inside is None or not making.choice.awaits:
         return making
-    callable_ = (standing.gangs[name] for name in evictable.gangs())
-    slow = {pod.uid for pod in late(standing.leaving.values(), callable_, since=ledger.now, now=ledger.now)}
+    slow = ledger.ends_late(standing)
     if slow.isdisjoint(making.choice.awaits):
         return making
     return _find_room(ledger, standing, ask, evictable, inside, without=slow) or making

@@ -9,7 +9,7 @@ from itertools import groupby
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState
-from vkgateway.arbiter.late import late
+from vkgateway.arbiter.late import late, takes
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.lots import suffices
 from vkgateway.arbiter.plans import let_go
@@ -100,6 +100,7 @@ def _needed(standing: Standing, plans: Sequence[_Planned], units: Sequence[_Unit
     mark = standing.room.mark()
     ours = {pod.uid for unit in units for pod in unit.pods}
     others = [pod for uid, pod in standing.leaving.items() if uid not in ours]
+    seconds = takes(standing.gangs[unit.gang] for unit in units)
     standing.give(others)
     for ask, plan in plans:
         standing.give(replace(pod, node=plan.nodes[pod.uid]) for pod in ask.core)
@@ -125,8 +126,7 @@ def _needed(standing: Standing, plans: Sequence[_Planned], units: Sequence[_Unit
             for unit in later:
                 _goes(standing, unit)
             known = later + known
-        gangs = [standing.gangs[unit.gang] for unit in units]
-        slow = not_waited_for(standing, earlier, others, gangs, since=made, now=now)
+        slow = not_waited_for(standing, earlier, others, seconds, since=made, now=now)
         for unit in known:
             _comes_back(standing, unit)
             if not all(_bears(standing, unit, *each) for each in earlier):
@@ -141,7 +141,7 @@ def not_waited_for(
     standing: Standing,
     plans: Sequence[_Planned],
     others: Iterable[Pod],
-    gangs: Iterable[Gang],
+    seconds: float,
     *,
     since: float,
     now: float,
@@ -151,7 +151,7 @@ def not_waited_for(
     They count as staying then.
     """
     stay = []
-    for pod in sorted(late(others, gangs, since=since, now=now), key=lambda pod: (-pod.deadline, pod.uid)):
+    for pod in sorted(late(others, seconds, since=since, now=now), key=lambda pod: (-pod.deadline, pod.uid)):
         standing.take_back([pod])
         if all(stands(standing, *each) for each in plans):
             stay.append(pod)

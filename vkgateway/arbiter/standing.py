@@ -37,6 +37,7 @@ from vkgateway.arbiter.facts import (
 from vkgateway.arbiter.fitting import BoolArray, FloatArray, IntArray
 from vkgateway.arbiter.forecast import Reservation
 from vkgateway.arbiter.inside import hold_where_placed
+from vkgateway.arbiter.late import takes
 from vkgateway.arbiter.latecomers import Latecomers
 from vkgateway.arbiter.leaving import Leaving
 from vkgateway.arbiter.line import comes_after
@@ -95,6 +96,7 @@ class Standing(Accounts):
         self._changed_gangs: dict[str, Gang] = {}
         self._unbound: BoolArray | None = None
         self._late: tuple[Latecomers, Leaving] | None = None
+        self._takes: float | None = None
 
     # Between cycles
 
@@ -209,7 +211,7 @@ class Standing(Accounts):
         self.limit_kept.clear()
         self.cells_kept.clear()
         self.bound_anew = 0
-        self._unbound = self._late = None
+        self._unbound = self._late = self._takes = None
         self._changed_gangs = {}
         self._shares.clear()
         used = {tenant: dict(amounts) for tenant, amounts in self.used.items()}
@@ -290,6 +292,13 @@ class Standing(Accounts):
     def evictable(self) -> Evictable:
         """What runs outside of cells."""
         return self.calling.evictable(self.gangs, self.within.pods)
+
+    @property
+    def going_takes(self) -> float:
+        """Seconds in which whoever can be evicted has gone, as of when it was asked for first in this cycle."""
+        if self._takes is None:
+            self._takes = takes(self.gangs[name] for name in self.evictable.gangs())
+        return self._takes
 
     @property
     def surplus(self) -> Evictable:
