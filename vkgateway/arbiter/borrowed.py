@@ -289,6 +289,7 @@ def _reservation(ledger: Ledger, standing: Standing, ask: Ask) -> Reservation | 
         return _kept(standing, ask, found[1], found[0], lent)
     if not ledger.has_aged(gang):
         return None
+    slow = ledger.ends_late(standing)
     choice = choose(
         standing.room,
         standing.evictable,
@@ -297,7 +298,7 @@ def _reservation(ledger: Ledger, standing: Standing, ask: Ask) -> Reservation | 
         now=ledger.now,
         over=standing.over(),
         among=among(standing, ask),
-        coming=standing.leaving.values(),
+        coming=[pod for uid, pod in standing.leaving.items() if uid not in slow],
     )
     return _kept(standing, ask, choice.nodes, None, lent) if choice is not None else None
 

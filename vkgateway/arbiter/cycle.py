@@ -47,7 +47,7 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
     carry.follow(snapshot, now)
     for left in reversed(range(_ROUNDS)):
         for standing in carry.standings.values():
-            standing.begin()
+            standing.begin(now)
         ledger = Ledger(carry, snapshot.policy, now)
         turn = _round(ledger)
         found = _decided(ledger)

@@ -1,7 +1,8 @@
-"""Pods that end so late that a guarantee does not wait for them, where others could go sooner.
+"""Pods that end so late that nobody waits for them as if their room were there already.
 
 Who borrows has gone within notice and grace. A pod inside its guarantee may take hours to end if its owner wants it so,
-and one that hangs may never.
+and one that hangs may never. A guarantee calls in others instead, if there are any; and what is free beside such a pod
+is not kept for who borrows and would need both, but used meanwhile.
 """
 
 from __future__ import annotations
@@ -26,5 +27,10 @@ def late(pods: Iterable[Pod], seconds: float, *, since: float, now: float) -> It
     """Those of the pods that end after others would have gone, which takes so many seconds from a time on."""
     last = since + seconds + _PATIENCE
     for pod in pods:
-        if pod.state is ENDING and (pod.deadline > last or pod.deadline + _OVERDUE < now):
+        if (pod.state is ENDING and pod.deadline > last) or overdue(pod, now):
             yield pod
+
+
+def overdue(pod: Pod, now: float) -> bool:
+    """Whether it should have gone long ago, so that nobody knows when it will have."""
+    return pod.state is ENDING and pod.deadline + _OVERDUE < now

@@ -40,15 +40,14 @@ def find_room(
 
     Counted on is first who leaves anyway, for whatever reason. `inside`: within its tenant's cells; it may then count
     on everyone who was told to go before, for whomever, and its tenant's own borrowing work goes where the limit is
-    reached; and it does not wait for those who end late where others could go sooner.
+    reached. For those who end late it waits only where nobody could go sooner, and who borrows not at all.
     """
     making = _find_room(ledger, standing, ask, evictable, inside)
-    if making is None or inside is None or not making.choice.awaits:
+    slow = ledger.ends_late(standing) if making is not None and making.choice.awaits else set()
+    if making is None or slow.isdisjoint(making.choice.awaits):
         return making
-    slow = ledger.ends_late(standing)
-    if slow.isdisjoint(making.choice.awaits):
-        return making
-    return _find_room(ledger, standing, ask, evictable, inside, without=slow) or making
+    sooner = _find_room(ledger, standing, ask, evictable, inside, without=slow)
+    return making if sooner is None and inside is not None else sooner
 
 
 def _find_room(
@@ -225,9 +224,10 @@ class _Keeper:
     def _feasible(self, waiting: Sequence[tuple[Ask, Plan]]) -> list[tuple[Ask, Plan]]:
         """Those whose room will be there; the others' is let go, the last first."""
         standing, kept = self._standing, list(waiting)
+        slow = self._ledger.ends_late(standing) if self._borrowed else set()
         while kept:
             mark = standing.room.mark()
-            standing.give(standing.leaving.values())
+            standing.give(pod for uid, pod in standing.leaving.items() if uid not in slow)
             standing.give(pod for _, pod in self._told(kept))
             bad = next((each for each in reversed(kept) if not standing.holds(each[0].core, each[1].nodes)), None)
             standing.room.undo(mark)

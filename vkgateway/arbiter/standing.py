@@ -37,7 +37,7 @@ from vkgateway.arbiter.facts import (
 from vkgateway.arbiter.fitting import BoolArray, FloatArray, IntArray
 from vkgateway.arbiter.forecast import Reservation
 from vkgateway.arbiter.inside import hold_where_placed
-from vkgateway.arbiter.late import takes
+from vkgateway.arbiter.late import overdue, takes
 from vkgateway.arbiter.latecomers import Latecomers
 from vkgateway.arbiter.leaving import Leaving
 from vkgateway.arbiter.line import comes_after
@@ -203,7 +203,7 @@ class Standing(Accounts):
             if new.band is GUARANTEED and any(pod.borrowed and pod.state is PLACED for pod in after):
                 self._waking.add(new.id)
 
-    def begin(self) -> None:
+    def begin(self, now: float) -> None:
         """A cycle begins: everything from now on is undone by `rewind`."""
         for name in self.within.settle(self.quotas.values(), self.gangs):
             self.calling.changed(name)
@@ -216,6 +216,9 @@ class Standing(Accounts):
         self._shares.clear()
         used = {tenant: dict(amounts) for tenant, amounts in self.used.items()}
         self._before = _Before(self.room.save(), self.ends.mark(), self.within.mark(), used, self.leaving.copy())
+        for pod in self.leaving.values():
+            if overdue(pod, now):
+                self.ends.drop(pod.uid)
 
     def rewind(self) -> None:
         """Back to what is."""

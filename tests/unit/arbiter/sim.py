@@ -133,7 +133,7 @@ class Cluster:
 
     def _later(self, owner: Gang, pod: Pod) -> Pod | None:
         if pod.state is PodState.NOTIFIED and pod.deadline <= self.now:
-            return replace(pod, state=PodState.ENDING, deadline=pod.deadline + owner.grace)
+            return replace(pod, state=PodState.ENDING, deadline=max(pod.deadline + owner.grace, self.now))
         if pod.state is PodState.ENDING and pod.deadline <= self.now:
             self._renewed += 1
             fresh = Pod(uid=f"{pod.uid}+{self._renewed}", shape=pod.shape, rank=pod.rank, role=pod.role)

@@ -1103,3 +1103,52 @@ def test_cells_of_another_tenant_change_places_before_anybody_goes() -> None:
     assert there.placed("high") == {"high-0": "n1"}
     assert there.borrowed("high") == {False}
     assert there.cells().bound("a") == {"n0": (8,), "n1": (4,)}
+
+
+def a_pod_ends(there: Cluster, name: str, deadline: float) -> None:
+    """The only pod of a gang is being deleted."""
+    [pod] = there.gangs[name].pods
+    there.gangs[name] = replace(there.gangs[name], pods=(replace(pod, state=PodState.ENDING, deadline=deadline),))
+
+
+def beside_an_end(deadline: float) -> Cluster:
+    """On the one node four GPUs are free, four come free, and a gang that borrows waits for all eight."""
+    there = cluster(1, quota("a"), quota("b"), quota("c", 4), recreate=False)
+    there.add(gang("inside", "c", [4]))
+    there.cycle()
+    a_pod_ends(there, "inside", deadline)
+    there.add(gang("large", "a", [8]))
+    there.cycle()
+    return there
+
+
+@pytest.mark.parametrize("deadline", [1000.0 + 3600, 1000.0 - 3600], ids=["long grace", "hangs"])
+def test_what_is_free_beside_a_pod_that_takes_long_to_end_is_used_until_then(deadline: float) -> None:
+    there = beside_an_end(deadline)
+    there.add(gang("small", "b", [2], run_limit=600.0))
+
+    there.cycle()
+
+    assert there.placed("small")
+
+
+def test_what_is_free_beside_a_pod_that_soon_ends_is_kept_for_whoever_waits_for_both() -> None:
+    there = beside_an_end(1000.0 + 20)
+    there.add(gang("small", "b", [2], run_limit=600.0))
+
+    there.cycle()
+
+    assert not there.placed("small")
+    there.settle(30)
+    assert there.placed("large")
+
+
+def test_nothing_is_kept_any_more_beside_a_pod_that_turns_out_to_hang() -> None:
+    there = beside_an_end(1000.0 + 20)
+    there.add(gang("small", "b", [2]))
+    there.now += 81
+
+    decisions = there.cycle()
+
+    assert there.placed("small")
+    assert held(decisions)["large"].earliest is None
