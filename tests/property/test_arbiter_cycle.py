@@ -53,6 +53,8 @@ def test_holds_in_every_story(invariant: str, chunk: int) -> None:
         ("nobody_starves_below_a_limit", 5081),
         ("nobody_starves_inside_its_guarantee", 13),  # later work of its own tenant filled the cells again and again
         ("nobody_starves_inside_its_guarantee", 23),
+        ("whatever_comes_beside_slow_ends", 9),  # what was free beside a pod with a long grace was kept idle
+        ("whatever_comes_beside_slow_ends", 15),
         ("whatever_comes", 2756),  # two plans, of which one could have stood on what was freed for the other
     ],
 )

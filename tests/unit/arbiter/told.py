@@ -49,7 +49,7 @@ class Told(Cluster):
         """Tell the story to its end."""
         for step in story.steps:
             for name in step.leaves:
-                self.gangs.pop(name, None)
+                self.leaves(name)
             if step.down is not None:
                 self.pool, self.other = _without(self.pool, step.down), _without(self.other, step.down)
                 self.was_down = self.was_down or bool(step.down)
@@ -61,6 +61,14 @@ class Told(Cluster):
                     self.runs[one.id] = run
             self.cycle()
             self.advance(step.seconds)
+
+    def leaves(self, name: str) -> None:
+        """A gang's tenant takes it away."""
+        self.gangs.pop(name, None)
+
+    def counts_on(self, pod: Pod) -> bool:
+        """Whether nobody else needs to go where this one does."""
+        return pod.state in (PodState.NOTIFIED, PodState.ENDING)
 
     def pool_of(self, key: PoolKey) -> Pool:
         return next(pool for pool in self.pools if pool.key == key)
@@ -144,7 +152,7 @@ class Told(Cluster):
         gone = {uid for evict in decisions.evicts for uid in evict.pods}
         known = {each.id: each for each in before.gangs}
         pods = [pod for each in self.gangs.values() for pod in each.pods]
-        leaving = {pod.uid for pod in pods if pod.state in (PodState.NOTIFIED, PodState.ENDING)}
+        leaving = {pod.uid for pod in pods if self.counts_on(pod)}
         told = {pod.uid for each in before.gangs for pod in each.pods if pod.state is PodState.NOTIFIED}
         for evict in decisions.evicts:
             if told & set(evict.pods):
@@ -232,6 +240,47 @@ class Again(Told):
         self.keeps_promises(decisions)
 
 
+class BesideSlowEnds(Told):
+    """Gangs that are taken away have all the time that their owners want where they are inside their guarantees."""
+
+    def leaves(self, name: str) -> None:
+        if name in self.gangs:
+            _end_slowly(self, name)
+
+    def counts_on(self, pod: Pod) -> bool:
+        slow = pod.state is PodState.ENDING and pod.deadline > self.now + NOTICE + GRACE + 30
+        return super().counts_on(pod) and not slow
+
+    def look(self, before: Snapshot, decisions: Decisions) -> None:
+        super().look(before, decisions)
+        pods = [pod for each in self.gangs.values() for pod in each.pods]
+        soon = tuple(pod.uid for pod in pods if self.counts_on(pod))
+        plans = dict(decisions.plans)
+        for pool in self.pools:
+            there = [name for name, plan in plans.items() if plan.borrowed and plan.pool == pool.key]
+            short = _beyond(self.room(pool.key, without=soon, plans=plans), plans, pool.key) if there else []
+            late = {name for name in there if name in short} - self._inside_beside(plans, short)
+            assert not late, f"room is kept idle for {late}"
+
+    def _inside_beside(self, plans: Mapping[str, Plan], short: list[str]) -> set[str]:
+        """Those that share nodes with plans inside guarantees, which wait for however long it takes."""
+        inside = {on for name in short if not plans[name].borrowed for on in plans[name].nodes.values()}
+        return {name for name in short if not inside.isdisjoint(plans[name].nodes.values())}
+
+
+def _end_slowly(there: Cluster, name: str) -> None:
+    one = there.gangs.pop(name)
+    placed = [pod for pod in one.pods if pod.state is not PodState.WAITING]
+    pods = tuple(
+        pod
+        if pod.state is PodState.ENDING
+        else replace(pod, state=PodState.ENDING, deadline=there.now + (GRACE if pod.borrowed else _SLOW))
+        for pod in placed
+    )
+    if pods:
+        there.gangs[name] = replace(one, pods=pods, plan=None)
+
+
 class OnTime(Cluster):
     """What comes and fits its tenant's cells starts within notice, grace and a cycle."""
 
@@ -240,7 +289,8 @@ class OnTime(Cluster):
         for step in story.steps:
             for name in step.leaves:
                 due.pop(name, None)
-                self._ends_slowly(name)
+                if name in self.gangs:
+                    _end_slowly(self, name)
             for one, run in step.arrives:
                 self.cycle()
                 if one.band is Band.GUARANTEED and self._fits_cells(one):
@@ -253,22 +303,6 @@ class OnTime(Cluster):
                 self._check_due(due)
                 self.advance(1)
                 self.cycle()
-
-    def _ends_slowly(self, name: str) -> None:
-        """Its tenant takes it away; what of it is inside its guarantee has all the time that its owner wants."""
-        if name not in self.gangs:
-            return
-        placed = [pod for pod in self.gangs[name].pods if pod.state is not PodState.WAITING]
-        pods = tuple(
-            replace(pod, state=PodState.ENDING, deadline=self.now + (GRACE if pod.borrowed else _SLOW))
-            if pod.state is not PodState.ENDING
-            else pod
-            for pod in placed
-        )
-        if pods:
-            self.gangs[name] = replace(self.gangs[name], pods=pods, plan=None)
-        else:
-            del self.gangs[name]
 
     def _check_due(self, due: dict[str, float]) -> None:
         for name, time in due.items():
@@ -319,6 +353,15 @@ def in_time(random: Random, *, more: int = 0) -> Telling:
         OnTime(each.nodes, each.quotas, recreate=each.recreate, more=each.more).play(each)
 
     return story(random, Mix(more_nodes=more, equal=True, limits=False, leaves=False)), tell
+
+
+def whatever_comes_beside_slow_ends(random: Random, *, more: int = 0) -> Telling:
+    mix = Mix(more_nodes=more, most_gangs=12, limits=False, often_leaves=True)
+
+    def tell(each: Story) -> None:
+        BesideSlowEnds.of(replace(each, recreate=False)).play(each)
+
+    return story(random, mix), tell
 
 
 def in_time_beside_slow_ends(random: Random, *, more: int = 0) -> Telling:
@@ -501,6 +544,7 @@ INVARIANTS: dict[str, Callable[[Random], Telling]] = {
     **{f"{each.__name__}_in_two_pools": partial(each, more=3) for each in _INVARIANTS},
     "in_time_beside_slow_ends": in_time_beside_slow_ends,
     "in_time_beside_slow_ends_in_two_pools": partial(in_time_beside_slow_ends, more=3),
+    "whatever_comes_beside_slow_ends": whatever_comes_beside_slow_ends,
     "nobody_starves_by_the_shipped_policy": partial(nobody_starves, shipped=True),
     "nobody_starves_below_a_limit": partial(nobody_starves, limited=True),
     "nobody_starves_inside_its_guarantee": partial(nobody_starves, inside=True),
