@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import permutations, product
 from random import Random
 
 import pytest
 
 from tests.unit.arbiter.sim import GPU, KEY, gang, gpus, node, quota
 from vkgateway.arbiter.cells import Cells
-from vkgateway.arbiter.facts import Gang, Node, Pool
-from vkgateway.arbiter.inside import Inside
+from vkgateway.arbiter.facts import Gang, Node, Pod, Pool
+from vkgateway.arbiter.inside import Inside, hold_where_placed
 from vkgateway.arbiter.refusals import refusals
 from vkgateway.arbiter.room import Room
 
@@ -52,16 +52,20 @@ def ways(nodes: Sequence[Node], one: Gang) -> Iterator[dict[str, int]]:
     for chosen in product(nodes, repeat=len(one.pods)):
         if one.required_level and len({each.labels[one.required_level] for each in chosen}) > 1:
             continue
-        amounts: dict[str, int] = {}
-        for pod, each in zip(one.pods, chosen, strict=True):
-            amounts[each.name] = amounts.get(each.name, 0) + pod.shape.amount(GPU)
-        yield amounts
+        yield amounts_on([(pod, each.name) for pod, each in zip(one.pods, chosen, strict=True)])
+
+
+def amounts_on(placed: Sequence[tuple[Pod, str]]) -> dict[str, int]:
+    amounts: dict[str, int] = {}
+    for pod, name in placed:
+        amounts[name] = amounts.get(name, 0) + pod.shape.amount(GPU)
+    return amounts
 
 
 def holds(cells: Cells, tenant: str, amounts: dict[str, int]) -> bool:
-    for largest_first in (True, False):
+    """In some order."""
+    for names in permutations(amounts):
         mark = cells.mark()
-        names = sorted(amounts, key=amounts.__getitem__, reverse=largest_first)
         held = all(cells.hold(tenant, name, amounts[name]) for name in names)
         cells.undo(mark)
         if held:
@@ -81,3 +85,23 @@ def test_a_place_that_there_is_is_found(chunk: int) -> None:
         found += nodes is not None
         assert nodes is not None or not possible(pool.nodes, cells, room, one), f"seed {seed}"
     assert found > CASES // 50
+
+
+def test_whatever_runs_where_cells_can_hold_it_is_held() -> None:
+    """Promotion, and plans of cycles before, depend on it."""
+    found = 0
+    for seed in range(CASES // 2):
+        made = case(Random(seed))
+        if made is None:
+            continue
+        pool, cells, room, one = made
+        for chosen in product(pool.nodes, repeat=len(one.pods)):
+            placed = [(pod, each.name) for pod, each in zip(one.pods, chosen, strict=True)]
+            amounts = amounts_on(placed)
+            if any(room.free(name)[GPU] < amount for name, amount in amounts.items()):
+                continue
+            mark, can = cells.mark(), holds(cells, one.tenant, amounts)
+            assert hold_where_placed(cells, one.tenant, GPU, placed) is can, f"seed {seed}"
+            cells.undo(mark)
+            found += can and len(amounts) > 1
+    assert found > CASES // 20

@@ -105,11 +105,13 @@ def hold_where_placed(cells: Cells, tenant: str, unit: str, placed: Sequence[tup
     for pod, node in placed:
         amounts[node] = amounts.get(node, 0) + pod.shape.amount(unit)
     mark = cells.mark()
-    for node in sorted(amounts, key=lambda node: (-amounts[node], node)):
-        if not cells.hold(tenant, node, amounts[node]):
-            cells.undo(mark)
-            return False
-    return True
+    # Mostly the largest first leave the most to the others; but what is bound for them may be what another needs.
+    nodes = sorted(amounts, key=lambda node: (-amounts[node], node))
+    for order in (nodes, nodes[::-1])[: len(nodes)]:
+        if all(cells.hold(tenant, node, amounts[node]) for node in order):
+            return True
+        cells.undo(mark)
+    return not nodes
 
 
 def _by_shape(pods: Sequence[Pod]) -> dict[Shape, list[Pod]]:
