@@ -42,6 +42,17 @@ def is_ready(server: FakeApiServer, name: str = "local") -> bool:
     return bool(condition(server, "Ready", name, tenant=False).get("status") == "True")
 
 
+async def test_a_pool_says_what_cells_are_pieces_of(server: FakeApiServer, client: Client) -> None:
+    nic = "example.com/nic"
+    pool = {"name": "a100", "nodeSelector": {"pool": "a100"}, "cellResource": nic}
+    add_compute_cluster(server, pools=[pool])
+    async with controller(server, client) as computes:
+        await until(lambda: is_ready(server))
+        facts = computes.pool_facts(("local", "a100"))
+        assert facts is not None
+        assert facts.governed == (nic, "nvidia.com/gpu")
+
+
 async def test_a_cluster_is_connected_prepared_and_told(server: FakeApiServer, client: Client) -> None:
     add_compute_cluster(server)
     async with controller(server, client) as computes:
