@@ -85,9 +85,9 @@ async def create(
 
     The name is a DNS label of at most 32 characters that starts with a letter and holds no double dash.
     """
-    from vkgateway.cli import cluster, tenant_spec
+    from vkgateway.cli import cluster, tenant_manifest, tenant_spec
 
-    given = tenant_spec.read_manifest(file) if file else None
+    given = tenant_manifest.read_manifest(file) if file else None
     wanted = tenant_spec.overlay(
         tenant_spec.named(given, name),
         template=template,

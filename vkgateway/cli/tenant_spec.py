@@ -1,11 +1,10 @@
-"""What `tenant create` was asked for, from options or a manifest, as a Tenant object."""
+"""What `tenant create` was asked for, from options over a manifest, as a Tenant object."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -97,31 +96,6 @@ def _resource(item: str, *, pool: str, section: str) -> tuple[str, str]:
     if negative:
         raise InputError(f"--pool {pool!r}: {section} of {resource}: {amount} is less than nothing")
     return resource, amount
-
-
-def read_manifest(file: Path) -> Tenant:
-    """Read a Tenant object from a YAML or JSON file; InputError with the path of the field that is wrong."""
-    import yaml
-
-    try:
-        data = yaml.safe_load(file.read_text())
-    except FileNotFoundError as error:
-        raise InputError(f"manifest {file} does not exist") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"manifest {file} is not YAML: {error}") from error
-    if not isinstance(data, dict) or (data.get("apiVersion"), data.get("kind")) != (API_VERSION, "Tenant"):
-        found = (data.get("apiVersion"), data.get("kind")) if isinstance(data, dict) else type(data).__name__
-        raise InputError(f"manifest {file} holds no Tenant of {API_VERSION} but {found}")
-    return _to_tenant(data, source=str(file))
-
-
-def _to_tenant(data: dict[str, Any], *, source: str) -> Tenant:
-    try:
-        return msgspec.convert(data, Tenant)
-    except msgspec.ValidationError as error:
-        what, _, where = str(error).partition(" - at ")
-        path = where.strip("`").removeprefix("$.")
-        raise InputError(f"{source}: {path}: {what}" if path else f"{source}: {what}") from error
 
 
 def named(tenant: Tenant | None, name: str | None) -> Tenant:

@@ -1,6 +1,4 @@
-"""Tests of what `tenant create` makes of its options and manifests."""
-
-from pathlib import Path
+"""Tests of what `tenant create` makes of its options."""
 
 import pytest
 
@@ -96,45 +94,3 @@ def test_a_name_is_needed_once() -> None:
 def test_impossible_names_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="tenant"):
         tenant_spec.named(None, name)
-
-
-def test_a_manifest_is_read_as_kubectl_would(tmp_path: Path) -> None:
-    file = tmp_path / "tenant.yaml"
-    file.write_text(
-        "apiVersion: vkgateway.io/v1alpha1\nkind: Tenant\nmetadata: {name: alpha}\n"
-        "spec: {pools: [{name: a100, limit: {nvidia.com/gpu: 8}}]}\n"
-    )
-
-    found = tenant_spec.read_manifest(file)
-
-    assert found.metadata.name == "alpha"
-    assert found.spec.pools == (TenantPool(name="a100", limit={"nvidia.com/gpu": 8}),)
-    assert tenant_spec.manifest(found) == {
-        "apiVersion": "vkgateway.io/v1alpha1",
-        "kind": "Tenant",
-        "metadata": {"name": "alpha"},
-        "spec": {"pools": [{"name": "a100", "limit": {"nvidia.com/gpu": 8}}]},
-    }
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("[", "not YAML"),
-        ("kind: Pod\napiVersion: v1\n", "no Tenant"),
-        (
-            "apiVersion: vkgateway.io/v1alpha1\nkind: Tenant\nmetadata: {name: a}\nspec: {pools: 3}\n",
-            "spec.pools",
-        ),
-    ],
-)
-def test_bad_manifests_are_refused_by_field(tmp_path: Path, text: str, complaint: str) -> None:
-    file = tmp_path / "tenant.yaml"
-    file.write_text(text)
-    with pytest.raises(InputError, match=complaint):
-        tenant_spec.read_manifest(file)
-
-
-def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nowhere\.yaml does not exist"):
-        tenant_spec.read_manifest(tmp_path / "nowhere.yaml")

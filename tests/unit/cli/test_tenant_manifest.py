@@ -1,0 +1,91 @@
+"""Tests of manifests that `tenant create -f` reads."""
+
+from pathlib import Path
+
+import pytest
+
+from vkgateway.cli import tenant_spec
+from vkgateway.cli.tenant_manifest import read_manifest
+from vkgateway.model.api import TenantPool
+from vkgateway.model.errors import InputError
+
+
+def test_a_manifest_is_read_as_kubectl_would(tmp_path: Path) -> None:
+    file = tmp_path / "tenant.yaml"
+    file.write_text(
+        "apiVersion: vkgateway.io/v1alpha1\nkind: Tenant\nmetadata: {name: alpha}\n"
+        "spec: {pools: [{name: a100, limit: {nvidia.com/gpu: 8}}]}\n"
+    )
+
+    found = read_manifest(file)
+
+    assert found.metadata.name == "alpha"
+    assert found.spec.pools == (TenantPool(name="a100", limit={"nvidia.com/gpu": 8}),)
+    assert tenant_spec.manifest(found) == {
+        "apiVersion": "vkgateway.io/v1alpha1",
+        "kind": "Tenant",
+        "metadata": {"name": "alpha"},
+        "spec": {"pools": [{"name": "a100", "limit": {"nvidia.com/gpu": 8}}]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[", "not YAML"),
+        ("a: 1\n---\nb: 2\n", "not YAML of one object: expected a single document"),
+        ("", "no Tenant of vkgateway.io/v1alpha1, but nothing"),
+        ("- a\n", "no Tenant of vkgateway.io/v1alpha1, but no object at all"),
+        ("kind: Pod\napiVersion: v1\n", "no Tenant of vkgateway.io/v1alpha1, but v1 Pod"),
+        ("kind: Tenant\n", "but something without apiVersion Tenant"),
+        (
+            "apiVersion: vkgateway.io/v1alpha1\nkind: Tenant\nmetadata: {name: a}\nspec: {pools: 3}\n",
+            "spec.pools",
+        ),
+    ],
+)
+def test_bad_manifests_are_refused_by_field(tmp_path: Path, text: str, complaint: str) -> None:
+    file = tmp_path / "tenant.yaml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=complaint):
+        read_manifest(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("spce: {}", "spce"),
+        ("spec: {pool: [{name: a100}]}", "spec.pool"),
+        ("spec: {pools: [{name: a100}, {name: v100, guarentee: {cpu: 1}}]}", "spec.pools[1].guarentee"),
+        ("spec: {policy: {podSecurty: restricted}}", "spec.policy.podSecurty"),
+        ("spec: {apiServer: {ports: 1}}", "spec.apiServer.ports"),
+    ],
+)
+def test_a_field_that_there_is_not_is_refused_as_by_kubectl(tmp_path: Path, text: str, field: str) -> None:
+    file = tmp_path / "tenant.yaml"
+    file.write_text(f"apiVersion: vkgateway.io/v1alpha1\nkind: Tenant\nmetadata: {{name: alpha, uid: x}}\n{text}\n")
+    with pytest.raises(InputError) as caught:
+        read_manifest(file)
+    assert str(caught.value) == f"{file}: a Tenant has no field {field}"
+
+
+def test_what_kubectl_gets_can_be_created_again(tmp_path: Path) -> None:
+    """With all that only the server writes, and keys of people's own."""
+    file = tmp_path / "tenant.yaml"
+    file.write_text(
+        "apiVersion: vkgateway.io/v1alpha1\nkind: Tenant\n"
+        "metadata: {name: alpha, uid: x, generation: 3, managedFields: [{manager: kubectl}]}\n"
+        "spec: {pools: [{name: a100, guarantee: {cpu: 1}}], policy: {storageClassNames: {standard: ceph}}}\n"
+        "status: {phase: Ready, more: {}}\n"
+    )
+    assert read_manifest(file).spec.policy.storage_class_names == {"standard": "ceph"}
+
+
+def test_a_folder_is_no_manifest(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"manifest {tmp_path} cannot be read: Is a directory"):
+        read_manifest(tmp_path)
+
+
+def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere\.yaml does not exist"):
+        read_manifest(tmp_path / "nowhere.yaml")
