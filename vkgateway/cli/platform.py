@@ -40,7 +40,11 @@ Examples:
 
 
 @click.command(epilog=UP_EPILOG)
-@click.option("--kubernetes-version", metavar="X.Y.Z", help="Kubernetes of the compute cluster. [default: 1.36.3]")
+@click.option(
+    "--kubernetes-version",
+    metavar="X.Y.Z",
+    help="Kubernetes of the compute cluster. [default: that of `vkgateway version`]",
+)
 @click.option(
     "--real-node",
     type=click.Choice(["auto", "yes", "no"]),

@@ -10,7 +10,7 @@ import msgspec
 
 from vkgateway.local import etcd, network, ports
 from vkgateway.local.hollow.nodes import MACHINES
-from vkgateway.local.options import PORTS, UpOptions
+from vkgateway.local.options import HOLLOW_NODES_MAX, PORTS, UpOptions
 from vkgateway.local.record import PlatformRecord
 from vkgateway.model.errors import ConflictError, InputError
 
@@ -128,8 +128,8 @@ def _hollow(asked: Mapping[str, int]) -> dict[str, int]:
             raise InputError(
                 f"there is no pool of hollow nodes called {pool!r}", hint=f"There are {', '.join(MACHINES)}."
             )
-        if count < 0:
-            raise InputError(f"pool {pool} cannot have {count} nodes")
+        if not 0 <= count <= HOLLOW_NODES_MAX:
+            raise InputError(f"pool {pool} cannot have {count} hollow nodes", hint=f"From 0 to {HOLLOW_NODES_MAX}.")
     return dict(asked)
 
 

@@ -27,6 +27,9 @@ PORTS: Final[Mapping[str, int]] = MappingProxyType(
 HOLLOW_NODES: Final[Mapping[str, int]] = MappingProxyType({"a100": 4, "v100": 2})
 """Pools of hollow nodes, and how many nodes each has unless told otherwise."""
 
+HOLLOW_NODES_MAX: Final = 5000
+"""Nodes in a pool of them at most: as many as Kubernetes is made for (https://kubernetes.io/docs/setup/best-practices/cluster-large/)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpOptions:

@@ -80,7 +80,15 @@ def test_options_go_over_what_was_remembered() -> None:
     assert settle(first, UpOptions(real_node="auto")).real_node == "auto"
 
 
-@pytest.mark.parametrize(("asked", "complaint"), [({"h100": 1}, "called 'h100'"), ({"a100": -1}, "-1 nodes")])
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        ({"h100": 1}, "called 'h100'"),
+        ({"a100": -1}, "-1 hollow nodes"),
+        ({"a100": 5001}, "5001 hollow nodes"),
+        ({"v100": 10**18}, "hollow nodes"),
+    ],
+)
 def test_hollow_nodes_that_cannot_be(asked: dict[str, int], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         settle(PlatformRecord(), UpOptions(hollow_nodes=asked))
