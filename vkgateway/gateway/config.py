@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from vkgateway.gateway.settingchecks import wrong
 from vkgateway.model.errors import InputError
 
 PREFIX = "VKGATEWAY"
@@ -183,7 +183,10 @@ class Observability(_Section, frozen=True):
 class Logging(_Section, frozen=True):
     """The daemon's log, on standard error."""
 
-    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="From which level on.")] = "info"
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="From which level on: debug, info, warning or error."),
+    ] = "info"
     format: Annotated[Literal["text", "json"], Meta(description="For people (text) or programs (json).")] = "text"
 
 
@@ -253,9 +256,10 @@ def load(file: Path | None = None, *, environment: Mapping[str, str] | None = No
     """
     data = _read(file) if file is not None else {}
     _convert(data, strict=True, source=str(file))
-    _overlay(data, os.environ if environment is None else environment)
+    environment = os.environ if environment is None else environment
+    _overlay(data, environment)
     config = _convert(data, strict=False, source="environment")
-    _check(config)
+    _check(config, file=file, environment=environment)
     return config
 
 
@@ -266,21 +270,15 @@ def _convert(data: dict[str, Any], *, strict: bool, source: str) -> Config:
         raise InputError(_complaint(str(error), data, source=source), hint=_HINT) from error
 
 
-def _check(config: Config) -> None:
-    """See that settings fit each other, and what no type says of them. Raises InputError."""
-    nodes = config.nodes
-    if nodes.renew_seconds >= nodes.lease_seconds:
-        raise InputError(
-            f"nodes.renewSeconds ({nodes.renew_seconds:g}) is not less than nodes.leaseSeconds "
-            f"({nodes.lease_seconds}): nodes would be lost between two renewals",
-            hint="A quarter of it is usual.",
-        )
-    try:
-        ipaddress.ip_address(config.address or "127.0.0.1")
-    except ValueError as error:
-        raise InputError(
-            f"address: {config.address!r} is no IP address", hint="Give one of this machine, or leave it empty."
-        ) from error
+def _check(config: Config, *, file: Path | None, environment: Mapping[str, str]) -> None:
+    """See that settings can be worked with. Raises InputError that names the first that cannot, and who set it."""
+    first = next(wrong(config), None)
+    if first is None:
+        return
+    key = first.key.partition("[")[0]
+    variables = (setting.variable for setting in settings() if setting.key == key and setting.variable in environment)
+    source = next(variables, str(file or ""))
+    raise InputError(f"{source}: {first.key}: {first.why}" if source else f"{first.key}: {first.why}", hint=first.hint)
 
 
 def render(config: Config | None = None) -> str:
@@ -317,7 +315,7 @@ def _read(file: Path) -> dict[str, Any]:
             f"settings file {file} does not exist", hint="Leave out --config to run with the defaults."
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"settings file {file} is not YAML: {error}") from error
+        raise InputError(f"settings file {file} is not YAML: {' '.join(str(error).split())}") from error
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -344,11 +342,14 @@ def _complaint(message: str, data: Any, *, source: str) -> str:
     place = where.strip("`").partition("$")[2].lstrip(".")
     if where.startswith("`key`"):
         return f"{source}: {place or 'the whole'} has a key that is no text"
+    path = tuple(place.partition("[")[0].split("."))
+    setting = next((setting for setting in settings() if setting.path == path), None)
+    if setting is not None and get_origin(setting.type) is Literal:
+        what = f"expected one of {', '.join(get_args(setting.type))}"
     if "unknown field" not in what:
         what += f"; it is {_value(data, place)!r}"
-    path = tuple(place.partition("[")[0].split("."))
-    if source == "environment":
-        source = next((setting.variable for setting in settings() if setting.path == path), source)
+    if source == "environment" and setting is not None:
+        source = setting.variable
     return f"{source}: {place}: {what}" if place else f"{source}: {what}"
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 
 import structlog
 
 from vkgateway.controlplane.names import NameProcesses
-from vkgateway.model.errors import InputError, VkgatewayError
+from vkgateway.gateway.settingchecks import address_and_port
+from vkgateway.model.errors import VkgatewayError
 from vkgateway.sync.network.ownservices import Endpoint
 
 log = structlog.get_logger(__name__)
@@ -24,7 +24,7 @@ class ProcessNameServers:
     def __init__(self, processes: NameProcesses, *, address: str, forwarder: str) -> None:
         self._processes = processes
         self._address = address
-        self._forwarder = endpoint(forwarder)
+        self._forwarder = Endpoint(*address_and_port(forwarder))
 
     @property
     def forwarder(self) -> Endpoint | None:
@@ -65,12 +65,3 @@ async def retiring(
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-def endpoint(text: str) -> Endpoint:
-    """Read `ADDRESS:PORT`, an IPv6 address in brackets. Raises InputError."""
-    address, _, port = text.rpartition(":")
-    try:
-        return Endpoint(str(ipaddress.ip_address(address.strip("[]"))), int(port))
-    except ValueError as error:
-        raise InputError(f"names.forwarder: {text!r} is not an IP address and a port, as in 10.0.0.2:53") from error

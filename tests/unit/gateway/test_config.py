@@ -44,7 +44,8 @@ def test_the_file_goes_over_defaults_and_the_environment_over_the_file(tmp_path:
         ("arbiter: {noticeSeconds: .inf}", "arbiter.noticeSeconds: .*; it is inf"),
         ("kubelet: {prot: 1}", "prot"),
         ("nodes: {leaseSeconds: 0}", "nodes.leaseSeconds"),
-        ("logging: {level: loud}", "logging.level"),
+        ("logging: {level: loud}", "logging.level: expected one of debug, info, warning, error; it is 'loud'"),
+        ("controlPlanes: {driver: pods}", "controlPlanes.driver: expected one of process; it is 'pods'"),
         ("- a list", "holds a list"),
         ("{", "not YAML"),
     ],
@@ -70,13 +71,47 @@ def test_a_bad_variable_is_not_laid_to_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("nodes: {renewSeconds: 40}", r"nodes.renewSeconds \(40\) is not less than nodes.leaseSeconds \(40\)"),
+        ("nodes: {renewSeconds: 40}", "nodes.renewSeconds: 40 is not less than nodes.leaseSeconds, 40:"),
         ("address: gateway.example", "address: 'gateway.example' is no IP address"),
+        ("address: 127.0.0.1", "address: API servers refuse to call a virtual node at 127.0.0.1"),
+        ("address: '::'", "address: API servers refuse to call a virtual node at ::"),
+        ("datastore: {endpoints: ['https://a:1', 'ftp://b']}", "datastore.endpoints[1]: etcd endpoint 'ftp://b' is"),
+        ("datastore: {endpoints: ['10.0.0.1:2379']}", "datastore.endpoints[0]: etcd endpoint '10.0.0.1:2379' is"),
+        ("names: {forwarder: dns.example:53}", "names.forwarder: 'dns.example:53' is not an IP address and a port"),
+        ("names: {forwarder: 10.0.0.2}", "names.forwarder: '10.0.0.2' is not"),
+        ("names: {forwarder: '10.0.0.2:70000'}", "names.forwarder: '10.0.0.2:70000' is not"),
+        ("services: {range: ten}", "services.range: 'ten' does not appear to be"),
+        ("services: {tenantPrefix: 9}", "services.tenantPrefix: 9 is not from 12 to 28, as 10.160.0.0/11 needs"),
+        ("services: {range: 'fd00:1::/48'}", "services.tenantPrefix: 20 is not from 108 to 124"),
     ],
 )
 def test_what_cannot_be_worked_with_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
-    with pytest.raises(InputError, match=complaint):
-        config.load(written(tmp_path, text), environment={})
+    file = written(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        config.load(file, environment={})
+    assert str(caught.value).startswith(f"{file}: {complaint}")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "names: {forwarder: '[fd00::2]:53'}",
+        "services: {range: '', tenantPrefix: 1}",
+        "services: {range: 'fd00:1::/48', tenantPrefix: 112}",
+        "address: 'fd00::1'",
+    ],
+)
+def test_what_can_be_worked_with_is_taken(tmp_path: Path, text: str) -> None:
+    config.load(written(tmp_path, text), environment={})
+
+
+def test_a_variable_that_cannot_be_worked_with_is_named(tmp_path: Path) -> None:
+    file = written(tmp_path, "names: {forwarder: '10.0.0.2:53'}")
+    with pytest.raises(InputError, match=r"^VKGATEWAY_NAMES_FORWARDER: names\.forwarder: 'here' is not"):
+        config.load(file, environment={"VKGATEWAY_NAMES_FORWARDER": "here"})
+    with pytest.raises(InputError, match=r"^nodes\.renewSeconds: 10 is not less than nodes\.leaseSeconds, 5"):
+        config.load(environment={"VKGATEWAY_NODES_LEASE_SECONDS": "5"})
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -90,7 +125,7 @@ def test_numbers_in_a_file_are_numbers_not_texts(tmp_path: Path) -> None:
 
 
 def test_what_is_printed_reads_back_the_same(tmp_path: Path) -> None:
-    changed = config.load(environment={"VKGATEWAY_KUBELET_PORT": "7", "VKGATEWAY_ADDRESS": "::1"})
+    changed = config.load(environment={"VKGATEWAY_KUBELET_PORT": "7", "VKGATEWAY_ADDRESS": "fd00::1"})
     assert config.load(written(tmp_path, config.render(changed)), environment={}) == changed
 
 

@@ -1,0 +1,94 @@
+"""What no type says of the settings: that an address is one, and that settings fit each other (pure)."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vkgateway.model.errors import InputError
+
+if TYPE_CHECKING:
+    from vkgateway.gateway.config import Config, Datastore, Names, Nodes, Services
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """A setting that cannot be worked with: its key, why, and the way out."""
+
+    key: str
+    why: str
+    hint: str
+
+
+def wrong(config: Config) -> Iterator[Wrong]:
+    """Everything that would stand in the way of a gateway with these settings, as far as they tell."""
+    yield from _nodes(config.nodes)
+    yield from _address(config.address)
+    yield from _datastore(config.datastore)
+    yield from _names(config.names)
+    yield from _services(config.services)
+
+
+def address_and_port(text: str) -> tuple[str, int]:
+    """Read `ADDRESS:PORT`, an IPv6 address in brackets. Raises ValueError."""
+    address, _, number = text.rpartition(":")
+    port = int(number)
+    if not 0 < port <= 65535:
+        raise ValueError(f"{port} is no port")
+    return str(ipaddress.ip_address(address.removeprefix("[").removesuffix("]"))), port
+
+
+def _nodes(nodes: Nodes) -> Iterator[Wrong]:
+    if nodes.renew_seconds >= nodes.lease_seconds:
+        why = (
+            f"{nodes.renew_seconds:g} is not less than nodes.leaseSeconds, {nodes.lease_seconds}: nodes would be lost "
+            "between two renewals"
+        )
+        yield Wrong("nodes.renewSeconds", why, "A quarter of it is usual.")
+
+
+def _address(address: str) -> Iterator[Wrong]:
+    hint = "Give one of this machine, or leave it empty."
+    if not address:
+        return
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        yield Wrong("address", f"{address!r} is no IP address", hint)
+    else:
+        if found.is_loopback or found.is_unspecified:
+            yield Wrong("address", f"API servers refuse to call a virtual node at {address}", hint)
+
+
+def _datastore(datastore: Datastore) -> Iterator[Wrong]:
+    from vkgateway.controlplane.etcd.endpoints import targets
+
+    for number, endpoint in enumerate(datastore.endpoints):
+        try:
+            targets((endpoint,))
+        except InputError as error:
+            yield Wrong(f"datastore.endpoints[{number}]", str(error), error.hint)
+
+
+def _names(names: Names) -> Iterator[Wrong]:
+    if not names.forwarder:
+        return
+    try:
+        address_and_port(names.forwarder)
+    except ValueError:
+        why = f"{names.forwarder!r} is not an IP address and a port"
+        yield Wrong("names.forwarder", why, "Write it like 10.0.0.2:53, or [fd00::2]:53.")
+
+
+def _services(services: Services) -> Iterator[Wrong]:
+    from vkgateway.controlplane.serviceranges import ServiceRanges
+
+    if not services.range:
+        return
+    try:
+        ServiceRanges.parse(services.range, prefix=services.tenant_prefix)
+    except InputError as error:
+        key, _, why = str(error).partition(": ")
+        yield Wrong(key, why, error.hint or "Leave services.range empty for addresses of the template's range.")
