@@ -9,9 +9,9 @@ BESIDE ?= 1
 
 .PHONY: help
 help: ## List the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo "  make bench-NAME  One benchmark alone: burst, cost, decide, gang, light, memory, onboard, reclaim, restart, streams, translate"
-	@echo "  make operator-NAME  What a page of docs/operators needs, built from source: mpi, mpi-old, kopf, training, elastic, horovod, spark, volcano, metrics-server"
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo "  make bench-NAME       One benchmark alone: burst, cost, decide, gang, light, memory, onboard, reclaim, restart, streams, translate"
+	@echo "  make operator-NAME    What a page of docs/operators needs, built from source: mpi, mpi-old, kopf, training, elastic, horovod, spark, volcano, metrics-server"
 
 .PHONY: setup
 setup: ## Python environment and, as root on Debian, the packages of the real node; quick when done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -46,11 +47,19 @@ def test_the_readme_names_every_page() -> None:
 
 
 def test_make_targets_that_are_named_exist() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
-        named = set(re.findall(r"(?:^|`)make ([a-z-]*[a-z])", page.read_text(), re.MULTILINE))
+        named = set(re.findall(r"(?:^|`)make ([a-z0-9-]*[a-z0-9])", page.read_text(), re.MULTILINE))
         named -= {f"bench-{name}" for name in BENCHMARKS} | {f"operator-{name}" for name in KITS} | {"operator"}
         assert named <= targets, f"{page.name} names {named - targets}"
+
+
+def test_make_help_lists_every_target() -> None:
+    """Those of a pattern (bench-%) have lines of their own."""
+    told = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = re.findall(r"^  make (\S+) +\S", told, re.MULTILINE)
+    targets = re.findall(r"^([^\s:.]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(target.replace("%", "NAME") for target in targets)
 
 
 def test_the_page_about_scheduling_names_every_reason_way_and_mark() -> None:

@@ -72,7 +72,7 @@ def resolver_options(command: F) -> F:
     return command
 
 
-@click.group(epilog="Example: vkgateway binaries fetch")
+@click.group(epilog="\b\nExample: vkgateway binaries fetch")
 def binaries() -> None:
     """See, fetch and remove the programs that the platform runs.
 
@@ -81,7 +81,7 @@ def binaries() -> None:
     """
 
 
-@binaries.command("list", epilog="Example: vkgateway binaries list -o json")
+@binaries.command("list", epilog="\b\nExample: vkgateway binaries list -o json")
 @output_option
 @resolver_options
 @asynchronous
@@ -91,7 +91,7 @@ async def list_binaries(*, output: str, kubernetes_version: str, program_dirs: S
     print_objects(await _rows(resolver), output=output, columns=COLUMNS, name=lambda row: row.program)
 
 
-@binaries.command(epilog="Example: vkgateway binaries fetch etcd kubelet")
+@binaries.command(epilog="\b\nExample: vkgateway binaries fetch etcd kubelet")
 @click.argument("programs", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Also what only a real node needs (kubelet, containerd...).")
 @resolver_options
@@ -124,7 +124,7 @@ async def fetch(
         click.echo(f"{name:<24} {resolver.version_of(name):<10} {path}")
 
 
-@binaries.command(epilog="Example: $(vkgateway binaries path kubectl) version --client")
+@binaries.command(epilog="\b\nExample: $(vkgateway binaries path kubectl) version --client")
 @click.argument("programs", nargs=-1, required=True)
 @resolver_options
 @asynchronous
@@ -147,7 +147,7 @@ async def path(
         click.echo(located.path)
 
 
-@binaries.command(epilog="Example: vkgateway binaries prune --dry-run")
+@binaries.command(epilog="\b\nExample: vkgateway binaries prune --dry-run")
 @click.option("--all", "everything", is_flag=True, help="Also the current versions, and the Go that was fetched.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be removed.")
 @resolver_options

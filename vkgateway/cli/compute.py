@@ -32,12 +32,12 @@ COLUMNS: tuple[Column[ComputeCluster], ...] = (
 )
 
 
-@click.group(epilog="Example: vkgateway compute list")
+@click.group(epilog="\b\nExample: vkgateway compute list")
 def compute() -> None:
     """See the compute clusters that run the tenants' pods."""
 
 
-@compute.command("list", epilog="Example: vkgateway compute list -o json")
+@compute.command("list", epilog="\b\nExample: vkgateway compute list -o json")
 @output_option
 @cluster_options
 @asynchronous
@@ -56,7 +56,7 @@ async def list_compute(*, output: str, data_dir: Path, kubeconfig: Path | None) 
     )
 
 
-@compute.command(epilog="Example: vkgateway compute describe local")
+@compute.command(epilog="\b\nExample: vkgateway compute describe local")
 @click.argument("name")
 @output_option
 @cluster_options

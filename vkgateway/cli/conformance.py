@@ -44,7 +44,7 @@ Examples:
 """
 
 
-@click.group(epilog="Example: vkgateway conformance run alpha && vkgateway conformance report alpha")
+@click.group(epilog="\b\nExample: vkgateway conformance run alpha && vkgateway conformance report alpha")
 def conformance() -> None:
     """Run Kubernetes' own conformance cases in a tenant, and straight on the compute cluster as the yardstick.
 
@@ -74,7 +74,7 @@ def suite_option(command: F) -> F:
     )(command)
 
 
-@conformance.command("list", epilog="Example: vkgateway conformance list --focus sig-node -o name")
+@conformance.command("list", epilog="\b\nExample: vkgateway conformance list --focus sig-node -o name")
 @selection_options
 @suite_option
 @click.option("--kubernetes-version", metavar="X.Y.Z", help="Whose cases. [default: that of `vkgateway version`]")
@@ -102,7 +102,7 @@ async def list_cases(
     print_objects(found, output=output, columns=CASE_COLUMNS, name=lambda case: case.name)
 
 
-@conformance.command(epilog="Example: vkgateway conformance prepare")
+@conformance.command(epilog="\b\nExample: vkgateway conformance prepare")
 @suite_option
 @click.option("--kubernetes-version", metavar="X.Y.Z", help="Whose suite. [default: that of `vkgateway version`]")
 @cluster_options
@@ -205,7 +205,7 @@ def _summary(record: Record, cases: Sequence[Case]) -> int:
     return int("failed" in states or "not run" in states)
 
 
-@conformance.command(epilog="Example: vkgateway conformance report alpha -o json")
+@conformance.command(epilog="\b\nExample: vkgateway conformance report alpha -o json")
 @click.argument("tenant")
 @selection_options
 @suite_option

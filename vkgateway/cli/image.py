@@ -10,7 +10,7 @@ from vkgateway.cli.options import asynchronous, data_dir_option
 from vkgateway.cli.progress import Progress
 
 
-@click.group(epilog="Example: vkgateway image load web.tar")
+@click.group(epilog="\b\nExample: vkgateway image load web.tar")
 def image() -> None:
     """Load images into the embedded platform's real node, and list them.
 
@@ -18,7 +18,7 @@ def image() -> None:
     """
 
 
-@image.command(epilog="Example: docker save web:1 -o web.tar; vkgateway image load web.tar")
+@image.command(epilog="\b\nExample: docker save web:1 -o web.tar; vkgateway image load web.tar")
 @click.argument(
     "archives",
     nargs=-1,
@@ -43,7 +43,7 @@ async def load(*, archives: tuple[Path, ...], data_dir: Path) -> None:
                 click.echo(name)
 
 
-@image.command("list", epilog="Example: vkgateway image list")
+@image.command("list", epilog="\b\nExample: vkgateway image list")
 @data_dir_option
 @asynchronous
 async def list_images(*, data_dir: Path) -> None:

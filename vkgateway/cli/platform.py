@@ -125,7 +125,7 @@ async def up(
         click.echo(_how_to_go_on(data_dir, record))
 
 
-@click.command(epilog="Example: vkgateway down; vkgateway down --purge --data-dir /tmp/second")
+@click.command(epilog="\b\nExample: vkgateway down; vkgateway down --purge --data-dir /tmp/second")
 @click.option("--purge", is_flag=True, help="Remove the platform's data as well: every tenant and object in it.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 @data_dir_option
@@ -140,7 +140,7 @@ async def down(*, purge: bool, quiet: bool, data_dir: Path) -> None:
         progress.done("platform: down")
 
 
-@click.command(epilog="Example: vkgateway status; vkgateway status -o json | jq .state")
+@click.command(epilog="\b\nExample: vkgateway status; vkgateway status -o json | jq .state")
 @output_option
 @data_dir_option
 @click.pass_context
@@ -162,7 +162,9 @@ async def status(ctx: click.Context, *, output: str, data_dir: Path) -> None:
         ctx.exit(NOT_UP)
 
 
-@click.command(epilog="Example: vkgateway logs; vkgateway logs -f gateway; vkgateway logs --tail 50 compute/apiserver")
+@click.command(
+    epilog="\b\nExample: vkgateway logs; vkgateway logs -f gateway; vkgateway logs --tail 50 compute/apiserver"
+)
 @click.argument("component", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is added.")
 @click.option("--tail", type=click.IntRange(min=0), default=200, show_default=True, help="So many lines at most.")

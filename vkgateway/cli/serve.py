@@ -14,7 +14,9 @@ import click
 from vkgateway.cli.options import data_dir_given, data_dir_option
 
 
-@click.command(epilog="Example: vkgateway serve --config gateway.yaml; vkgateway serve --print-config > gateway.yaml")
+@click.command(
+    epilog="\b\nExample: vkgateway serve --config gateway.yaml; vkgateway serve --print-config > gateway.yaml"
+)
 @click.option(
     "--config",
     "file",

@@ -47,13 +47,13 @@ COLUMNS: tuple[Column[Tenant], ...] = (
         "kubeconfig": "vkgateway.cli.tenant_kubeconfig:kubeconfig",
         "delete": "vkgateway.cli.tenant_delete:delete",
     },
-    epilog="Example: vkgateway tenant create alpha --pool a100:guarantee=nvidia.com/gpu=8",
+    epilog="\b\nExample: vkgateway tenant create alpha --pool a100:guarantee=nvidia.com/gpu=8",
 )
 def tenant() -> None:
     """Make, see, reach and remove tenants, each with a Kubernetes of its own."""
 
 
-@click.command("list", epilog="Example: vkgateway tenant list -o json")
+@click.command("list", epilog="\b\nExample: vkgateway tenant list -o json")
 @output_option
 @cluster_options
 @asynchronous

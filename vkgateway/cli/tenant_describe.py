@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vkgateway.model.api import Tenant, TenantPool
 
 
-@click.command(epilog="Example: vkgateway tenant describe alpha")
+@click.command(epilog="\b\nExample: vkgateway tenant describe alpha")
 @click.argument("name")
 @output_option
 @cluster_options

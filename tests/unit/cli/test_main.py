@@ -194,6 +194,20 @@ def test_every_command_has_help_an_example_and_a_data_directory() -> None:
             assert any("--data-dir" in one.opts for one in command.params), name
 
 
+def test_an_example_stands_on_one_line_to_be_copied() -> None:
+    """However narrow the terminal: what is broken at a dash is another command."""
+    for name, command in commands(main.cli):
+        told = command.get_help(click.Context(command, info_name=name, terminal_width=60))
+        for line in (command.epilog or "").replace("\b", "").splitlines():
+            assert line in told, name
+
+
+def test_every_group_has_help_and_an_example() -> None:
+    context = click.Context(main.cli)
+    groups = [main.cli.get_command(context, name) for name in main.COMMANDS]
+    assert not [one.name for one in groups if isinstance(one, click.Group) and not (one.help and one.epilog)]
+
+
 def test_only_the_command_asked_for_is_imported() -> None:
     script = (
         "import sys; from vkgateway.cli import main; main.run(['completion', 'bash']);"
