@@ -65,6 +65,7 @@ def resolver_options(command: F) -> F:
             "--kubernetes-version",
             default=DEFAULT_VERSIONS["kubernetes"],
             show_default=True,
+            metavar="X.Y.Z",
             help="Any release from 1.30 on.",
         ),
     ):
@@ -136,13 +137,17 @@ async def path(
     data_dir: Path,  # noqa: ARG001 - every command takes --data-dir
 ) -> None:
     """Print where each of PROGRAMS is; exit code 5 if one must be fetched first."""
+    from vkgateway.programs.binaries.catalogue import DEFAULT_VERSIONS
+
     resolver = _resolver(kubernetes_version, program_dirs, report=_to_stderr)
     for name in programs:
         located = await resolver.locate(name)
         if located is None:
+            version = resolver.version_of("kubectl")
+            other = f" --kubernetes-version {version}" if version != DEFAULT_VERSIONS["kubernetes"] else ""
             raise UnavailableError(
                 f"{name} {resolver.version_of(name)} is not here yet",
-                hint=f"get it with 'vkgateway binaries fetch {name}'",
+                hint=f"Get it with `vkgateway binaries fetch {name}{other}`.",
             )
         click.echo(located.path)
 

@@ -7,7 +7,10 @@ from pathlib import Path
 import click
 
 from vkgateway.cli.options import asynchronous, data_dir_option
+from vkgateway.cli.output import Column, output_option, print_objects
 from vkgateway.cli.progress import Progress
+
+COLUMNS: tuple[Column[str], ...] = (Column("image", str),)
 
 
 @click.group(epilog="\b\nExample: vkgateway image load web.tar")
@@ -43,14 +46,14 @@ async def load(*, archives: tuple[Path, ...], data_dir: Path) -> None:
                 click.echo(name)
 
 
-@image.command("list", epilog="\b\nExample: vkgateway image list")
+@image.command("list", epilog="\b\nExample: vkgateway image list -o json")
+@output_option
 @data_dir_option
 @asynchronous
-async def list_images(*, data_dir: Path) -> None:
+async def list_images(*, output: str, data_dir: Path) -> None:
     """List the images on the real node."""
     from vkgateway.local import images
 
     with Progress() as progress:
         found = await images.present(data_dir, report=progress)
-    for name in found:
-        click.echo(name)
+    print_objects(found, output=output, columns=COLUMNS, name=str, empty="There are no images on the real node.")

@@ -53,6 +53,8 @@ def usage(*, since: str, until: str, by: str, file: Path | None, output: str, da
     if last <= first:
         raise InputError(f"--until {until} is not after --since {since}")
     keys = chosen(by)
+    if file is not None and not file.exists():
+        raise InputError(f"usage log {file} does not exist")
     sums = total(read(file or log_file(data_dir)), since=first, until=last, by=keys)
     show(sums, keys=keys, output=output)
 

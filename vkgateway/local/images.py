@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import tarfile
 from pathlib import Path
 
 from vkgateway.local import real
 from vkgateway.local import record as records
 from vkgateway.local.paths import Paths
+from vkgateway.local.realnode.host import ToolError
 from vkgateway.local.realnode.images import names
 from vkgateway.local.realnode.node import RealNode
 from vkgateway.local.steps import Report
-from vkgateway.model.errors import NotFoundError, UnavailableError
+from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
 from vkgateway.programs.binaries.resolver import Resolver
 
 
@@ -23,10 +25,19 @@ async def load(data_dir: Path, archive: Path, *, report: Report) -> list[str]:
     Raises:
         NotFoundError: there is no platform in `data_dir`.
         UnavailableError: it has no real node, or that does not run.
+        InputError: the file is no archive.
         ToolError: containerd does not answer, or does not take the archive.
     """
     node = await _node(data_dir, report=report)
-    await asyncio.to_thread(node.load, archive)
+    try:
+        await asyncio.to_thread(node.load, archive)
+    except ToolError as error:
+        # Afterwards: containerd takes archives that were compressed in ways which are unknown here.
+        if await asyncio.to_thread(tarfile.is_tarfile, archive):
+            raise
+        raise InputError(
+            f"{archive} is no archive of images", hint=f"`docker save IMAGE -o {archive.name}` writes one."
+        ) from error
     return await asyncio.to_thread(names, archive)
 
 

@@ -82,10 +82,17 @@ async def test_programs_get_csv_and_json(cli: Cli) -> None:
 
 
 async def test_another_log_may_be_named_and_an_empty_one_is_said(cli: Cli, tmp_path: Path) -> None:
-    assert await cli("usage", "--log", str(tmp_path / "none.jsonl")) == 0
+    (tmp_path / "empty.jsonl").touch()
+    assert await cli("usage", "--log", str(tmp_path / "empty.jsonl")) == 0
     assert (cli.out, "Nothing was used" in cli.err) == ("", True)
-    assert await cli("usage", "--log", str(tmp_path / "none.jsonl"), "-o", "json") == 0
+    assert await cli("usage", "--log", str(tmp_path / "empty.jsonl"), "-o", "json") == 0
     assert json.loads(cli.out) == []
+
+
+async def test_a_log_that_is_named_and_is_not_there_is_bad_input(cli: Cli, tmp_path: Path) -> None:
+    """It would say that nothing was used."""
+    assert await cli("usage", "--log", str(tmp_path / "none.jsonl"), "-o", "json") == 2
+    assert (cli.out, "none.jsonl does not exist" in cli.err) == ("", True)
 
 
 async def test_a_gateway_without_a_log_is_said(cli: Cli) -> None:

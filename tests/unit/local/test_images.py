@@ -1,7 +1,8 @@
-"""Loading images where there is nothing to load them into."""
+"""Images for the real node: loaded, listed, and refused where there is nothing to load them into."""
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from tests.unit.operators.test_operators import Silent
 from vkgateway.cli.main import run
 from vkgateway.local import images, record
 from vkgateway.local.paths import Paths
+from vkgateway.local.realnode.host import ToolError
 from vkgateway.local.record import PlatformRecord
-from vkgateway.model.errors import UnavailableError
+from vkgateway.model.errors import InputError, UnavailableError
 
 
 def test_without_a_platform_there_is_no_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,6 +25,51 @@ def test_without_a_platform_there_is_no_node(tmp_path: Path, capsys: pytest.Capt
 def test_an_archive_that_there_is_not_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["image", "load", str(tmp_path / "web.tar")]) == 2
     assert "web.tar" in capsys.readouterr().err
+
+
+def containerd(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    """A real node whose containerd refuses all archives with this answer, and has two images."""
+
+    class Node:
+        def load(self, archive: Path) -> None:
+            raise ToolError(f"`ctr images import {archive}` failed: {answer}")
+
+        def images(self) -> list[str]:
+            return ["web:1", "base:2"]
+
+    async def node(*_: object, **__: object) -> Node:
+        return Node()
+
+    monkeypatch.setattr(images, "_node", node)
+
+
+async def test_a_file_that_is_no_archive_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    containerd(monkeypatch, "ctr: unexpected EOF")
+    (tmp_path / "notes.txt").write_text("no archive")
+    with pytest.raises(InputError, match=r"notes\.txt is no archive of images$") as caught:
+        await images.load(tmp_path, tmp_path / "notes.txt", report=Silent())
+    assert "docker save" in caught.value.hint
+
+
+async def test_an_archive_that_containerd_refuses_is_told_in_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    containerd(monkeypatch, "ctr: unrecognized image format")
+    tarfile.open(tmp_path / "web.tar", "w").close()
+    with pytest.raises(ToolError, match="unrecognized image format"):
+        await images.load(tmp_path, tmp_path / "web.tar", report=Silent())
+
+
+@pytest.mark.parametrize(
+    ("form", "printed"),
+    [("table", "IMAGE\nbase:2\nweb:1\n"), ("name", "base:2\nweb:1\n"), ("yaml", "- base:2\n- web:1\n")],
+)
+def test_images_are_listed_for_people_and_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str, printed: str
+) -> None:
+    containerd(monkeypatch, "")
+    assert run(["image", "list", "-o", form, "--data-dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == printed
 
 
 async def test_a_platform_without_a_real_node_says_why(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_path_of_a_missing_program_is_unavailable(cache: Cache, capsys: pytest.C
     said = capsys.readouterr()
     assert said.out == ""
     assert "kubelet 1.34.4 is not here yet" in said.err
-    assert "vkgateway binaries fetch kubelet" in said.err
+    assert "`vkgateway binaries fetch kubelet --kubernetes-version 1.34.4`" in said.err
 
 
 @pytest.mark.parametrize(
