@@ -215,6 +215,31 @@ def test_a_forbidden_field_fails_the_pod_with_the_rule(platform: Platform, alpha
     alpha.kubectl("delete", "pod", "host", "--wait")
 
 
+@pytest.mark.usefixtures("real")
+def test_kubectl_debug_starts_what_the_level_allows_and_is_told_why_not(alpha: Cluster) -> None:
+    alpha.apply(pod("debugged", **REAL))
+    alpha.wait_pod("debugged")
+
+    def debug(name: str, profile: str) -> None:
+        asked = ("debug", "debugged", "-c", name, f"--profile={profile}", f"--image={BUSYBOX}", "--target=main")
+        alpha.kubectl(*asked, "--", "sh", "-c", "echo seen from inside")
+
+    def state(name: str) -> dict[str, dict[str, str]]:
+        told = alpha.get("pod", "debugged")["status"].get("ephemeralContainerStatuses") or []
+        return next((one["state"] for one in told if one["name"] == name), {})
+
+    debug("root", "sysadmin")
+    eventually(lambda: "waiting" in state("root"), what="the container that may not start")
+    assert "violates PodSecurity" in state("root")["waiting"]["message"]
+    debug("looks", "baseline")
+    eventually(lambda: "terminated" in state("looks"), what="the end of the container that may")
+    assert alpha.kubectl("logs", "debugged", "-c", "looks").strip() == "seen from inside"
+    refused = alpha.try_kubectl("attach", "debugged", "-c", "looks")
+    assert "container looks not found in pod debugged_default" in refused.err
+    assert "waiting" in state("root")
+    alpha.kubectl("delete", "pod", "debugged", "--wait")
+
+
 def test_an_inline_csi_volume_is_refused_rather_than_dropped(alpha: Cluster) -> None:
     alpha.apply(pod("inline", volumes=[{"name": "data", "csi": {"driver": "disks.example.org"}}]))
     eventually(lambda: alpha.phase("inline") == "Failed", what="the pod failed")

@@ -14,7 +14,10 @@ from vkgateway.kubelet.target import PodTarget
 _LONGEST: Final = 1024
 _TELLABLE: Final = frozenset({400, 404, 409, 413, 422})
 """Statuses by which the compute cluster speaks of the request or the container, not of itself."""
-_CONTAINER: Final = re.compile(r'container not found \("[a-z0-9.-]+"\)')
+_CONTAINER: Final = re.compile(
+    r'container not found \("[a-z0-9.-]+"\)|container [a-z0-9.-]+ not found in pod [a-z0-9._-]+'
+)
+"""Kubelets tell so, with status 500, of a container that is not there, or does not run any more."""
 _OF_MACHINES: Final = re.compile(
     r"\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-f:]+\]:\d|\w://|/var/|/run/|/sys/|\bnodes? \"|\bx509\b|\bdial\b"
 )

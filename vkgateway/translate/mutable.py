@@ -11,7 +11,7 @@ from vkgateway.model.names import (
     token_secret_name,
 )
 from vkgateway.model.objects import Object
-from vkgateway.translate import downward, security
+from vkgateway.translate import downward
 from vkgateway.translate.budget import OversizeError
 from vkgateway.translate.containers import pod_values
 from vkgateway.translate.context import PoolContext, TenantContext
@@ -33,12 +33,13 @@ _CONTAINER_KINDS: Final = ("initContainers", "containers")
 class Changes:
     """Strategic merge patches for the compute pod and its subresources, and changes above that stay above.
 
-    `patch` is None where there is nothing to do.
+    `patch` is None where there is nothing to do. `waiting` are the ephemeral containers that do not start, and why.
     """
 
     patch: Object | None = None
     subresources: Mapping[Subresource, Object] = field(default_factory=dict)
     unsupported: tuple[Refusal, ...] = ()
+    waiting: Mapping[str, str] = field(default_factory=dict)
 
 
 def spec_changes(tenant_pod: Object, compute_pod: Object, *, tenant: TenantContext, pool: PoolContext) -> Changes:
@@ -66,12 +67,16 @@ def spec_changes(tenant_pod: Object, compute_pod: Object, *, tenant: TenantConte
         try:
             subresources["ephemeralcontainers"] = ephemeral_patch(added, values)
         except OversizeError as error:
-            message = f"ephemeral containers do not start: {error}"
-            refused.append(Refusal(field="spec.ephemeralContainers", value="", rule=NOT_ALLOWED, message=message))
+            refused += [_not_started(container["name"], "", NOT_ALLOWED, str(error)) for container in added]
     resize = resize_patch(tenant_pod["spec"], compute_pod["spec"])
     if resize is not None:
         subresources["resize"] = resize
-    return Changes(patch=patch or None, subresources=subresources, unsupported=(*unsupported, *refused))
+    return Changes(
+        patch=patch or None,
+        subresources=subresources,
+        unsupported=(*unsupported, *(refusal for _, refusal in refused)),
+        waiting={name: refusal.message for name, refusal in reversed(refused)},
+    )
 
 
 def without_resize(changes: Changes) -> Changes:
@@ -168,26 +173,28 @@ def _reserved_keys(metadata: Mapping[str, Any]) -> list[Refusal]:
 
 def _allowed_ephemeral(
     tenant_pod: Object, compute_pod: Object, tenant: TenantContext
-) -> tuple[list[Object], list[Refusal]]:
-    """The new ephemeral containers that the tenant's policy allows, and what stands against the others."""
+) -> tuple[list[Object], list[tuple[str, Refusal]]]:
+    """The new ephemeral containers that the tenant's policy allows; the names of others, and what is against."""
     allowed: list[Object] = []
-    refused: list[Refusal] = []
+    refused: list[tuple[str, Refusal]] = []
     for container in new_ephemeral(tenant_pod, compute_pod):
+        name = container["name"]
         alone = {"metadata": tenant_pod["metadata"], "spec": {"ephemeralContainers": [container]}}
-        broken: list[security.Violation | Refusal] = [
-            *ephemeral_violations(tenant_pod, container, level=tenant.pod_security),
-            *reserved_references(alone),
+        # What kubectl asks for unless told otherwise (--profile=general) is more than the level baseline allows.
+        way_out = f"; what `kubectl debug --profile={tenant.pod_security}` asks for is allowed"
+        broken = [
+            *(
+                _not_started(name, one.value, one.rule, one.message + way_out)
+                for one in ephemeral_violations(tenant_pod, container, level=tenant.pod_security)
+            ),
+            *(_not_started(name, one.value, one.rule, one.message) for one in reserved_references(alone)),
         ]
         if not broken:
             allowed.append(container)
-        name = container["name"]
-        refused += [
-            Refusal(
-                field=f"spec.ephemeralContainers[{name}]",
-                value=one.value,
-                rule=one.rule,
-                message=f"ephemeral container {name} does not start: {one.message}",
-            )
-            for one in broken
-        ]
+        refused += broken
     return allowed, refused
+
+
+def _not_started(name: str, value: str, rule: str, why: str) -> tuple[str, Refusal]:
+    message = f"ephemeral container {name} does not start: {why}"
+    return name, Refusal(field=f"spec.ephemeralContainers[{name}]", value=value, rule=rule, message=message)

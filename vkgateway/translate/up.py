@@ -15,6 +15,7 @@ from vkgateway.translate.conditions import (
     placed,
     tenant_conditions,
 )
+from vkgateway.translate.debugging import with_waiting
 from vkgateway.translate.metadata import READINESS_GATES_ANNOTATION
 
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
@@ -212,6 +213,10 @@ def _wanted(
     cleaner = Cleaner.for_pod(compute_pod, hide=hide, node_name=node_name, node_ip=node_ip)
     wanted = {key: value for key, value in status.items() if key not in _STAYS}
     wanted.setdefault("phase", "Pending")
+    if "ephemeralContainerStatuses" in tenant_status and (
+        debuggers := with_waiting(wanted.get("ephemeralContainerStatuses"), tenant_status)
+    ):
+        wanted["ephemeralContainerStatuses"] = debuggers
     if not _KNOWN.issuperset(wanted):
         for key in wanted.keys() - _KNOWN:
             wanted[key] = cleaner.clean_all(wanted[key])

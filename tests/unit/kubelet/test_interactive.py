@@ -112,6 +112,7 @@ async def test_attach_and_port_forward(
     ("message", "status", "text"),
     [
         ('unable to upgrade connection: container not found ("main")', 404, 'container not found ("main")'),
+        ("container main not found in pod web_alpha--default", 404, "container main not found in pod web_default\n"),
         ("error dialing backend: dial tcp 10.9.8.7:10250: refused", 500, "exec of pod default/web cannot be reached"),
     ],
 )

@@ -97,6 +97,45 @@ async def test_an_ephemeral_container_that_policy_forbids_is_told_and_the_pod_ru
     assert here.phase() == "Running"
 
 
+def debuggers(here: World) -> dict[str, dict[str, Any]]:
+    """The states of the ephemeral containers that the tenant is shown."""
+    found = (here.tenant_pod() or {})["status"].get("ephemeralContainerStatuses") or []
+    return {one["name"]: one["state"] for one in found}
+
+
+async def test_an_ephemeral_container_that_does_not_start_is_shown_as_waiting_with_the_reason(here: World) -> None:
+    """Which is what `kubectl debug` prints of the container that it waits for; else it waits without a word."""
+    root = {"name": "root", "image": "b", "securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}}}
+    debug = {"name": "debug", "image": "b"}
+    async with here.gateway():
+        await start(here)
+        edit(here, ephemeralContainers=[root])
+        waiting = (await until(lambda: debuggers(here).get("root")))["waiting"]
+        assert waiting["reason"] == "ChangeNotForwarded"
+        assert waiting["message"].startswith('ephemeral container root does not start: violates PodSecurity "baseline')
+        assert "`kubectl debug --profile=baseline`" in waiting["message"]
+
+        edit(here, ephemeralContainers=[root, debug])
+        await until(lambda: ephemeral(here) == ["debug"])
+        below = copy.deepcopy(here.compute_pod() or {})
+        below["status"]["ephemeralContainerStatuses"] = [{"name": "debug", "image": "b", "state": {"running": {}}}]
+        here.below.store.update(PODS, below, name="web", namespace=BELOW, status=True)
+        await until(lambda: debuggers(here).get("debug") == {"running": {}})
+        await here.settled()
+        assert debuggers(here) == {"debug": {"running": {}}, "root": {"waiting": waiting}}
+    assert writes_above(here) == []
+
+
+async def test_an_ephemeral_container_that_the_compute_cluster_refuses_is_shown_as_waiting(here: World) -> None:
+    async with here.gateway():
+        await start(here)
+        here.below.fail("PATCH", "/ephemeralcontainers", status=422, reason="Invalid").message = "no such thing"
+        edit(here, ephemeralContainers=[{"name": "debug", "image": "b"}])
+        state = await until(lambda: debuggers(here).get("debug"))
+        await here.settled()
+    assert state == {"waiting": {"reason": "ChangeNotForwarded", "message": "no such thing"}}
+
+
 async def test_an_ephemeral_container_that_policy_forbids_fails_no_pod_that_waits(here: World) -> None:
     async with here.gateway():
         here.create(containers=main(envFrom=[{"configMapRef": {"name": "late"}}]))

@@ -54,10 +54,13 @@ class ChangesDown:
         amounts, sent = amounts_sum(whole["spec"]), (current["metadata"].get("annotations") or {}).get(AMOUNTS)
         if amounts == sent and _is_within(current, case):
             changes = without_resize(changes)
-        if await self._write_subresources(case, changes, whole):
+        waiting = dict(changes.waiting)
+        if await self._write_subresources(case, changes, whole, waiting):
             annotations[FORWARDED] = above.fingerprint
             if amounts != sent and not case.resize_refused:
                 annotations[AMOUNTS] = amounts
+        if waiting:
+            await self._upward.show_waiting(case, whole["spec"]["ephemeralContainers"], waiting)
         if not _is_held(case) and not case.resize_refused and below.requests != plan_of(case).requests:
             annotations[REQUESTS] = encode(plan_of(case).requests).decode()
         if changes.patch or annotations:
@@ -73,10 +76,11 @@ class ChangesDown:
             if "spec" in patch:
                 await self._patch_pod(case, {"metadata": patch["metadata"]})
 
-    async def _write_subresources(self, case: Case, changes: Changes, whole: Object) -> bool:
+    async def _write_subresources(self, case: Case, changes: Changes, whole: Object, waiting: dict[str, str]) -> bool:
         """Bring ephemeral containers and other amounts of resources down; whether nothing of it is left for later.
 
-        `whole` is the tenant's pod that the changes are made from.
+        `whole` is the tenant's pod that the changes are made from; `waiting` gets the ephemeral containers that the
+        compute cluster refuses.
         """
         uid, complete = below_of(case).metadata.uid, True
         for subresource, patch in changes.subresources.items():
@@ -86,26 +90,29 @@ class ChangesDown:
             if subresource == "ephemeralcontainers":
                 for reference in plan_of(case).references:
                     await self._copies.ensure(case.link, reference)
-            for refused in await self._write_subresource(case, {**patch, "metadata": {"uid": uid}}, subresource):
+            found = await self._write_subresource(case, {**patch, "metadata": {"uid": uid}}, subresource)
+            for refused in dict.fromkeys(why for why, _ in found):
                 await self._upward.tell(case, "ChangeNotForwarded", refused)
                 if refused == _NO_RIGHTS:
                     complete = False
                 case.resize_refused = case.resize_refused or subresource == "resize"
+            for why, one in found:
+                waiting |= {container["name"]: why for container in one["spec"].get("ephemeralContainers") or ()}
         if not complete:
             self._later(case.key, _RETRY)
         return complete
 
-    async def _write_subresource(self, case: Case, patch: Object, subresource: Subresource) -> list[str]:
-        """Patch a subresource; returns what is refused, in words for the tenant.
+    async def _write_subresource(self, case: Case, patch: Object, subresource: Subresource) -> list[tuple[str, Object]]:
+        """Patch a subresource; returns what is refused: why, in words for the tenant, and that part of the patch.
 
         Of several ephemeral containers that are refused together each is tried alone: one that was refused before is
         still there above, for nobody can take it away, and must hold up none that comes later.
         """
         refused = await self._patch_pod(case, patch, subresource)
         if refused is None or refused == _NO_RIGHTS or len(alone := one_by_one(patch)) < 2:
-            return [] if refused is None else [refused]
-        found = [await self._patch_pod(case, one, subresource) for one in alone]
-        return list(dict.fromkeys(one for one in found if one is not None))
+            return [] if refused is None else [(refused, patch)]
+        found = [(await self._patch_pod(case, one, subresource), one) for one in alone]
+        return [(why, one) for why, one in found if why is not None]
 
     async def _is_counted(self, case: Case, whole: Object) -> bool:
         """Whether a pod may have what it asks for: it counts with that now. Where it waits for room, that is told.

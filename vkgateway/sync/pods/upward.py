@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
@@ -19,6 +19,7 @@ from vkgateway.sync.metrics import PodMeter
 from vkgateway.sync.pods.case import Case, above_of, as_object, below_of, plan_of
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 from vkgateway.translate.cleaning import Cleaner
+from vkgateway.translate.debugging import waiting_status
 from vkgateway.translate.policy import Refusal
 from vkgateway.translate.up import (
     Taken,
@@ -212,6 +213,14 @@ class Upward:
             message=message,
             now=self._now(),
         )
+        if patch is not None:
+            await self._patch_status(above.metadata, patch, standing)
+
+    async def show_waiting(self, case: Case, containers: Sequence[Object], why: Mapping[str, str]) -> None:
+        """Show ephemeral containers that do not start as waiting, each by its name with the reason why."""
+        above = above_of(case)
+        standing = msgspec.json.decode(above.status)
+        patch = waiting_status(containers, why, tenant_status=standing)
         if patch is not None:
             await self._patch_status(above.metadata, patch, standing)
 
