@@ -11,7 +11,7 @@ from pathlib import Path
 from vkgateway.local import network, real
 from vkgateway.local import record as records
 from vkgateway.local.disk import disk_errors
-from vkgateway.local.lock import work_lock
+from vkgateway.local.lock import check_idle, work_lock
 from vkgateway.local.paths import Paths
 from vkgateway.local.realnode.namespaces import mount_points
 from vkgateway.local.record import PlatformRecord
@@ -34,6 +34,7 @@ async def down(data_dir: Path, *, purge: bool, report: Report) -> None:
     """
     paths = Paths(data_dir)
     if not _holds_platform(paths):
+        check_idle(paths.lock)  # a first `up` gets its programs before it makes anything: minutes, where it builds them
         raise NotFoundError(f"there is no platform in {data_dir}", hint="Name another place with --data-dir DIR.")
     with disk_errors(data_dir), work_lock(paths.lock, command="down"):
         record = _record(paths)

@@ -21,17 +21,35 @@ def work_lock(path: Path, *, command: str, what: str = "") -> Iterator[None]:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
-            raise _busy(what or f"the platform in {path.parent}", holder=holder) from None
+        _take(descriptor, what or _platform(path))
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"vkgateway {command} (pid {os.getpid()})".encode(), 0)
         yield
         os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
+
+
+def check_idle(path: Path) -> None:
+    """See that no command is at work on the platform; nothing is made or written.
+
+    Raises:
+        ConflictError: one is; the message says which.
+    """
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        _take(file.fileno(), _platform(path))
+
+
+def _take(descriptor: int, what: str) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+        raise _busy(what, holder=holder) from None
+
+
+def _platform(path: Path) -> str:
+    return f"the platform in {path.parent}"
 
 
 def _busy(what: str, *, holder: str) -> ConflictError:

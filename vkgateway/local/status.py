@@ -14,6 +14,7 @@ from vkgateway.kube.resources import NODES, TENANTS, Resource
 from vkgateway.local import compute, gateway_process, processes
 from vkgateway.local import record as records
 from vkgateway.local.hollow import kwok
+from vkgateway.local.lock import check_idle
 from vkgateway.local.paths import Paths
 from vkgateway.local.pki import first_authority_to_end, first_to_end
 from vkgateway.local.provisioner import process as provisioner
@@ -83,10 +84,12 @@ async def status(data_dir: Path) -> PlatformStatus:
 
     Raises:
         NotFoundError: there is no platform in `data_dir`.
+        ConflictError: the first `up` is getting its programs.
     """
     paths = Paths(data_dir)
     record = records.load(paths.record)
     if record is None:
+        check_idle(paths.lock)
         raise NotFoundError(f"there is no platform in {data_dir}", hint="Start one with `vkgateway up`.")
     states = await processes.running(SupervisorClient.for_data_dir(data_dir))
     problems = _process_problems(states, record=record)

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from vkgateway.local import choices, down, platform
+from vkgateway.local import choices, down, platform, status
 from vkgateway.local.disk import check_room, disk_errors
 from vkgateway.local.lock import work_lock
 from vkgateway.local.options import UpOptions
@@ -62,6 +62,18 @@ async def test_a_platform_that_is_being_started_is_left_alone(tmp_path: Path) ->
     with work_lock(paths.lock, command="up"), pytest.raises(ConflictError, match="vkgateway up"):
         await down.down(tmp_path, purge=True, report=Silent())
     assert paths.record.exists()
+
+
+async def test_a_platform_whose_programs_are_still_being_built_is_left_alone(tmp_path: Path) -> None:
+    """A first `up` has written nothing but its lock by then, and would go on."""
+    paths = Paths(tmp_path)
+    with work_lock(paths.lock, command="up"):
+        for command in (down.down(tmp_path, purge=True, report=Silent()), status.status(tmp_path)):
+            with pytest.raises(ConflictError, match="is being worked on by vkgateway up"):
+                await command
+    for command in (down.down(tmp_path, purge=True, report=Silent()), status.status(tmp_path)):
+        with pytest.raises(NotFoundError):
+            await command
 
 
 @pytest.mark.parametrize(
