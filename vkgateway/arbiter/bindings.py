@@ -100,10 +100,6 @@ class Bindings:
         old, tally = self.bound(holding, node), self.tally
         return tally.permits(tally.rooms[node], tally.room_after(node, old, cells), old, cells)
 
-    def has_room(self, holding: Holding, node: int, cells: Sequence[int]) -> bool:
-        """Whether the node has room for these in place of what is bound there, whatever that means for others."""
-        return self.tally.room_after(node, self.bound(holding, node), cells) >= 0
-
     def settle(self, holding: Holding, node: int, used: int) -> bool:
         """The tenant's pods use so much of the node: bind the cells that hold it with the fewest units to spare.
 

@@ -201,16 +201,6 @@ class Cells:
         cells = self._with(holding, number, self.levels.index(size))
         self._bindings.put(holding, number, cells, holding.used.get(number, 0))
 
-    def use(self, tenant: str, node: str, amount: int) -> None:
-        """Use so many thousandths of a node inside the cells that are bound there.
-
-        Raises:
-            ValueError: there is less to spare.
-        """
-        if amount > self.spare(tenant, node):
-            raise ValueError(f"{tenant} has less than {amount} thousandths to spare on {node}")
-        self.hold(tenant, node, amount)
-
     def bind_anew(self, tenants: Collection[str]) -> bool:
         """Bind what these tenants use now as if they had nothing bound: what it was bound in view of may be so no more.
 

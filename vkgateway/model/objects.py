@@ -157,26 +157,5 @@ class NamespaceView(msgspec.Struct, kw_only=True, rename="camel"):
     status: NamespaceStatusView = msgspec.field(default_factory=NamespaceStatusView)
 
 
-class ConfigMapView(msgspec.Struct, kw_only=True, rename="camel"):
-    """A ConfigMap; the data stay undecoded bytes, to be compared and passed on."""
-
-    metadata: Meta
-    data: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-    binary_data: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-    immutable: bool = False
-
-
-class SecretView(msgspec.Struct, kw_only=True, rename="camel"):
-    """A Secret; the data stay undecoded bytes, to be compared and passed on, and never printed."""
-
-    metadata: Meta
-    data: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-    type: str = "Opaque"
-    immutable: bool = False
-
-    def __repr__(self) -> str:
-        return f"SecretView({self.metadata.namespace}/{self.metadata.name})"
-
-
 decode_object: Final = msgspec.json.Decoder(ObjectView).decode
 decode_namespace: Final = msgspec.json.Decoder(NamespaceView).decode

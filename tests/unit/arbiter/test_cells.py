@@ -346,9 +346,8 @@ def test_a_cell_is_bound_by_hand_and_filled() -> None:
         cells.bind("b", 8, "n0")
     with pytest.raises(ValueError, match="may not bind a cell of 4 to n1"):
         cells.bind("b", 4, "n1")
-    cells.use("a", "n0", 8000)
-    with pytest.raises(ValueError, match="less than 1 thousandths to spare"):
-        cells.use("a", "n0", 1)
+    assert cells.hold("a", "n0", 8000)
+    assert not cells.hold("a", "n0", 1)
 
 
 def test_a_cell_that_is_larger_than_it_has_to_be_is_bound_anew() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -286,12 +284,6 @@ class RealNode:
                 yield str(file), f"/proc/sys/{name}"
         yield str(folders.config / "resolv.conf"), "/etc/resolv.conf"
         write_file(folders.kubelet / _KEEP_RESOURCES, b"")
-
-
-def remove_files(options: RealNodeOptions) -> None:
-    """Remove the node's own folder, images and volumes included; `teardown()` comes first."""
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(options.directory)
 
 
 def _digest(file: Path) -> str:

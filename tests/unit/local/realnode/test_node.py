@@ -14,7 +14,7 @@ from vkgateway.local.realnode import node as node_module
 from vkgateway.local.realnode.cgroups import Cgroups
 from vkgateway.local.realnode.host import Claims, ToolError
 from vkgateway.local.realnode.namespaces import Namespaces
-from vkgateway.local.realnode.node import RealNode, remove_files
+from vkgateway.local.realnode.node import RealNode
 from vkgateway.local.realnode.options import RealNodeOptions
 from vkgateway.model.errors import UnavailableError
 
@@ -196,13 +196,6 @@ def test_containerd_that_never_answers_is_told(node: RealNode, monkeypatch: pyte
     monkeypatch.setattr(node, "ctr", ctr)
     with pytest.raises(UnavailableError, match="containerd does not answer: connection refused"):
         node.import_images(timeout=0)
-
-
-def test_files_can_be_removed_twice(node: RealNode, options: RealNodeOptions) -> None:
-    node.prepare()
-    remove_files(options)
-    remove_files(options)
-    assert not options.directory.exists()
 
 
 def test_kubelet_configuration_on_disk_is_that_of_this_node(node: RealNode, options: RealNodeOptions) -> None:
