@@ -13,7 +13,7 @@ from vkgateway.gateway import metrics
 from vkgateway.gateway.arbiter_watch import ArbiterWatch
 from vkgateway.gateway.compute import ComputeController
 from vkgateway.gateway.config import Arbiter as ArbiterSection
-from vkgateway.gateway.config import Config
+from vkgateway.gateway.config import Config, Kubelet
 from vkgateway.gateway.connections import connect
 from vkgateway.gateway.events import Recorder
 from vkgateway.gateway.health import HealthServer
@@ -79,19 +79,7 @@ class Gateway:
             calm=clock.follow,
         )
         self._watch.names = self.arbiter.names
-        self.kubelet = KubeletServer(
-            address=address,
-            port=settings.kubelet.port,
-            tls=tls,
-            backends=self._find,
-            pods=self._pods,
-            figures=Figures(self._placed),
-            tokens=Tokens(self._client_of),
-            streams_per_tenant=settings.kubelet.streams_per_tenant,
-            streams=min(settings.kubelet.streams, files // 8),
-            connections=min(settings.kubelet.streams + CONNECTIONS_BESIDE_STREAMS_OF_ALL, files // 4),
-            idle_timeout=settings.kubelet.idle_seconds,
-        )
+        self.kubelet = self._endpoint(settings.kubelet, address=address, tls=tls, files=files)
         self.runtimes = TenantRuntimes(
             computes=self.computes,
             kubelet=self.kubelet,
@@ -116,6 +104,22 @@ class Gateway:
         self._watch.guarantees.on_change = self.tenants.wake
         self.computes.guaranteed = self.tenants.ledger.guaranteed
         self.computes.users = self.tenants.ledger.users
+
+    def _endpoint(self, settings: Kubelet, *, address: str, tls: ssl.SSLContext, files: int) -> KubeletServer:
+        """The virtual nodes' kubelet; streams and connections leave room among the `files` that may be open."""
+        return KubeletServer(
+            address=address,
+            port=settings.port,
+            tls=tls,
+            backends=self._find,
+            pods=self._pods,
+            figures=Figures(self._placed),
+            tokens=Tokens(self._client_of),
+            streams_per_tenant=settings.streams_per_tenant,
+            streams=min(settings.streams, files // 8),
+            connections=min(settings.streams + CONNECTIONS_BESIDE_STREAMS_OF_ALL, files // 4),
+            idle_timeout=settings.idle_seconds,
+        )
 
     async def run(self, health: HealthServer) -> None:
         """Work until cancelled, told of by `health`; what tenants have goes on without us."""
