@@ -22,7 +22,11 @@ def connect(settings: Config, *, name: str) -> Client:
         platform = Path(settings.data_dir) / "compute.kubeconfig"
         file = platform if platform.exists() else None
     if file is None:
-        return Client.in_cluster(name=name, max_connections=connections)
+        try:
+            return Client.in_cluster(name=name, max_connections=connections)
+        except InputError as error:
+            hint = "Set managementCluster.kubeconfig, or let `vkgateway up` make a platform with all that it needs."
+            raise InputError(f"there is no way to {name}: {error}", hint=hint) from error
     return Client.from_kubeconfig(file, context=chosen.context or None, name=name, max_connections=connections)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 
 from vkgateway.cli import main, options
 from vkgateway.cli.lazy import LazyGroup
@@ -143,6 +144,21 @@ def test_version_needs_no_platform(capsys: pytest.CaptureFixture[str]) -> None:
 def test_completion_scripts_name_the_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["completion", shell]) == 0
     assert "_VKGATEWAY_COMPLETE" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "begun", "completed"),
+    [
+        ([], "ten", ["tenant"]),
+        (["tenant"], "kube", ["kubeconfig"]),
+        (["tenant", "create"], "--pod", ["--pod-security"]),
+        (["tenant", "create", "--pod-security"], "re", ["restricted"]),
+        (["status", "-o"], "", ["table", "json", "yaml", "name"]),
+    ],
+)
+def test_commands_options_and_values_are_completed(words: list[str], begun: str, completed: list[str]) -> None:
+    shell = ShellComplete(main.cli, {}, "vkgateway", "_VKGATEWAY_COMPLETE")
+    assert [one.value for one in shell.get_completions(words, begun)] == completed
 
 
 def test_no_platform_is_one_sentence_and_5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
