@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import contextlib
 import os
-import shutil
 import ssl
 import tempfile
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import structlog
 import yaml
 
-from vkgateway.kube import keeping, tls, unheeded, yamltext
-from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
+from vkgateway.kube import bearer, keeping, tls, unheeded, yamltext
+from vkgateway.model.errors import InputError
 
 Document = dict[str, Any]
-TokenSource = Callable[[], Awaitable[str]]
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_TOKEN_LIFE = 60.0
-"""Seconds after which a token that came from a file or a plugin is asked for again."""
-_TOKEN_RETRY = 5.0
-"""Seconds after which that is tried again where it failed."""
-_TOKEN_PATIENCE = 30.0
-"""Seconds that a plugin may take."""
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,98 +56,15 @@ class Connection:
             return None
         return tls.client_context(ca=self.ca, cert=self.cert, key=self.key, insecure=self.insecure)
 
-    def token_source(self) -> TokenSource | None:
+    def token_source(self) -> bearer.TokenSource | None:
         """What to await for a bearer token before each request; None where none is used."""
         if self.plugin is not None:
-            return _Renewed(self._from_plugin)
+            return bearer.Renewed(partial(bearer.from_plugin, self.plugin, context=self.context))
         if self.token_file is not None:
-            return _Renewed(self._from_file)
+            return bearer.Renewed(partial(bearer.from_file, self.token_file))
         if self.token:
-            return self._constant
+            return partial(bearer.constant, self.token)
         return None
-
-    async def _constant(self) -> str:
-        return self.token
-
-    async def _from_file(self) -> str:
-        assert self.token_file is not None
-        try:
-            return self.token_file.read_text().strip()
-        except OSError as error:
-            raise InputError(f"token file {self.token_file} cannot be read: {error.strerror}") from error
-
-    async def _from_plugin(self) -> str:
-        # Imported here: the library takes most of a second to load, and few kubeconfigs use plugins.
-        from kubernetes_asyncio.config import ConfigException
-        from kubernetes_asyncio.config.exec_provider import ExecProvider
-        from kubernetes_asyncio.config.kube_config import ConfigNode
-
-        try:
-            status = await ExecProvider(ConfigNode("exec", _limited(self.plugin or {}))).run()
-        except (ConfigException, OSError) as error:
-            raise InputError(f"the exec plugin of context {self.context!r} failed: {error}") from error
-        token = status.get("token")
-        if not isinstance(token, str):
-            raise InputError(f"the exec plugin of context {self.context!r} gave no token")
-        return token
-
-
-def _limited(plugin: Mapping[str, Any]) -> Document:
-    """A plugin that is killed when nobody waits for it any more, with what it started: the library leaves it running.
-
-    At a terminal it stays in the foreground, since it may ask its user something, and is killed alone; so it is where
-    timeout(1) is BusyBox', which knows no other way, nor long options. Where there is none, the plugin is what it was.
-    """
-    program = shutil.which("timeout")
-    if program is None or "command" not in plugin:
-        return dict(plugin)
-    options = ["-k", "1", f"{_TOKEN_PATIENCE:g}"]
-    if Path(program).resolve().name != "busybox" and os.isatty(0):
-        options.insert(0, "--foreground")
-    return {**plugin, "command": program, "args": [*options, plugin["command"], *(plugin.get("args") or ())]}
-
-
-class _Renewed:
-    """Keeps a token for a minute and lets one caller at a time fetch the next; those who wait share what comes of it.
-
-    Where that fails the last one is used on: a server knows best whether it is still good.
-    """
-
-    def __init__(self, fetch: TokenSource, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._fetch = fetch
-        self._clock = clock
-        self._token = ""
-        self._until = 0.0
-        self._lock = asyncio.Lock()
-        self._tries = 0
-        self._failure: VkgatewayError | None = None
-        """Why there is no token."""
-
-    async def __call__(self) -> str:
-        if self._token and self._clock() < self._until:
-            return self._token
-        seen = self._tries
-        async with self._lock:
-            if self._tries == seen:
-                await self._renew()
-        if self._failure is not None:
-            raise self._failure
-        return self._token
-
-    async def _renew(self) -> None:
-        failure: VkgatewayError | None = None
-        try:
-            async with asyncio.timeout(_TOKEN_PATIENCE):
-                self._token = await self._fetch()
-        except TimeoutError:
-            failure = UnavailableError(f"no token within {_TOKEN_PATIENCE:g} s")
-        except InputError as error:
-            failure = error
-        self._tries += 1
-        self._until = self._clock() + (_TOKEN_LIFE if failure is None else _TOKEN_RETRY)
-        self._failure = None if self._token else failure
-        if self._token and failure is not None:
-            log.warning("token not renewed", error=str(failure))
 
 
 class Renewal:
@@ -171,7 +77,7 @@ class Renewal:
         self._known = known
         self._read = read
 
-    def __call__(self) -> tuple[ssl.SSLContext | None, TokenSource | None] | None:
+    def __call__(self) -> tuple[ssl.SSLContext | None, bearer.TokenSource | None] | None:
         """See `transport.Renewal`. Raises InputError."""
         found = self._read()
         if found == self._known or found.server != self._known.server:

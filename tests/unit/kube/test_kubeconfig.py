@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.fakes.apiserver import FakeApiServer
-from vkgateway.kube import kubeconfig, tls
+from vkgateway.kube import bearer, kubeconfig, tls
 from vkgateway.kube.client import Client
 from vkgateway.model.errors import ConflictError, InputError
 
@@ -206,7 +206,7 @@ async def test_token_file_is_read_again(path: Path) -> None:
     document["users"][0]["user"] = {"tokenFile": "token"}
     kubeconfig.write(path, document)
     source = kubeconfig.load(path).connection().token_source()
-    assert isinstance(source, kubeconfig._Renewed)
+    assert isinstance(source, bearer.Renewed)
     with pytest.raises(InputError, match="token file"):
         await source()
     (path.parent / "token").write_text("one\n")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from vkgateway.controlplane.pki import Authority
-from vkgateway.kube import errors, kubeconfig
+from vkgateway.kube import bearer, errors, kubeconfig
 from vkgateway.kube.client import Client
 from vkgateway.kube.tls import load_identity
 from vkgateway.model.errors import UnavailableError
@@ -32,7 +32,7 @@ async def test_a_token_that_cannot_be_renewed_is_used_on(path: Path) -> None:
     kubeconfig.write(path, document)
     (path.parent / "token").write_text("one")
     source = kubeconfig.load(path).connection().token_source()
-    assert isinstance(source, kubeconfig._Renewed)
+    assert isinstance(source, bearer.Renewed)
     assert await source() == "one"
     (path.parent / "token").unlink()
     source._until = 0
@@ -51,8 +51,8 @@ async def test_a_plugin_that_hangs_holds_nobody_up_for_ever(monkeypatch: pytest.
         await asyncio.sleep(60)
         return "late"
 
-    monkeypatch.setattr(kubeconfig, "_TOKEN_PATIENCE", 0.05)
-    source = kubeconfig._Renewed(fetch)
+    monkeypatch.setattr(bearer, "PATIENCE_SECONDS", 0.05)
+    source = bearer.Renewed(fetch)
     failed = await asyncio.gather(source(), source(), source(), return_exceptions=True)
     assert [str(error) for error in failed] == ["no token within 0.05 s"] * 3
     assert calls == 1
@@ -67,7 +67,7 @@ async def test_a_plugin_that_hangs_is_not_left_running(path: Path, monkeypatch: 
     source = kubeconfig.load(path).connection().token_source()
     assert source is not None
     importlib.import_module("kubernetes_asyncio.config.exec_provider")  # takes most of the second
-    monkeypatch.setattr(kubeconfig, "_TOKEN_PATIENCE", 1.0)
+    monkeypatch.setattr(bearer, "PATIENCE_SECONDS", 1.0)
     with pytest.raises(UnavailableError, match="no token within 1 s"):
         await source()
     process = Path("/proc", file.read_text().strip())
@@ -104,7 +104,7 @@ async def test_what_a_plugin_that_hangs_has_started_is_not_left_running(
     source = kubeconfig.load(path).connection().token_source()
     assert source is not None
     importlib.import_module("kubernetes_asyncio.config.exec_provider")  # takes most of the second
-    monkeypatch.setattr(kubeconfig, "_TOKEN_PATIENCE", 1.0)
+    monkeypatch.setattr(bearer, "PATIENCE_SECONDS", 1.0)
     monkeypatch.setattr("os.isatty", lambda _descriptor: False)
     with pytest.raises(UnavailableError, match="no token within 1 s"):
         await source()
