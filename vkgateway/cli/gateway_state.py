@@ -35,12 +35,12 @@ def gateway_option(command: F) -> F:
 
 def settings(data_dir: Path) -> Config:
     """The settings of the gateway of a platform. Raises UnavailableError where there is no platform."""
-    from vkgateway.gateway import config
+    from vkgateway.gateway import settingsfile
 
     file = data_dir / _SETTINGS
     if not file.exists():
         raise UnavailableError(f"no platform in {data_dir}: {file} does not exist", hint=_HINT)
-    return config.load(file, environment={})
+    return settingsfile.load(file, environment={})
 
 
 def url(data_dir: Path, gateway: str | None) -> str:

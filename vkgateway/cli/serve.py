@@ -35,13 +35,13 @@ def serve(ctx: click.Context, *, file: Path | None, print_config: bool, data_dir
     """
     import msgspec
 
-    from vkgateway.gateway import config
+    from vkgateway.gateway import settingsfile
 
-    settings = config.load(file)
+    settings = settingsfile.load(file)
     if data_dir_given(ctx) or not settings.data_dir:
         settings = msgspec.structs.replace(settings, data_dir=str(data_dir))
     if print_config:
-        click.echo(config.render(settings), nl=False)
+        click.echo(settingsfile.render(settings), nl=False)
         return
     with _loading():
         import uvloop

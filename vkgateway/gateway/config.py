@@ -1,22 +1,16 @@
-"""The daemon's settings: every key with a default and a description, from a YAML file and the environment."""
+"""The daemon's settings: every key with its default, its description and its environment variable."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
-from vkgateway.gateway.settingchecks import wrong
-from vkgateway.model.errors import InputError
-
 PREFIX = "VKGATEWAY"
-_HINT = "`vkgateway serve --print-config` prints every key with its default and description."
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Count = Annotated[int, Meta(ge=1)]
@@ -249,117 +243,6 @@ def settings(section: type[_Section] = Config, *, path: tuple[str, ...] = ()) ->
             yield Setting(here, _bare(hint), field.default, _description(hint))
 
 
-def load(file: Path | None = None, *, environment: Mapping[str, str] | None = None) -> Config:
-    """Read settings: defaults, over them `file` (YAML), over them the environment.
-
-    Raises InputError with the path of the offending key.
-    """
-    data = _read(file) if file is not None else {}
-    _convert(data, strict=True, source=str(file))
-    environment = os.environ if environment is None else environment
-    _overlay(data, environment)
-    config = _convert(data, strict=False, source="environment")
-    _check(config, file=file, environment=environment)
-    return config
-
-
-def _convert(data: dict[str, Any], *, strict: bool, source: str) -> Config:
-    try:
-        return msgspec.convert(data, Config, strict=strict)
-    except msgspec.ValidationError as error:
-        raise InputError(_complaint(str(error), data, source=source), hint=_HINT) from error
-
-
-def _check(config: Config, *, file: Path | None, environment: Mapping[str, str]) -> None:
-    """See that settings can be worked with. Raises InputError that names the first that cannot, and who set it."""
-    first = next(wrong(config), None)
-    if first is None:
-        return
-    key = first.key.partition("[")[0]
-    variables = (setting.variable for setting in settings() if setting.key == key and setting.variable in environment)
-    source = next(variables, str(file or ""))
-    raise InputError(f"{source}: {first.key}: {first.why}" if source else f"{first.key}: {first.why}", hint=first.hint)
-
-
-def render(config: Config | None = None) -> str:
-    """Return the settings as a YAML file in which every key is described."""
-    import yaml
-
-    plain = msgspec.to_builtins(config or Config())
-    lines: list[str] = []
-    open_sections: tuple[str, ...] = ()
-    for setting in settings():
-        parents = setting.path[:-1]
-        if parents != open_sections:
-            lines += ["", *(f"{parent}:" for parent in parents)]
-            open_sections = parents
-        indent = "  " * len(parents)
-        value = plain
-        for part in setting.path:
-            value = value[part]
-        shown = yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
-        lines += [
-            f"{indent}# {setting.description} [{setting.variable}]",
-            f"{indent}{setting.path[-1]}: {shown}",
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _read(file: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        data = yaml.safe_load(file.read_text())
-    except FileNotFoundError as error:
-        raise InputError(
-            f"settings file {file} does not exist", hint="Leave out --config to run with the defaults."
-        ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"settings file {file} is not YAML: {' '.join(str(error).split())}") from error
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
-        raise InputError(f"settings file {file} holds a {type(data).__name__}, not keys and values")
-    return data
-
-
-def _overlay(data: dict[str, Any], environment: Mapping[str, str]) -> None:
-    for setting in settings():
-        text = environment.get(setting.variable)
-        if text is None:
-            continue
-        section = data
-        for part in setting.path[:-1]:
-            section = section.setdefault(part, {})
-        is_list = get_origin(setting.type) is tuple
-        section[setting.path[-1]] = [item for item in text.split(",") if item] if is_list else text
-
-
-def _complaint(message: str, data: Any, *, source: str) -> str:
-    """`Expected int - at $.kubelet.port` becomes `SOURCE: kubelet.port: expected int; it is 'x'`."""
-    what, _, where = message.partition(" - at ")
-    what = what[:1].lower() + what[1:]
-    place = where.strip("`").partition("$")[2].lstrip(".")
-    if where.startswith("`key`"):
-        return f"{source}: {place or 'the whole'} has a key that is no text"
-    path = tuple(place.partition("[")[0].split("."))
-    setting = next((setting for setting in settings() if setting.path == path), None)
-    if setting is not None and get_origin(setting.type) is Literal:
-        what = f"expected one of {', '.join(get_args(setting.type))}"
-    if "unknown field" not in what:
-        what += f"; it is {_value(data, place)!r}"
-    if source == "environment" and setting is not None:
-        source = setting.variable
-    return f"{source}: {place}: {what}" if place else f"{source}: {what}"
-
-
-def _value(data: Any, place: str) -> Any:
-    """What stands at a place as msgspec writes it: `datastore.endpoints[0]`."""
-    for key, index in re.findall(r"(\w+)(?:\[(\d+)\])?", place):
-        data = data[key][int(index)] if index else data[key]
-    return data
-
-
 def _bare(hint: Any) -> Any:
     return get_args(hint)[0] if get_origin(hint) is Annotated else hint
 
@@ -368,12 +251,3 @@ def _description(hint: Any) -> str:
     """Of nested annotations the outermost description counts."""
     metas = [meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)]
     return next((meta.description for meta in reversed(metas) if meta.description), "")
-
-
-def table() -> str:
-    """Return all keys as a Markdown table, as the documentation shows them."""
-    lines = ["| key | default | environment variable | meaning |", "|---|---|---|---|"]
-    for setting in settings():
-        default = msgspec.json.encode(setting.default).decode()
-        lines.append(f"| `{setting.key}` | `{default}` | `{setting.variable}` | {setting.description} |")
-    return "\n".join(lines) + "\n"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from vkgateway.controlplane.files import SECRET_MODE, write_file
-from vkgateway.gateway import config
+from vkgateway.gateway import config, settingsfile
 from vkgateway.local import etcd
 from vkgateway.local.paths import Paths
 from vkgateway.local.pki import ETCD_CA, ETCD_ROOT
@@ -57,7 +57,7 @@ def settings(paths: Paths, *, record: PlatformRecord, cache_dir: Path | None = N
 
 def write(paths: Paths, wanted: config.Config) -> bytes:
     """Write the settings, also for a gateway that is started by hand; the file's content."""
-    text = config.render(wanted).encode()
+    text = settingsfile.render(wanted).encode()
     write_file(paths.gateway_config, text, mode=SECRET_MODE)
     return text
 

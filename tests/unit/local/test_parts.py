@@ -6,7 +6,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from vkgateway.gateway import config
+from vkgateway.gateway import settingsfile
 from vkgateway.local import compute, etcd, gateway_process, network
 from vkgateway.local.hollow.nodes import DOMAIN_LABEL
 from vkgateway.local.options import PORTS, UpOptions
@@ -84,7 +84,7 @@ def test_the_gateways_settings_are_read_back_as_they_were(paths: Paths) -> None:
     record = msgspec.structs.replace(RECORD, program_dirs=("/programs",))
     wanted = gateway_process.settings(paths, record=record)
     gateway_process.spec(paths, wanted)
-    assert config.load(paths.gateway_config, environment={}) == wanted
+    assert settingsfile.load(paths.gateway_config, environment={}) == wanted
     assert wanted.arbiter.notice_seconds == 5
     assert [Path(log).parent for log in (wanted.arbiter.decision_log, wanted.arbiter.usage_log)] == [paths.arbiter] * 2
     assert {paths.arbiter, paths.conformance} < set(paths.all())
