@@ -228,7 +228,7 @@ class Startup:
         return f"ComputeCluster local with pools {', '.join(pools)}"
 
     async def _hollow(self) -> str:
-        wanted = list(nodes.nodes(self._record.hollow_nodes))
+        wanted = list(nodes.nodes(self._record.hollow_nodes, version=self._record.kubernetes_version))
         bounded = asyncio.Semaphore(8)
 
         async def apply(node: dict[str, Any]) -> None:

@@ -29,25 +29,30 @@ def config(tmp_path: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_each_pool_has_as_many_nodes_as_asked_for() -> None:
-    made = Counter(node["metadata"]["labels"][POOL_LABEL] for node in nodes({"a100": 4, "v100": 2}))
+    made = Counter(node["metadata"]["labels"][POOL_LABEL] for node in nodes({"a100": 4, "v100": 2}, version="1.36.3"))
     assert made == {"a100": 4, "v100": 2}
 
 
 def test_a100_nodes_hang_on_two_networks_evenly() -> None:
-    domains = [node["metadata"]["labels"][DOMAIN_LABEL] for node in nodes({"a100": 4})]
+    domains = [node["metadata"]["labels"][DOMAIN_LABEL] for node in nodes({"a100": 4}, version="1.36.3")]
     assert domains == ["a100-0", "a100-0", "a100-1", "a100-1"]
 
 
 def test_a_node_offers_eight_gpus_and_all_it_has() -> None:
-    node = next(nodes({"v100": 1}))
+    node = next(nodes({"v100": 1}, version="1.36.3"))
     assert node["status"]["allocatable"] == node["status"]["capacity"]
     assert node["status"]["capacity"]["nvidia.com/gpu"] == "8"
+
+
+def test_a_node_shows_the_release_of_its_cluster() -> None:
+    """Which tenants see as the version of their virtual nodes."""
+    assert next(nodes({"v100": 1}, version="1.34.4"))["status"]["nodeInfo"]["kubeletVersion"] == "v1.34.4"
 
 
 def test_kwok_manages_exactly_our_nodes(config: dict[str, list[dict[str, Any]]]) -> None:
     selector = config["KwokConfiguration"][0]["options"]["manageNodesWithAnnotationSelector"]
     key, _, value = selector.partition("=")
-    assert all(node["metadata"]["annotations"][key] == value for node in nodes({"a100": 2}))
+    assert all(node["metadata"]["annotations"][key] == value for node in nodes({"a100": 2}, version="1.36.3"))
 
 
 def test_kwok_listens_where_the_nodes_say(config: dict[str, list[dict[str, Any]]]) -> None:

@@ -38,15 +38,15 @@ MACHINES: Final[Mapping[str, HollowMachine]] = {
 """The pools there are, and the machines in them."""
 
 
-def nodes(counts: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    """Yield the Node objects of each pool in `counts`, which says how many there are."""
+def nodes(counts: Mapping[str, int], *, version: str) -> Iterator[dict[str, Any]]:
+    """Yield the Node objects of each pool in `counts`, which says how many there are; `version` is the cluster's."""
     for pool, count in counts.items():
         machine = MACHINES[pool]
         for index in range(count):
-            yield _node(pool, index=index, count=count, machine=machine)
+            yield _node(pool, index=index, count=count, machine=machine, version=version)
 
 
-def _node(pool: str, *, index: int, count: int, machine: HollowMachine) -> dict[str, Any]:
+def _node(pool: str, *, index: int, count: int, machine: HollowMachine, version: str) -> dict[str, Any]:
     name = f"{pool}-{index}"
     domain = index * machine.domains // count
     key, value = MANAGED
@@ -71,12 +71,12 @@ def _node(pool: str, *, index: int, count: int, machine: HollowMachine) -> dict[
         "status": {
             "capacity": dict(machine.capacity),
             "allocatable": dict(machine.capacity),
-            "nodeInfo": _node_info(),
+            "nodeInfo": _node_info(version),
         },
     }
 
 
-def _node_info() -> dict[str, str]:
+def _node_info(version: str) -> dict[str, str]:
     """Return what the API requires of a node's information; ids are empty, for there is no machine."""
     return {
         "architecture": "amd64",
@@ -84,7 +84,7 @@ def _node_info() -> dict[str, str]:
         "osImage": "hollow",
         "kernelVersion": "hollow",
         "containerRuntimeVersion": "kwok://hollow",
-        "kubeletVersion": "v1.36.3",
+        "kubeletVersion": f"v{version}",
         "kubeProxyVersion": "",
         "bootID": "",
         "machineID": "",
