@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.gateway import config
+from vkgateway.gateway import settingsfile
 from vkgateway.programs.supervisor.spec import SupervisorPaths
 
 ROOT = Path(__file__).parents[2]
@@ -85,7 +85,7 @@ def test_the_settings_on_the_page_are_settings(tmp_path: Path) -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/service.md").read_text(), re.DOTALL)
     file = tmp_path / "gateway.yaml"
     file.write_text(text)
-    found = config.load(file, environment={})
+    found = settingsfile.load(file, environment={})
     assert found.address == "10.0.0.7"
     assert all((found.datastore.ca, found.datastore.ca_key, found.datastore.cert, found.datastore.key))
 

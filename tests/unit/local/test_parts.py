@@ -139,7 +139,7 @@ async def test_without_a_gateway_one_that_runs_is_stopped(paths: Paths, *, runs:
     assert said == f"{told}; `vkgateway serve --config {paths.gateway_config}` runs one by hand"
     assert supervisor.names == []
     wanted = gateway_process.settings(paths, record=record)
-    assert config.load(paths.gateway_config, environment={}) == wanted, "what the one by hand serves with"
+    assert settingsfile.load(paths.gateway_config, environment={}) == wanted, "what the one by hand serves with"
 
 
 def test_servers_wait_for_their_turn_when_they_wake_up(paths: Paths) -> None:
