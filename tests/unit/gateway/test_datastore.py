@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -138,6 +139,39 @@ async def test_what_takes_minutes_goes_on_where_the_certificate_is_renewed_meanw
             etcd.done.set()
             await under_way
     assert etcd.callers == [fingerprint(new.cert_pem)] * 2
+
+
+@contextlib.asynccontextmanager
+async def _slow(port: int) -> AsyncIterator[int]:
+    """A port that leads to another, and passes nothing on for its first quarter of a second."""
+    passing: set[asyncio.Task[None]] = set()
+
+    async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.25)
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        for source, sink in ((reader, back), (there, writer)):
+            passing.add(asyncio.create_task(_pass(source, sink)))
+
+    listening = await asyncio.start_server(join, "127.0.0.1", 0)
+    try:
+        yield listening.sockets[0].getsockname()[1]
+    finally:
+        listening.close()
+        await asyncio.wait(passing, timeout=5)
+
+
+async def _pass(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while piece := await source.read(65536):
+            sink.write(piece)
+    sink.close()
+
+
+async def test_who_is_busy_gets_time_for_the_handshake(etcd: Etcd) -> None:
+    pair = etcd.authority.issue("root", client=True)
+    tls = Tls(ca=etcd.authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
+    async with _slow(etcd.port) as port, EtcdClient([f"https://127.0.0.1:{port}"], tls=tls) as client:
+        assert await client.auth_enabled() is False
 
 
 async def test_a_stop_waits_for_no_call_over_a_former_connection(etcd: Etcd) -> None:

@@ -30,7 +30,8 @@ _STALE_ATTEMPTS = 10
 _OPTIONS = (
     # Back within seconds once etcd is: gRPC's own default waits up to two minutes between attempts.
     ("grpc.max_reconnect_backoff_ms", 2000),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # So long an attempt may take, whatever its name says: an etcd or a machine that is busy needs its time for TLS.
+    ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_receive_message_length", 64 << 20),
     # Tenants' API servers go straight to it too; gRPC would take every proxy in the environment, for loopback as well.
