@@ -15,10 +15,8 @@ from typing import Final
 
 from vkgateway.kube.answers import Answer, AnswerReader, MalformedAnswerError
 from vkgateway.kube.deadlines import Deadlines
-from vkgateway.kube.line import Line, Server
+from vkgateway.kube.line import IDLE_SECONDS, Line, Server
 
-_IDLE: Final = 60.0
-"""Seconds after which an unused connection is not trusted any more."""
 _IDEMPOTENT: Final = frozenset({"GET", "PUT", "DELETE"})
 
 
@@ -149,7 +147,7 @@ class Pool:
 
     def _take(self) -> Connection | None:
         """The connection used last, if one is free; those that are stale are closed."""
-        oldest = asyncio.get_running_loop().time() - _IDLE
+        oldest = asyncio.get_running_loop().time() - IDLE_SECONDS
         while self._free:
             connection = self._free.pop()
             if connection.usable and connection.idle_since >= oldest:

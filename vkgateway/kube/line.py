@@ -9,12 +9,15 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from vkgateway.kube.addresses import Addresses
 from vkgateway.kube.tlsbytes import Resumption, Tls
 
 L = TypeVar("L", bound="Line")
+
+IDLE_SECONDS: Final = 60.0
+"""Seconds after which an unused connection is not trusted any more."""
 
 
 class Line(asyncio.Protocol):

@@ -9,12 +9,10 @@ from typing import Final
 import httptools
 
 from vkgateway.kube.answers import MalformedAnswerError, check_bounds, is_framed
-from vkgateway.kube.line import Line, Pulse, Server
+from vkgateway.kube.line import IDLE_SECONDS, Line, Pulse, Server
 
 _PAUSE_AT: Final = 1024 * 1024
 """Bytes that wait to be read before the server is asked to stop."""
-_IDLE: Final = 60.0
-"""Seconds after which an unused connection is not trusted any more."""
 
 
 class Stream(Line):
@@ -285,7 +283,7 @@ class Streams:
 
     def _take(self) -> Stream | None:
         """The stream released last whose connection may be used; those that are stale are closed."""
-        oldest = asyncio.get_running_loop().time() - _IDLE
+        oldest = asyncio.get_running_loop().time() - IDLE_SECONDS
         while self._free:
             stream = self._free.pop()
             if stream.usable and stream.idle_since >= oldest:

@@ -58,14 +58,19 @@ async def test_a_plugin_that_hangs_holds_nobody_up_for_ever(monkeypatch: pytest.
     assert calls == 1
 
 
-async def test_a_plugin_that_hangs_is_not_left_running(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = path.parent / "pid"
+def from_plugin(path: Path, command: str, args: list[str]) -> bearer.TokenSource:
+    """The token source of a kubeconfig that names this exec plugin."""
     document = kubeconfig.build("alpha", server="https://10.0.0.1:6443", ca="")
-    plugin = {"apiVersion": "v1", "command": "sh", "args": ["-c", f"echo $$ > {file}; exec sleep 60"]}
-    document["users"][0]["user"] = {"exec": plugin}
+    document["users"][0]["user"] = {"exec": {"apiVersion": "v1", "command": command, "args": args}}
     kubeconfig.write(path, document)
     source = kubeconfig.load(path).connection().token_source()
     assert source is not None
+    return source
+
+
+async def test_a_plugin_that_hangs_is_not_left_running(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = path.parent / "pid"
+    source = from_plugin(path, "sh", ["-c", f"echo $$ > {file}; exec sleep 60"])
     importlib.import_module("kubernetes_asyncio.config.exec_provider")  # takes most of the second
     monkeypatch.setattr(bearer, "PATIENCE_SECONDS", 1.0)
     with pytest.raises(UnavailableError, match="no token within 1 s"):
@@ -84,12 +89,7 @@ async def test_a_plugin_runs_where_timeout_is_that_of_busybox(path: Path, monkey
     (path.parent / "timeout").symlink_to(busybox)
     monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
     credential = {"apiVersion": "v1", "kind": "ExecCredential", "status": {"token": "one"}}
-    document = kubeconfig.build("alpha", server="https://10.0.0.1:6443", ca="")
-    plugin = {"apiVersion": "v1", "command": "echo", "args": [json.dumps(credential)]}
-    document["users"][0]["user"] = {"exec": plugin}
-    kubeconfig.write(path, document)
-    source = kubeconfig.load(path).connection().token_source()
-    assert source is not None
+    source = from_plugin(path, "echo", [json.dumps(credential)])
     assert await source() == "one"
 
 
@@ -97,12 +97,7 @@ async def test_what_a_plugin_that_hangs_has_started_is_not_left_running(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = path.parent / "pid"
-    document = kubeconfig.build("alpha", server="https://10.0.0.1:6443", ca="")
-    plugin = {"apiVersion": "v1", "command": "sh", "args": ["-c", f"sleep 60 & echo $! > {file}; wait"]}
-    document["users"][0]["user"] = {"exec": plugin}
-    kubeconfig.write(path, document)
-    source = kubeconfig.load(path).connection().token_source()
-    assert source is not None
+    source = from_plugin(path, "sh", ["-c", f"sleep 60 & echo $! > {file}; wait"])
     importlib.import_module("kubernetes_asyncio.config.exec_provider")  # takes most of the second
     monkeypatch.setattr(bearer, "PATIENCE_SECONDS", 1.0)
     monkeypatch.setattr("os.isatty", lambda _descriptor: False)
