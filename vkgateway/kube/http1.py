@@ -36,7 +36,8 @@ class Connection(Line):
         super().__init__()
         self.used = False
         self.idle_since = 0.0
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()  # kept: until Python 3.12 each look asks the kernel for the process
+        self.closed: asyncio.Future[None] = self._loop.create_future()
         self._on_lost = on_lost
         self._waiter: asyncio.Future[Answer] | None = None
         self._reader = AnswerReader()
@@ -48,7 +49,7 @@ class Connection(Line):
 
     def send(self, request: bytes) -> asyncio.Future[Answer]:
         """Send a request; the future gets its answer, or ConnectionError."""
-        waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[Answer] = self._loop.create_future()
         self._waiter = waiter
         self.write(request)
         return waiter
@@ -106,6 +107,7 @@ class Pool:
         self._all: set[Connection] = set()
         self._busy = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._loop = asyncio.get_running_loop()  # kept, as in `Connection`
         self._deadlines = Deadlines()
         self._closed = False
         self._retired = False
@@ -116,7 +118,7 @@ class Pool:
         A request that changes nothing when repeated is sent once more where a kept connection turns out to be closed.
         Raises OSError (TimeoutError and ConnectionError among them).
         """
-        until = asyncio.get_running_loop().time() + timeout
+        until = self._loop.time() + timeout
         try:
             await self._turn(until)
             try:
@@ -138,7 +140,7 @@ class Pool:
             except BaseException:
                 connection.abort()  # its answer would be taken for the next request's
                 raise
-            self._server.pulse.heard = connection.idle_since = asyncio.get_running_loop().time()
+            self._server.pulse.heard = connection.idle_since = self._loop.time()
             if self._retired:
                 connection.close()
             elif connection.usable:
@@ -147,7 +149,7 @@ class Pool:
 
     def _take(self) -> Connection | None:
         """The connection used last, if one is free; those that are stale are closed."""
-        oldest = asyncio.get_running_loop().time() - IDLE_SECONDS
+        oldest = self._loop.time() - IDLE_SECONDS
         while self._free:
             connection = self._free.pop()
             if connection.usable and connection.idle_since >= oldest:
@@ -178,7 +180,7 @@ class Pool:
 
     async def _turn(self, until: float) -> None:
         if self._busy >= self._limit:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            turn: asyncio.Future[None] = self._loop.create_future()
             self._waiting.append(turn)
             try:
                 await self._deadlines.wait(turn, until=until)
