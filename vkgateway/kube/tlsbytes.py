@@ -7,7 +7,7 @@ import ssl
 from typing import Any, Final, cast
 
 _RECORD: Final = 16 * 1024
-"""Bytes of a record at most (RFC 8446, section 5.1), and no read gives more than one. Room is made for all that is asked
+"""Bytes of a record at most (RFC 8446, section 5.1); no read gives more than one. Room is made for all that is asked
 for: 64 KiB would be pages of their own (`gateway.heap`), taken and given back for every answer."""
 PORTION: Final = 32 * 1024
 """Bytes that are passed through at once: OpenSSL's buffers grow to what they held once, and stay so."""
