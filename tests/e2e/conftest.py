@@ -22,7 +22,18 @@ DOWN_TIMEOUT = 10 * 60
 HERE = Path(__file__).parent
 SHARING = frozenset(
     f"test_{name}.py"
-    for name in ("admin", "demo", "kubelet_api", "names", "platform", "pods", "services", "tenants", "workloads")
+    for name in (
+        "admin",
+        "demo",
+        "kubelet_api",
+        "lean_pods",
+        "names",
+        "platform",
+        "pods",
+        "services",
+        "tenants",
+        "workloads",
+    )
 )
 """Files whose tests use the tenants alpha and beta."""
 

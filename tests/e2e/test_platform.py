@@ -227,7 +227,15 @@ def test_a_port_in_use_is_named(elsewhere: Platform, platform: Platform) -> None
 
 
 @pytest.mark.parametrize(
-    "wish", ["delete nodes", "create clusterroles", "impersonate users", "delete tenants.vkgateway.io", "create nodes"]
+    "wish",
+    [
+        "delete nodes",
+        "create clusterroles",
+        "impersonate users",
+        "delete tenants.vkgateway.io",
+        "create nodes",
+        "create mutatingadmissionpolicies.admissionregistration.k8s.io",
+    ],
 )
 def test_the_gateway_may_do_its_work_below_and_no_more(platform: Platform, wish: str) -> None:
     answer = platform.compute.try_kubectl("auth", "can-i", *wish.split(), "--as", "vkgateway")

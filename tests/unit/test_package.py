@@ -29,5 +29,7 @@ def test_every_data_file_is_packaged() -> None:
 
 def test_the_folders_at_the_top_lead_into_the_package() -> None:
     assert (ROOT / "tenant_templates").resolve() == SHIPPED
-    for link in (ROOT / "deploy" / "crds").iterdir():
-        assert link.resolve().parent == PACKAGE / "model" / "crds"
+    leads = {"crds": "model/crds", "rbac": "gateway/rights", "compute": "gateway/advice"}
+    for folder, inside in leads.items():
+        shipped = {path.resolve() for path in (PACKAGE / inside).glob("*.yaml")}
+        assert {link.resolve() for link in (ROOT / "deploy" / folder).iterdir()} == shipped != set()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from vkgateway.controlplane.layout import FRONT_PROXY_USER, PlaneFiles
-from vkgateway.controlplane.plane import POLICIES_SINCE, ComponentName, Plane, Tuning
+from vkgateway.controlplane.plane import ComponentName, Plane, Tuning
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
 PROGRAMS: Mapping[ComponentName, str] = {
@@ -83,8 +83,8 @@ much: Go's collector, which stops cores one by one, goes by such timers, too."""
 
 _FUTURE = 1000
 
-# Minor releases that have MutatingAdmissionPolicy in v1beta1, switched off.
-_POLICIES_IN_BETA = range(POLICIES_SINCE, 36)
+# Releases that have MutatingAdmissionPolicy in this version have it switched off.
+_BETA = "v1beta1"
 
 # Features that do not work for an etcd user who is not root, or that one server alone has no use for, by the releases
 # that have them switched on.
@@ -192,15 +192,15 @@ def _api_server_features(plane: Plane, files: PlaneFiles) -> _Flags:
     flags: _Flags = {"feature-gates": ",".join(_feature_gates(plane))}
     if plane.webhooks_at:
         flags["admission-control-config-file"] = str(files.admission)
-    if plane.minor in _POLICIES_IN_BETA:
-        flags["runtime-config"] = "admissionregistration.k8s.io/v1beta1=true"
+    if plane.policies_version == _BETA:
+        flags["runtime-config"] = f"admissionregistration.k8s.io/{_BETA}=true"
     return flags
 
 
 def _feature_gates(plane: Plane) -> list[str]:
     """What is switched, each gate only in releases that have it so that it matters."""
     gates = [f"{gate}=false" for gate, releases in _USELESS_GATES.items() if plane.minor in releases]
-    if plane.minor in _POLICIES_IN_BETA:
+    if plane.policies_version == _BETA:
         gates.append("MutatingAdmissionPolicy=true")
     return gates
 

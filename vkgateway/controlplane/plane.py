@@ -24,6 +24,7 @@ TENANT_CONTROLLERS_OFF = ("taint-eviction-controller",)
 POLICIES_SINCE = 34
 """The first minor release whose API server can gate pods itself, by a MutatingAdmissionPolicy (KEP-3962: beta in 1.34,
 on by itself from 1.36)."""
+_POLICIES_STABLE_SINCE = 36
 
 Flags = Mapping[str, str | None]
 
@@ -69,6 +70,13 @@ class Plane:
     def minor(self) -> int:
         """The release's second number: 36 of 1.36.3."""
         return int(self.kubernetes_version.split(".")[1])
+
+    @property
+    def policies_version(self) -> str:
+        """The version in which its API server has MutatingAdmissionPolicy, `v1` or `v1beta1`; before 1.34 none, ""."""
+        if self.minor < POLICIES_SINCE:
+            return ""
+        return "v1" if self.minor >= _POLICIES_STABLE_SINCE else "v1beta1"
 
     @property
     def url(self) -> str:
@@ -124,7 +132,7 @@ def tenant_plane(
         controllers_off=TENANT_CONTROLLERS_OFF,
         tuning=tuning or {},
     )
-    return plane if plane.minor >= POLICIES_SINCE else replace(plane, webhooks_at=webhooks_at)
+    return plane if plane.policies_version else replace(plane, webhooks_at=webhooks_at)
 
 
 def compute_plane(

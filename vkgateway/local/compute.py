@@ -13,6 +13,7 @@ import yaml
 from vkgateway.controlplane.components import component
 from vkgateway.controlplane.layout import Authorities, PlaneFiles, admin_kubeconfig, write_files
 from vkgateway.controlplane.plane import ComponentName, Plane, Tuning, compute_plane
+from vkgateway.gateway import advice
 from vkgateway.kube import kubeconfig
 from vkgateway.local import etcd
 from vkgateway.local.hollow.nodes import DOMAIN_LABEL, MACHINES
@@ -87,6 +88,12 @@ def definitions() -> list[dict[str, Any]]:
     folder = resources.files("vkgateway.model") / "crds"
     texts = (file.read_text() for file in sorted(folder.iterdir(), key=lambda f: f.name) if file.name.endswith(".yaml"))
     return [document for text in texts for document in yaml.safe_load_all(text) if document]
+
+
+def lean_pods(record: PlatformRecord) -> list[dict[str, Any]]:
+    """Return what keeps tenants' pods small, as the cluster's admin may make it; nothing for releases without."""
+    version = plane(record).policies_version
+    return advice.lean_pods(version) if version else []
 
 
 def compute_cluster(pools: Iterable[str]) -> dict[str, Any]:

@@ -221,6 +221,7 @@ class Startup:
             *compute.definitions(),
             *rights.compute(),
             *rights.management(),
+            *compute.lean_pods(self._record),
             compute.compute_cluster(pools),
             *compute.own_endpoints(self._record),
         ]

@@ -1,16 +1,20 @@
 """The parts of the platform as processes and objects: etcd, compute cluster, gateway."""
 
+import datetime
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import pytest
 
+from tests.fakes.apiserver import FakeApiServer
 from vkgateway.gateway import settingsfile
+from vkgateway.kube.resources import Resource
 from vkgateway.local import compute, etcd, gateway_process, network
 from vkgateway.local.hollow.nodes import DOMAIN_LABEL
 from vkgateway.local.options import PORTS, UpOptions
 from vkgateway.local.paths import Paths
+from vkgateway.local.pki import ensure_pki
 from vkgateway.local.platform import Startup
 from vkgateway.local.realnode.options import Network
 from vkgateway.local.record import PlatformRecord
@@ -70,6 +74,38 @@ def test_the_compute_cluster_has_the_pools_asked_for() -> None:
 def test_both_definitions_are_shipped() -> None:
     kinds = {document["spec"]["names"]["kind"] for document in compute.definitions()}
     assert kinds == {"Tenant", "ComputeCluster"}
+
+
+@pytest.mark.parametrize(
+    ("release", "version"),
+    [("1.30.14", ""), ("1.33.13", ""), ("1.34.4", "v1beta1"), ("1.35.4", "v1beta1"), ("1.36.3", "v1")],
+)
+async def test_up_keeps_pods_lean_where_the_release_can(paths: Paths, release: str, version: str) -> None:
+    """Its server knows the policies in that version alone: one in another could not be applied, and fail it all."""
+    record = msgspec.structs.replace(RECORD, real_node_why_not="not asked for", kubernetes_version=release)
+    startup = Startup(paths, record, UpOptions(), programs={}, supervisor=cast("Any", None), report=cast("Any", None))
+    prefix = f"apis/admissionregistration.k8s.io/{version}"
+    kinds = {"mutatingadmissionpolicies": "MutatingAdmissionPolicy"}
+    kinds["mutatingadmissionpolicybindings"] = kinds["mutatingadmissionpolicies"] + "Binding"
+    policies = [Resource(prefix, plural, kind, namespaced=False) for plural, kind in kinds.items()]
+    async with FakeApiServer() as server, server.client() as startup._api:
+        for resource in (*(policies if version else ()), Resource("api/v1", "endpoints", "Endpoints")):
+            server.register(resource)
+        await startup._definitions()
+        made = [found["metadata"]["name"] for resource in policies for found in server.store.all(resource)]
+    assert made == (["vkgateway-lean-pods"] * 2 if version else [])
+
+
+@pytest.mark.parametrize(("release", "on"), [("1.33.13", False), ("1.34.4", True), ("1.35.4", True), ("1.36.3", False)])
+def test_where_policies_are_in_beta_the_compute_cluster_has_them_switched_on(
+    paths: Paths, release: str, on: bool
+) -> None:
+    record, now = msgspec.structs.replace(RECORD, kubernetes_version=release), datetime.datetime.now(datetime.UTC)
+    files = compute.write_plane(paths, record=record, pki=ensure_pki(paths, now=now), now=now)
+    programs = {"kube-apiserver": Path("/kube-apiserver")}
+    argv = compute.spec("apiserver", record=record, files=files, programs=programs).argv
+    assert ("--runtime-config=admissionregistration.k8s.io/v1beta1=true" in argv) == on
+    assert any("MutatingAdmissionPolicy=true" in flag for flag in argv) == on
 
 
 def test_the_service_kubernetes_leads_to_the_api_server() -> None:

@@ -1,0 +1,55 @@
+"""Who wrote which field is recorded of every pod but tenants' in the compute cluster, which do without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster import COMPUTE_MINOR, Cluster, Document, Platform, eventually, pod
+from vkgateway.controlplane.plane import POLICIES_SINCE
+
+BELOW = ("-n", "alpha--default")
+APPLIED = "kubectl-client-side-apply"
+"""As whom `kubectl apply` is recorded."""
+pytestmark = pytest.mark.skipif(
+    COMPUTE_MINOR < POLICIES_SINCE, reason=f"a compute cluster before 1.{POLICIES_SINCE} has no such policies"
+)
+
+
+def record(cluster: Cluster, name: str, *options: str) -> list[dict[str, Any]]:
+    """Who wrote which fields of a pod; kubectl hides it unless asked."""
+    found: Document = cluster.get("pod", name, *options, "--show-managed-fields")
+    entries: list[dict[str, Any]] = found["metadata"].get("managedFields", [])
+    return entries
+
+
+def writers(entries: list[dict[str, Any]]) -> set[str]:
+    return {entry["manager"] for entry in entries}
+
+
+def test_a_tenants_pod_has_its_record_above_and_none_below(platform: Platform, alpha: Cluster) -> None:
+    """Neither binding and status bring one back, nor a change that comes down."""
+
+    def below() -> Document:
+        return platform.compute.get("pod", "lean", *BELOW)
+
+    alpha.apply(pod("lean"))
+    alpha.wait_pod("lean")
+    assert below()["status"]["phase"] == "Running"
+    assert record(platform.compute, "lean", *BELOW) == []
+    assert APPLIED in writers(record(alpha, "lean"))
+
+    alpha.kubectl("label", "pod", "lean", "stage=later")
+    eventually(lambda: below()["metadata"]["labels"].get("stage") == "later", what="the label below")
+    assert record(platform.compute, "lean", *BELOW) == []
+    alpha.kubectl("delete", "pod", "lean", "--wait")
+
+
+def test_a_pod_of_nobodys_keeps_its_record(platform: Platform) -> None:
+    platform.compute.apply(pod("of-nobody"))
+    platform.compute.wait_pod("of-nobody")
+
+    kept = record(platform.compute, "of-nobody")
+    platform.compute.kubectl("delete", "pod", "of-nobody", "--wait")
+    assert APPLIED in writers(kept)
