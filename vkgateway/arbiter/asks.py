@@ -20,12 +20,19 @@ class Ask:
     """Beyond its minimum, up to its maximum: may start one by one."""
     running: tuple[Pod, ...]
     """Placed, and not told to go."""
+    told: tuple[Pod, ...] = ()
+    """Told to go, and may stay after all."""
     what: Hashable = None
     """All of it that decides whether its core can start; equal for gangs that can stand in for each other."""
     kind: int = -1
     """A number for that."""
     bound: PoolKey | None = None
-    """The pool of what runs already, or was told to go and may stay after all."""
+    """The pool of what is there."""
+
+    @property
+    def there(self) -> tuple[Pod, ...]:
+        """What runs, and what was told to go and may stay: it binds the gang to its pool, and to a required domain."""
+        return self.running + self.told
 
     @property
     def tenant(self) -> str:
@@ -47,6 +54,7 @@ def read(gang: Gang, kind: Callable[[Hashable], int] = lambda _: -1) -> Ask | Ho
     waiting = [pod for pod in gang.pods if pod.state is WAITING]
     if not waiting:
         return None
+    told = tuple(pod for pod in gang.pods if pod.state is NOTIFIED)
     fault = next(_faults(gang), None)
     if fault is not None:
         return Hold(gang=gang.id, code=HoldCode.INVALID, message=fault)
@@ -58,22 +66,19 @@ def read(gang: Gang, kind: Callable[[Hashable], int] = lambda _: -1) -> Ask | Ho
     if gang.maximum is not None:
         rest = rest[: max(0, gang.maximum - (len(gang.pods) - len(waiting)) - len(core))]
         # Whoever was told to go may stay after all: with it the core must not be too much, either.
-        may_stay = sum(pod.state in _BINDS for pod in gang.pods)
+        may_stay = len(running) + len(told)
         if (not core and not rest) or (core and may_stay + len(core) > max(gang.minimum, gang.maximum)):
             return at_maximum(gang, len(waiting))
-    bound = next((pod.pool for pod in gang.pods if pod.state in _BINDS), None)
-    what = _what(gang, core, (bound,) if bound is not None else gang.pools) if not running else gang.id
-    return Ask(gang, tuple(core), tuple(rest), running, what, kind(what), bound)
+    what = gang.id if running or told else _what(gang, core)
+    bound = next((pod.pool for pod in running + told), None)
+    return Ask(gang, tuple(core), tuple(rest), running, told, what, kind(what), bound)
 
 
-_BINDS = (PLACED, NOTIFIED)
-
-
-def _what(gang: Gang, core: Sequence[Pod], pools: Sequence[PoolKey]) -> Hashable:
+def _what(gang: Gang, core: Sequence[Pod]) -> Hashable:
     return (
         # Images decide among equal nodes at most: never whether there is one.
         tuple((pod.shape.requests, pod.shape.terms, pod.shape.tolerations) for pod in core),
-        pools,
+        gang.pools,
         gang.required_level,
         gang.preferred_level,
         gang.band,

@@ -125,12 +125,12 @@ class _Step:
         return found
 
     def _alone(self, ask: Ask) -> bool:
-        """Whether it is like nobody else: some of it runs, or others go for it."""
+        """Whether it is like nobody else: some of it is there, or others go for it."""
         return any(self._alone_in(standing, ask) for standing in self._ledger.pools(ask))
 
     def _alone_in(self, standing: Standing, ask: Ask) -> bool:
         name = ask.gang.id
-        return bool(ask.running) or name in standing.behind or bool(self._ledger.told_for(name, standing))
+        return bool(ask.there) or name in standing.behind or bool(self._ledger.told_for(name, standing))
 
     def start(self, pools: Sequence[Standing], ask: Ask) -> bool:
         """Where it fits best into what is free."""

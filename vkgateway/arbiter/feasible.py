@@ -20,7 +20,7 @@ def impossible(standing: Standing, ask: Ask) -> bool:
 
     Where they are not, the search for a place may find one in a fuller pool that it misses in an emptier one.
     """
-    return not ask.running and bool(_kept("never", standing, ask, _is_impossible))
+    return not ask.there and bool(_kept("never", standing, ask, _is_impossible))
 
 
 def largest_ever(standing: Standing, ask: Ask) -> int:
@@ -29,7 +29,7 @@ def largest_ever(standing: Standing, ask: Ask) -> int:
 
 
 def _kept(what: str, standing: Standing, ask: Ask, found: Callable[[Standing, Ask], int]) -> int:
-    if ask.running:
+    if ask.there:
         return found(standing, ask)
     known = standing.ever.get((what, ask.kind))
     if known is None:

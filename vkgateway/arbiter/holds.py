@@ -145,7 +145,7 @@ class _Fits:
 def _known(found: dict[Hashable, V], standing: Standing, ask: Ask, find: Callable[[Standing, Ask], V]) -> V:
     """The same for all cores of as many equal pods, for which it is a matter of counting."""
     shape = ask.core[0].shape
-    if ask.running or any(pod.shape != shape for pod in ask.core):
+    if ask.there or any(pod.shape != shape for pod in ask.core):
         return find(standing, ask)
     key = standing.pool.key, shape, len(ask.core), ask.gang.required_level, ask.gang.preferred_level
     if key not in found:

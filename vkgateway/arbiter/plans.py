@@ -117,11 +117,11 @@ def carry_out(ledger: Ledger, standing: Standing, ask: Ask, making: Making) -> N
 
 
 def among(standing: Standing, ask: Ask, nodes: Mapping[str, str] | None = None) -> BoolArray | None:
-    """Where the gang's other pods may go: near those that run, or were just given nodes, if it asks for that."""
+    """Where the gang's other pods may go: near those that are there, or were just given nodes, if it asks for that."""
     level = ask.gang.required_level
     if not level:
         return None
-    there = [pod.node for pod in ask.running if pod.node in standing.room] or list((nodes or {}).values())
+    there = [pod.node for pod in ask.there if pod.node in standing.room] or list((nodes or {}).values())
     return standing.room.near(there[0], level) if there else None
 
 

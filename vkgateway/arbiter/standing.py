@@ -81,7 +81,7 @@ class Standing(Accounts):
         self.cells_kept: dict[str, Gang] = {}
         """By tenant its gang that has waited for long, and that what is left of its cells is kept for."""
         self.ever: dict[tuple[str, int], int] = {}
-        """What holds for gangs of a kind, of which nothing runs, if the pool were empty; see `feasible`."""
+        """What holds for gangs of a kind, of which nothing is there, if the pool were empty; see `feasible`."""
         self.within = Within(pool)
         self.calling = Calling(pool)
         self._counted = _counted(pool)

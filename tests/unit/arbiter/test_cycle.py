@@ -236,6 +236,24 @@ def test_who_is_not_needed_any_more_may_stay() -> None:
     assert there.running() == {"high", evict.gang}
 
 
+def test_beside_a_pod_that_may_yet_stay_nothing_of_its_gang_starts_in_another_required_domain() -> None:
+    """The owner of its room starts elsewhere at last: there the late pod would fit, too, but the first one stays."""
+    there = Cluster([node("n0", 4, rack="r0"), node("n1", rack="r1")], [quota("a"), quota("b", 4), quota("c")])
+    there.add(gang("full", "c", [8], band=LOW))
+    there.cycle()
+    there.add(gang("low", "a", [1, 4], minimum=1, band=LOW, required_level="rack"))
+    there.cycle()
+    there.add(gang("owner", "b", [4]))
+    assert [evict.gang for evict in there.cycle().evicts] == ["low"]
+    del there.gangs["full"]
+
+    decisions = there.cycle()
+
+    assert [reprieve.gang for reprieve in decisions.reprieves] == ["low"]
+    assert there.placed("low") == {"low-0": "n0"}
+    assert there.placed("owner") == {"owner-0": "n1"}
+
+
 @pytest.mark.parametrize("low", [True, False])
 def test_a_plan_inside_cells_is_not_kept_for_a_gang_that_is_low_or_has_no_guarantee_now(low: bool) -> None:
     there = called_in()

@@ -14,6 +14,7 @@ from vkgateway.arbiter.cells import Cells
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, Hold, HoldCode
 from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, Policy, Pool, PoolKey, Quota, Snapshot
+from vkgateway.arbiter.fitting import BoolArray
 from vkgateway.arbiter.inside import Inside
 from vkgateway.arbiter.lots import suffices
 from vkgateway.arbiter.placement import place
@@ -95,7 +96,8 @@ class Told(Cluster):
                 if not self._may_use(ask, key, plans):
                     continue
                 mark = rooms[key].mark()
-                found = place(rooms[key], ask.core, required_level=ask.gang.required_level)
+                among = _near(rooms[key], ask)
+                found = place(rooms[key], ask.core, required_level=ask.gang.required_level, among=among)
                 rooms[key].undo(mark)
                 assert found is None, f"{ask.gang.id} would fit into {key[1]}"
 
@@ -216,6 +218,12 @@ def _beyond(room: Room, plans: Mapping[str, Plan], key: PoolKey) -> list[str]:
     """The gangs that are planned for nodes of a pool on which more is taken than there is."""
     there = ((name, on) for name, plan in plans.items() if plan.pool == key for on in plan.nodes.values())
     return sorted({name for name, on in there if min(room.free(on).values()) < 0})
+
+
+def _near(room: Room, ask: Ask) -> BoolArray | None:
+    """Where the gang's pods may go for what of it is there, and may stay."""
+    there = [pod.node for pod in ask.there if pod.node in room] if ask.gang.required_level else []
+    return room.near(there[0], ask.gang.required_level) if there else None
 
 
 def _without(pool: Pool, down: frozenset[str]) -> Pool:
