@@ -34,15 +34,23 @@ _MOMENT = 1e-3
 
 
 def spare(ledger: Ledger) -> None:
-    """Of all who were told to go, or are to be told now, those stay without whom all plans hold; the dearest first."""
+    """Of all who were told to go, or are to be told now, those stay without whom all plans hold; the dearest first.
+
+    Of equals first those who go for somebody without a plan so far: who borrows has its turn later, and counts on them.
+    """
     lost = {evict.gang: evict.lost for evict in ledger.evicts}
+
+    def turn(unit: _Unit) -> tuple[float, bool, str, int, str]:
+        first, planned = unit.pods[0], any(pod.evicted_for in ledger.plans for pod in unit.pods)
+        return -lost.get(unit.gang, 0.0), planned, unit.gang, -first.rank, first.uid
+
     for standing in ledger.standings.values():
         plans = [
             (ledger.asks[gang], plan) for gang, plan in sorted(ledger.plans.items()) if plan.pool == standing.pool.key
         ]
         plans.sort(key=lambda each: each[1].made)
         units = [unit for gang in ledger.leaving_gangs(standing) for unit in _units(standing, gang)]
-        units.sort(key=lambda unit: (-lost.get(unit.gang, 0.0), unit.gang, -unit.pods[0].rank, unit.pods[0].uid))
+        units.sort(key=turn)
         plans = _not_for_themselves(ledger, standing, plans, units)
         needed = {pod.uid for unit in _needed(standing, plans, units, ledger.now) for pod in unit.pods}
         for unit in units:

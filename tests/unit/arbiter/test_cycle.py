@@ -104,6 +104,23 @@ def test_surplus_does_not_stay_where_its_gang_goes_for_another_at_the_same_time(
     assert not there.placed("elastic")
 
 
+def test_who_goes_for_a_gang_that_borrows_does_not_go_for_a_guarantee_of_the_same_cycle_instead() -> None:
+    """Of two that go from one node each has to go for another gang; either would do for the guarantee by itself."""
+    there = cluster(2, quota("a", 2), quota("b"), quota("c"))
+    for name in ("old", "young"):
+        there.add(gang(name, "c", [2, 4, 2], elastic=True, minimum=1, band=LOW))
+        there.cycle()
+        there.advance(1)
+    there.add(gang("owner", "a", [2]), gang("borrows", "b", [4]))
+
+    decisions = there.cycle()
+
+    assert {each.makes_room_for: each.pods for each in decisions.evicts} == {
+        "owner": ("young-2",),
+        "borrows": ("young-1",),
+    }
+
+
 def test_nobody_goes_for_a_cell_that_another_plan_of_the_cycle_only_seems_to_hold() -> None:
     there = Cluster([node("n0"), node("n1", 4), node("n2", 4)], [quota("a", 1), quota("b", 6), quota("c", 8)])
     there.add(gang("elastic", "a", [2, 2, 4], band=LOW, elastic=True, minimum=1))
