@@ -42,7 +42,7 @@ def spare(ledger: Ledger) -> None:
 
     def turn(unit: _Unit) -> tuple[float, bool, str, int, str]:
         first, planned = unit.pods[0], any(pod.evicted_for in ledger.plans for pod in unit.pods)
-        return -lost.get(unit.gang, 0.0), planned, unit.gang, -first.rank, first.uid
+        return -lost.get(unit.gang, 0.0), planned, unit.gang, first.rank, first.uid
 
     for standing in ledger.standings.values():
         plans = [

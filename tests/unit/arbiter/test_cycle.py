@@ -92,6 +92,22 @@ def test_surplus_goes_before_whole_gangs_and_comes_back() -> None:
     assert len(there.placed("elastic")) == 4
 
 
+def test_of_surplus_that_was_told_to_go_the_lowest_ranks_stay() -> None:
+    there = cluster(1, quota("a", 4), quota("b"))
+    there.add(gang("elastic", "b", [1, 2, 2], elastic=True, minimum=1, band=LOW))
+    there.cycle()
+    there.add(gang("other", "b", [3], band=LOW))
+    there.cycle()
+    there.add(gang("owner", "a", [4]))
+    [evict] = there.cycle().evicts
+    assert (evict.gang, set(evict.pods)) == ("elastic", {"elastic-1", "elastic-2"})
+
+    del there.gangs["other"]
+    [reprieve] = there.cycle().reprieves
+
+    assert reprieve.pods == ("elastic-1",)
+
+
 def test_surplus_does_not_stay_where_its_gang_goes_for_another_at_the_same_time() -> None:
     there = cluster(3, quota("a", 4), quota("b", 4), quota("c"), size=4)
     there.add(gang("elastic", "c", [4] * 3, band=LOW, elastic=True, minimum=2))
