@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 
 from vkgateway.arbiter.asks import Ask, read
 from vkgateway.arbiter.decisions import Hold
+from vkgateway.arbiter.differences import differences
 from vkgateway.arbiter.facts import ENDING, NOTIFIED, Gang, Pod, Policy, Pool, PoolKey, Quota, Snapshot
 from vkgateway.arbiter.standing import Standing
 from vkgateway.arbiter.waiting import Waiting
@@ -170,35 +170,6 @@ class Carry:
         self._waits = {name: ask if ask.core else None for name, ask in self.asks.items()} | {
             name: None for name in self.waiting.names if name not in self.asks
         }
-
-
-def differences(before: Sequence[Gang], after: Sequence[Gang]) -> tuple[list[Gang], list[Gang]]:
-    """Gangs that are there and were not as they are, and those that were there and are not as they were.
-
-    Of hundreds of thousands most are the same objects, in the order of their names: of these not even the memory is
-    touched. In another order it may be more than have changed.
-    """
-    came: list[Gang] = []
-    gone: list[Gang] = []
-    olds, news = iter(before), iter(after)
-    while True:
-        for old, new in zip_longest(olds, news):
-            if old is not new:
-                break
-        else:
-            return came, gone
-        while old is not new and old is not None and new is not None:
-            old_id, new_id = old.id, new.id
-            if old_id <= new_id:
-                gone.append(old)
-                old = next(olds, None)
-            if new_id <= old_id:
-                came.append(new)
-                new = next(news, None)
-        if old is None or new is None:
-            came += [] if new is None else [new, *news]
-            gone += [] if old is None else [old, *olds]
-            return came, gone
 
 
 def _in(gang: Gang, key: PoolKey) -> bool:

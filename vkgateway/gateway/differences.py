@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
-from vkgateway.arbiter.carry import differences
+from vkgateway.arbiter.differences import differences
 from vkgateway.arbiter.facts import Gang, Node, Policy, Pool, PoolKey, Quota, Snapshot
 
 

@@ -12,12 +12,13 @@ from vkgateway.kube.streams import Streams
 class Connections:
     """What requests (at most `limit` at once) and streams go over.
 
-    Streams have connections of their own: they live long, and must not eat up those that requests wait for.
+    Streams have connections of their own: they live long, and must not eat up those that requests wait for. But one
+    that no request needs just now becomes a stream's: whoever lists and then watches shakes hands once.
     """
 
     def __init__(self, server: Server, *, limit: int) -> None:
         self.requests = Pool(server, limit=limit)
-        self.streams = Streams(server)
+        self.streams = Streams(server, spare=self.requests.give_away)
 
     @property
     def in_use(self) -> bool:

@@ -157,6 +157,10 @@ class Pool:
             connection.abort()
         return None
 
+    def give_away(self) -> Connection | None:
+        """A connection that no request needs just now, for whoever takes it over; not counted here any more."""
+        return self._take()
+
     async def _connect(self, until: float) -> Connection:
         self._check_open()
         async with asyncio.timeout_at(until):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import httptools
@@ -220,11 +221,13 @@ class Streams:
     """The streams from one server.
 
     The connection of an answer that was read to its end carries the next one: hundreds of watches are begun anew every
-    few minutes, and what a connection leaves in memory would lie in pieces after a while.
+    few minutes, and what a connection leaves in memory would lie in pieces after a while. `spare` gives one that others
+    do not need any more.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, *, spare: Callable[[], Line | None] = lambda: None) -> None:
         self._server = server
+        self._spare = spare
         self._open: set[Stream] = set()
         self._free: list[Stream] = []
         self._keeping = True
@@ -236,7 +239,7 @@ class Streams:
         """
         while True:
             stream = Stream(inactivity=inactivity, longest=longest, pulse=self._server.pulse)
-            free = self._take()
+            free = self._take() or self._spare()
             if free is None:
                 await self._server.connect(stream)
             else:

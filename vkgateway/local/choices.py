@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,18 +31,16 @@ class Surroundings:
     """Whether an interface may be made."""
     primary_address: str = ""
     """The machine's own address, for a platform without an interface."""
-    ports_held: Collection[int] = ()
-    """Ports that the platform's own processes listen at."""
     neighbours: frozenset[Socket] = frozenset()
     """What other platforms have chosen, whether they run or not."""
 
 
-def look(*, ports_held: Collection[int] = (), neighbours: frozenset[Socket] = frozenset()) -> Surroundings:
+def look(*, neighbours: frozenset[Socket] = frozenset()) -> Surroundings:
     """See what the machine is like."""
     if network.may_make_interfaces():
-        return Surroundings(interfaces=network.links(), ports_held=ports_held, neighbours=neighbours)
+        return Surroundings(interfaces=network.links(), neighbours=neighbours)
     address = network.primary_address()
-    return Surroundings(own_interface=False, primary_address=address, ports_held=ports_held, neighbours=neighbours)
+    return Surroundings(own_interface=False, primary_address=address, neighbours=neighbours)
 
 
 def merge(record: PlatformRecord, options: UpOptions) -> PlatformRecord:
@@ -83,9 +81,10 @@ def choose_ports(
     options: UpOptions,
     *,
     surroundings: Surroundings,
+    ours: Callable[[], Container[int]] = frozenset,
     free: ports.PortTest = ports.is_free,
 ) -> PlatformRecord:
-    """Choose the ports of a platform that has its address.
+    """Choose the ports of a platform that has its address; its own processes listen at `ours`.
 
     Raises:
         ConflictError: a port is in use.
@@ -96,7 +95,7 @@ def choose_ports(
         kept=record.ports,
         asked=options.ports,
         port_range=options.port_range,
-        ours=surroundings.ports_held,
+        ours=ours,
         others=surroundings.neighbours,
         free=free,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,14 +100,15 @@ def _settle(
     paths: Paths, wanted: PlatformRecord, options: UpOptions, *, others: frozenset[choices.Socket], new: bool
 ) -> PlatformRecord:
     """Settle address and ports, and write all choices down; a new platform that is refused leaves nothing."""
-    surroundings = choices.look(ports_held=processes.listening(paths.data_dir), neighbours=others)
+    surroundings = choices.look(neighbours=others)
     placed = choices.place(wanted, surroundings=surroundings)
     owner = network.alias(paths.data_dir)
     try:
         if placed.interface:
             # Whether a port is free can only be seen at an address that is there.
             network.ensure_interface(placed.interface, address=placed.address, owner=owner)
-        record = choices.choose_ports(placed, options, surroundings=surroundings)
+        ours = partial(processes.listening, paths.data_dir)
+        record = choices.choose_ports(placed, options, surroundings=surroundings, ours=ours)
         records.save(paths.record, record)
     except (VkgatewayError, OSError):
         if new:

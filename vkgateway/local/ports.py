@@ -38,29 +38,29 @@ def choose(
     kept: Mapping[str, int],
     asked: Mapping[str, int],
     port_range: tuple[int, int] | None,
-    ours: Iterable[int] = (),
+    ours: Callable[[], Container[int]] = frozenset,
     others: Container[tuple[str, int]] = (),
     free: PortTest = is_free,
 ) -> dict[str, int]:
     """Choose a port for each name in `preferred`, at the address that `addresses` gives it.
 
     A port `asked` for counts first, then the one `kept` from before (either has to be free; one that is kept may be
-    among `ours`, those our own processes hold); else the preferred one or the next free one after it, within
+    among `ours`, those our own processes hold, which is asked once one is not free: they may start at any moment); else
+    the preferred one or the next free one after it, within
     `port_range`, that is not one of the `others` (address and port): those will be in use.
 
     Raises:
         ConflictError: a port that was asked for or kept is in use by somebody else.
         InputError: one is meant for two.
     """
-    held = set(ours)
     chosen: dict[str, int] = {}
     fixed = {**kept, **asked}
     _check_apart(fixed, addresses=addresses, asked=asked)
     for name, port in fixed.items():
-        if (port in held and kept.get(name) == port) or free(addresses[name], port):
-            chosen[name] = port
-        else:
+        is_free = free(addresses[name], port) or (kept.get(name) == port and port in ours())
+        if not is_free and not free(addresses[name], port):  # one of ours may have ended just now
             raise _taken(name, address=addresses[name], port=port)
+        chosen[name] = port
     for name, first in preferred.items():
         if name not in chosen:
             chosen[name] = _search(

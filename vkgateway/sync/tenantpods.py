@@ -36,6 +36,8 @@ class TenantPods:
     ) -> None:
         self._tenant = tenant
         self._shared = shared
+        self._begun = False
+        """Whether all has been known once, here and in a compute cluster: until then there is nothing to look at."""
         meter = pod_meter(tenant.name)
         self.tokens = Tokens(tenant.name, shared.client, clock=shared.clock)
         upward = Upward(shared.client, events=shared.events, meter=meter, clock=shared.clock)
@@ -88,9 +90,13 @@ class TenantPods:
     def look_at_everything(self) -> None:
         """Look at every pod again, above and below; everything that the tenant has is known."""
         self.desk.listed()
+        links = self._shared.links.values()
+        self._begun = self._begun or not links or any(link.trusted for link in links)
+        if not self._begun:
+            return
         for key in self._shared.holdings.pods.items:
             self._shared.agenda.pod(key)
-        for link in self._shared.links.values():
+        for link in links:
             for key in link.pods.keys(self._tenant.name):
                 self._shared.agenda.pod(key)
 
@@ -106,7 +112,7 @@ class TenantPods:
         if is_below and old is not None and new is not None and self._is_echo(old, new):
             return
         if old is not None or view.spec.node_name or is_below:
-            self._shared.agenda.pod(key)
+            self._look(key)
 
     def _is_echo(self, old: TenantPodView, new: TenantPodView) -> bool:
         """Whether all that is new of a pod that goes on is the status that we wrote: nothing follows from that."""
@@ -131,6 +137,11 @@ class TenantPods:
         self.desk.below_changed(key)
         view = self._shared.holdings.pods.items.get(key)
         if view is None or not self.hands.upward.was_removed(view.metadata.uid) or self._is_below(key):
+            self._look(key)
+
+    def _look(self, key: Key) -> None:
+        """Have a pod looked at, once all is known; then each of them is."""
+        if self._begun:
             self._shared.agenda.pod(key)
 
     def source_changed(self, reference: Reference) -> None:

@@ -13,7 +13,7 @@ from vkgateway.controlplane.pki import Authority
 from vkgateway.gateway.datastore import LazyDatastore
 from vkgateway.model.errors import InputError
 
-_DEAR = ("aiohttp", "google.protobuf", "grpc", "jinja2", "kubernetes_asyncio", "rich")
+_DEAR = ("aiohttp", "google.protobuf", "grpc", "jinja2", "kubernetes_asyncio", "numpy", "rich")
 _PROGRAM = f"""
 import sys
 from vkgateway.cli import serve

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import pytest
 
 from vkgateway.kube.answers import MalformedAnswerError
+from vkgateway.kube.connections import Connections
 from vkgateway.kube.line import Pulse, Server
 from vkgateway.kube.streams import Stream, Streams
 
@@ -193,8 +194,8 @@ async def test_a_slow_reader_slows_the_server_down() -> None:
 
 
 @contextlib.asynccontextmanager
-async def counting(answers: Sequence[bytes | None]) -> AsyncIterator[tuple[Streams, list[int]]]:
-    """Streams of a server that gives one answer after the other, and the number of each one's connection.
+async def counted(answers: Sequence[bytes | None]) -> AsyncIterator[tuple[Server, list[int]]]:
+    """A server that gives one answer after the other, and the number of each one's connection.
 
     Where an answer is None the connection is closed when it is asked for, and so it is after the last one.
     """
@@ -214,14 +215,23 @@ async def counting(answers: Sequence[bytes | None]) -> AsyncIterator[tuple[Strea
         writer.close()
 
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    streams = Streams(Server(host="127.0.0.1", port=listening.sockets[0].getsockname()[1], ssl=None))
     try:
-        yield streams, carried
+        yield Server(host="127.0.0.1", port=listening.sockets[0].getsockname()[1], ssl=None), carried
     finally:
-        streams.close()
-        await asyncio.sleep(0.01)  # until the server has seen it
+        await asyncio.sleep(0.01)  # until the server has seen that its connections are closed
         listening.close()
         await listening.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def counting(answers: Sequence[bytes | None]) -> AsyncIterator[tuple[Streams, list[int]]]:
+    """Streams of such a server."""
+    async with counted(answers) as (server, carried):
+        streams = Streams(server)
+        try:
+            yield streams, carried
+        finally:
+            streams.close()
 
 
 async def everything(streams: Streams) -> bytes:
@@ -235,6 +245,7 @@ async def everything(streams: Streams) -> bytes:
         streams.release(stream)
 
 
+WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nall"
 ONE = CHUNKED + b"3\r\none\r\n0\r\n\r\n"
 TWO = CHUNKED + b"3\r\ntwo\r\n0\r\n\r\n"
 
@@ -248,6 +259,34 @@ async def test_the_connection_of_an_answer_that_ended_carries_the_next() -> None
 async def test_a_kept_connection_that_the_server_has_closed_costs_nothing() -> None:
     async with counting([ONE, None, TWO]) as (streams, carried):
         assert [await everything(streams) for _ in range(2)] == [b"one", b"two"]
+        assert carried == [0, 1]
+
+
+@contextlib.asynccontextmanager
+async def both(answers: Sequence[bytes | None]) -> AsyncIterator[tuple[Connections, list[int]]]:
+    """What requests and streams to such a server go over."""
+    async with counted(answers) as (server, carried):
+        connections = Connections(server, limit=4)
+        try:
+            yield connections, carried
+        finally:
+            await connections.close()
+
+
+async def test_who_lists_and_then_watches_needs_one_connection() -> None:
+    async with both([WHOLE, ONE, WHOLE]) as (connections, carried):
+        assert (await connections.requests.request("GET", REQUEST, timeout=5)).body == b"all"
+        assert await everything(connections.streams) == b"one"
+        assert carried == [0, 0]
+        # It is the stream's from then on, and not counted among those of requests.
+        assert (await connections.requests.request("GET", REQUEST, timeout=5)).body == b"all"
+        assert carried == [0, 0, 1]
+
+
+async def test_a_requests_connection_that_the_server_has_closed_costs_a_stream_nothing() -> None:
+    async with both([WHOLE, None, ONE]) as (connections, carried):
+        await connections.requests.request("GET", REQUEST, timeout=5)
+        assert await everything(connections.streams) == b"one"
         assert carried == [0, 1]
 
 

@@ -28,7 +28,7 @@ def choose(
         kept=kept or {},
         asked=asked or {},
         port_range=port_range,
-        ours=ours or (),
+        ours=lambda: ours or set(),
         free=lambda _address, port: port not in taken,
     )
 
@@ -65,6 +65,33 @@ def test_a_port_that_our_own_process_holds_is_no_conflict() -> None:
     assert choose(kept={"api": 7000}, taken={7000}, ours={7000})["api"] == 7000
 
 
+def test_a_process_of_ours_that_starts_or_ends_just_then_is_no_conflict() -> None:
+    """It is started anew while `up` looks: the port is taken though nobody of ours held it before, or the other way."""
+    held: set[int] = set()
+
+    def bound(_address: str, _port: int) -> bool:
+        held.add(7000)
+        return False
+
+    def ended(_address: str, _port: int) -> bool:
+        return next(answers)
+
+    answers = iter([False, True])
+    preferred = {"api": 6443}
+    for free in (bound, ended):
+        held.clear()
+        chosen = ports.choose(
+            preferred,
+            addresses=ADDRESSES,
+            kept={"api": 7000},
+            asked={},
+            port_range=None,
+            ours=lambda: set(held),
+            free=free,
+        )
+        assert chosen == {"api": 7000}
+
+
 @pytest.mark.parametrize("how", ["kept", "asked"])
 def test_a_port_of_somebody_else_is_named_with_the_way_out(how: str) -> None:
     with pytest.raises(ConflictError, match=r"port 7000 at 10\.0\.0\.1, meant for api, is in use by") as caught:
@@ -86,7 +113,7 @@ def test_one_port_for_two_is_refused(how: str) -> None:
             {"etcd": 2379, "peer": 2380},
             addresses={"etcd": "127.0.0.1", "peer": "127.0.0.1"},
             port_range=None,
-            ours={7000},
+            ours=lambda: {7000},
             free=lambda _address, _port: True,
             kept=kept,
             asked=asked,

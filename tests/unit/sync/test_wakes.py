@@ -138,3 +138,33 @@ def asked_below(here: World, sync: TenantSync) -> int:
     before = here._engine.queue.depth(TENANT)
     sync.pods.below_changed(KEY)
     return here._engine.queue.depth(TENANT) - before
+
+
+async def test_a_gateway_that_comes_back_looks_once_at_each_pod() -> None:
+    """Nothing can be said of a pod before all is known below, which may take longer than what is above."""
+    async with world() as here:
+        names = [f"web-{number}" for number in range(3)]
+        async with here.gateway():
+            for name in names:
+                here.create(name)
+                await here.forwarded(name)
+                here.run(name)
+            await until(lambda: all(here.phase(name) == "Running" for name in names))
+            await here.settled()
+        pods_below = here.below.hold("GET", "/api/v1/pods", times=2)
+        async with here.gateway() as sync:
+            looked: list[tuple[str, str]] = []
+            reconcile = sync.pods.reconciler.reconcile
+
+            async def look(key: tuple[str, str]) -> None:
+                looked.append(key)
+                await reconcile(key)
+
+            sync.pods.reconciler.reconcile = look  # type: ignore[method-assign]
+            await until(lambda: sync.complete)
+            await rest(here)
+            assert looked == []
+            pods_below.set()
+            await until(lambda: len(looked) >= len(names))
+            await rest(here)
+            assert sorted(looked) == [("default", name) for name in names]

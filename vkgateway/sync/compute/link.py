@@ -171,6 +171,8 @@ class ComputeLink:
             callback(old, new)
 
     def _nodes_changed(self) -> None:
+        if self.nodes.complete:
+            self.reachability.answers()
         for callback in self.on_nodes_changed:
             callback()
 

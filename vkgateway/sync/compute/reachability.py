@@ -42,6 +42,14 @@ class Reachability:
         self._watching = reachable, why
         self._judge()
 
+    def answers(self) -> None:
+        """It has told something whole before the watch of pods stands, which takes longest: so it can be reached.
+
+        Tenants' lists need not wait for that of all their pods below; whatever the watch of pods says counts then.
+        """
+        if not self.judged:
+            self.watches(True, "")
+
     def end(self) -> None:
         """Nobody looks any more: what was known is no ground to act on."""
         self.reachable, self.why = False, "not connected any more"

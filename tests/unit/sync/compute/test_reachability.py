@@ -35,6 +35,15 @@ def test_a_cluster_that_is_watched_counts_as_answering(judged: Judged) -> None:
     assert judged.turns == [True]
 
 
+def test_what_it_tells_before_its_pods_are_listed_shows_that_it_answers(judged: Judged) -> None:
+    judged.it.answers()
+    assert (judged.it.reachable, judged.it.judged, judged.it.why) == (True, True, "")
+    judged.it.watches(False, "refused")
+    judged.it.answers()  # the watch of pods has the say from then on
+    assert (judged.it.reachable, judged.it.why) == (False, "refused")
+    assert judged.turns == [True, False]
+
+
 def test_one_that_cannot_be_watched_is_judged_and_nobody_is_told_what_he_knows(judged: Judged) -> None:
     judged.it.watches(False, "refused")
     assert (judged.it.reachable, judged.it.judged, judged.it.why) == (False, True, "refused")
