@@ -59,6 +59,10 @@ class NodeSource:
             return dict(self.last_capacity)
         return dict(least(self.members().allocatable, self.wanted.limit))
 
+    def state(self) -> tuple[object, ...]:
+        """Return what `build` goes by beside what the source says itself: while it is the same, so is the node."""
+        return self.members(), self.link.nodes.complete, self.link.reachable
+
     def build(self) -> Object:
         """Return the Node object as it should be now, its conditions without times."""
         link = self.link

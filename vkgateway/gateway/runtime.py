@@ -114,6 +114,8 @@ class TenantRuntime:
         )
         self._sync.set_quotas(wiring.quotas())
         self._nodes: dict[str, VirtualNode] = {}
+        self._built_from: dict[str, tuple[object, ...]] = {}
+        """By virtual node, what it was made from when it was looked at last."""
         self._limits: dict[str, Mapping[str, int]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -147,11 +149,12 @@ class TenantRuntime:
                 await self._remove_node(name)
             except errors.ApiError as error:
                 stays = error
-        for name in wiring.sources:
-            if f"node/{name}" in self._tasks:
-                self._nodes[name].refresh()
-            else:
+        for name, source in wiring.sources.items():
+            if f"node/{name}" not in self._tasks:
                 self._add_node(name)
+            elif self._built_from.get(name) != (built_from := (source, *source.state())):
+                self._built_from[name] = built_from
+                self._nodes[name].refresh()
         if stays is not None:
             raise stays
 
@@ -240,6 +243,7 @@ class TenantRuntime:
         self._limit(name, {})
         await self._nodes[name].remove()
         del self._nodes[name]
+        self._built_from.pop(name, None)
 
     async def _sweep(self) -> None:
         """Remove nodes of pools that the tenant lost while nobody worked for it; pods come first.

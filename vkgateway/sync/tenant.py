@@ -159,6 +159,11 @@ class TenantSync:
         self.pods.below_changed(key)
         self.network.services.pods_changed()
 
+    def compute_tokens_gone(self, key: Key) -> None:
+        """See `Listener`. Where somebody else deleted them, the pod's next start would wait for them."""
+        if key in self.holdings.pods.items:
+            self.pods.below_changed(key)
+
     def compute_copy_changed(self, kind: CopyKind, key: Key) -> None:
         """See `Listener`."""
         self._agenda.copy((kind, *key))

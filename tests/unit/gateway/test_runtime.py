@@ -15,11 +15,13 @@ from tests.unit.gateway.conftest import add_compute_cluster, until
 from vkgateway.gateway.compute import ComputeController
 from vkgateway.gateway.config import Nodes
 from vkgateway.gateway.events import Recorder
+from vkgateway.gateway.nodes import NodeSource
 from vkgateway.gateway.planes import Access, NodesSeen
 from vkgateway.gateway.runtimes import TenantRuntimes
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NAMESPACES, NODES, PODS
+from vkgateway.kubelet.virtualnode import SETTLE_SECONDS
 from vkgateway.model.api import ComputeClusterSpec, Pool, Tenant, TenantPool, TenantSpec
 from vkgateway.model.errors import NotFoundError, UnavailableError
 from vkgateway.model.objects import Meta
@@ -134,18 +136,22 @@ async def test_a_pool_becomes_a_node_of_the_limits_size(world: Setting) -> None:
     assert "alpha" in world.woken
 
 
-async def test_no_node_is_shown_before_it_is_known_whether_its_cluster_answers(
-    server: FakeApiServer, client: Client
+@pytest.mark.parametrize("what", ["nodes", "pods"])
+async def test_a_node_is_shown_once_its_cluster_has_told_its_nodes(
+    server: FakeApiServer, client: Client, what: str
 ) -> None:
+    """Not before, for it would be empty, or not ready, for a moment; pods, of which there are many more, may follow."""
     add_compute_cluster(server)
-    # Nodes are listed while the pods, of which there are many more, are still on their way.
-    gate = server.hold("GET", "/api/v1/pods", times=2)
+    gate = server.hold("GET", f"/api/v1/{what}", times=2 if what == "pods" else 1)
     async with setting(server, client) as it:
-        await until(lambda: it.link.nodes.complete)
-        assert (await it.serve(A100)).verdict.status == "Unknown"
-        assert it.node("a100.local") is None
-        gate.set()
+        if what == "nodes":
+            await until(lambda: it.link.pods.complete)
+            assert (await it.serve(A100)).verdict.reason == "ComputeClusterUnknown"
+            assert it.node("a100.local") is None
+            gate.set()
         assert (await it.ready(A100)).pools[0].ready
+        gate.set()
+        await until(lambda: it.link.trusted)
     patches = [request for request in it.tenant.requests if request.startswith("PATCH") and "/nodes/" in request]
     assert len(patches) == 2, patches
 
@@ -417,3 +423,26 @@ async def test_work_that_fails_by_a_defect_rests_before_it_is_begun_anew(
         assert world.endpoint.admitted == {}
     now += 11
     await world.ready(TenantPool(name="a100"))
+
+
+async def test_a_node_is_worked_out_anew_only_where_something_changed(
+    world: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every tenant is looked at every ten seconds."""
+    built: list[str] = []
+    build = NodeSource.build
+
+    def counted(source: NodeSource) -> dict[str, Any]:
+        built.append(source.name)
+        return build(source)
+
+    await world.ready(A100)
+    await world.serve(A100)
+    await asyncio.sleep(3 * SETTLE_SECONDS)  # what the start set off comes to rest
+    monkeypatch.setattr(NodeSource, "build", counted)
+    for _ in range(3):
+        await world.serve(A100)
+        await asyncio.sleep(2 * SETTLE_SECONDS)
+    assert built == []
+    await world.serve(TenantPool(name="a100", limit={GPU: 2}))
+    await until(lambda: built)

@@ -16,6 +16,9 @@ class Listener(Protocol):
     def compute_pod_changed(self, key: Key) -> None:
         """The compute pod that stands for a tenant pod appeared, changed or went."""
 
+    def compute_tokens_gone(self, key: Key) -> None:
+        """The tokens of a pod (its namespace and name in the tenant) were deleted below."""
+
     def compute_copy_changed(self, kind: CopyKind, key: Key) -> None:
         """A copy of a ConfigMap or Secret appeared, changed or went."""
 

@@ -104,5 +104,4 @@ class ComputeCopies(Reflector[ObjectView]):
         if TOKEN_OF not in annotations:
             listener.compute_copy_changed(self._kind, source_key(view.metadata))
         elif new is None:
-            # Tokens that somebody deleted: the pod's next start would wait for them.
-            listener.compute_pod_changed((annotations[NAMESPACE_ANNOTATION], annotations[TOKEN_OF]))
+            listener.compute_tokens_gone((annotations[NAMESPACE_ANNOTATION], annotations[TOKEN_OF]))

@@ -69,6 +69,8 @@ class Case:
     compute: ComputePodView | None
     binding: Binding | None
     plan: Plan | None = None
+    read: tuple[bytes, Object] | None = None
+    """The whole pod that the plan was worked out from in this look, as it came and decoded."""
     missing: list[Reference] = field(default_factory=list)
     claims: Claims = field(default_factory=Claims)
     admission: Admission | None = None

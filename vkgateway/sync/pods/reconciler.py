@@ -284,6 +284,7 @@ class PodReconciler:
     async def _make_plan(self, case: Case) -> Plan:
         raw = await self.hands.upward.whole(above_of(case))
         whole = decode(raw)
+        case.read = raw, whole
         pool = case.binding.pool if case.binding is not None else None
         plan = self._plans[case.key] = make_plan(
             whole, tenant=self.tenant, pool=pool, state=above_of(case).spec_state, source=digest(raw)

@@ -122,7 +122,7 @@ def test_a_copy_is_told_always_and_tokens_when_they_went(link: ComputeLink, ear:
     put(copies, None, tokens)
     assert len(ear.heard) == 1
     put(copies, tokens, None)
-    assert ear.heard[1:] == [("compute_pod_changed", ("default", "builder"))]
+    assert ear.heard[1:] == [("compute_tokens_gone", ("default", "builder"))]
 
 
 def test_a_claim_is_found_until_that_very_one_went(link: ComputeLink, ear: Ear) -> None:
