@@ -32,10 +32,14 @@ class Secure(asyncio.Protocol):
         self.tls = Tls(context, server_side=True)
         self.answer = answer
         self.end = end
+        self.gone = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.gone.set()
 
     def data_received(self, data: bytes) -> None:
         with contextlib.suppress(ssl.SSLError):
@@ -59,12 +63,21 @@ async def serving(
     context.verify_mode = ssl.CERT_REQUIRED if mutual else ssl.CERT_NONE
     context.load_verify_locations(cadata=CA.cert_pem.decode())
     loop = asyncio.get_running_loop()
-    listening = await loop.create_server(lambda: Secure(context, answer, end), "127.0.0.1", 0)
+    connections: list[Secure] = []
+
+    def accept() -> Secure:
+        connections.append(Secure(context, answer, end))
+        return connections[-1]
+
+    listening = await loop.create_server(accept, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     try:
         yield Server(host="127.0.0.1", port=port, ssl=client_context(ca=trusted.cert_pem), connect_timeout=5)
     finally:
         listening.close()
+        for connection in connections:
+            connection.transport.abort()
+            await connection.gone.wait()
         await listening.wait_closed()
 
 

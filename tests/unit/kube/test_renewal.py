@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import ssl
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,26 @@ def from_plugin(path: Path, command: str, args: list[str]) -> bearer.TokenSource
     return source
 
 
-async def test_a_plugin_that_hangs_is_not_left_running(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+async def started(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[asyncio.subprocess.Process]]:
+    """The processes that the library starts and, left alone, would leave to the garbage collector; all end."""
+    processes: list[asyncio.subprocess.Process] = []
+    start = asyncio.create_subprocess_exec
+
+    async def noted(*args: Any, **options: Any) -> asyncio.subprocess.Process:
+        processes.append(await start(*args, **options))
+        return processes[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
+    yield processes
+    async with asyncio.timeout(10):
+        for process in processes:
+            await process.wait()
+
+
+async def test_a_plugin_that_hangs_is_not_left_running(
+    path: Path, monkeypatch: pytest.MonkeyPatch, started: list[asyncio.subprocess.Process]
+) -> None:
     file = path.parent / "pid"
     source = from_plugin(path, "sh", ["-c", f"echo $$ > {file}; exec sleep 60"])
     importlib.import_module("kubernetes_asyncio.config.exec_provider")  # takes most of the second
@@ -79,6 +99,7 @@ async def test_a_plugin_that_hangs_is_not_left_running(path: Path, monkeypatch: 
     async with asyncio.timeout(10):
         while process.exists():  # noqa: ASYNC110, ASYNC240 - another process
             await asyncio.sleep(0.01)
+    assert len(started) == 1
 
 
 async def test_a_plugin_runs_where_timeout_is_that_of_busybox(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +115,7 @@ async def test_a_plugin_runs_where_timeout_is_that_of_busybox(path: Path, monkey
 
 
 async def test_what_a_plugin_that_hangs_has_started_is_not_left_running(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, started: list[asyncio.subprocess.Process]
 ) -> None:
     file = path.parent / "pid"
     source = from_plugin(path, "sh", ["-c", f"sleep 60 & echo $! > {file}; wait"])
@@ -107,6 +128,7 @@ async def test_what_a_plugin_that_hangs_has_started_is_not_left_running(
     async with asyncio.timeout(10):
         while _runs(process):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.01)
+    assert len(started) == 1
 
 
 def _runs(process: Path) -> bool:

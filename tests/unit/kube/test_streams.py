@@ -26,20 +26,42 @@ async def streaming(
     play: Play, *, inactivity: float | None = 5.0, longest: float | None = None, pulse: Pulse | None = None
 ) -> AsyncIterator[Stream]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            await reader.readuntil(b"\r\n\r\n")
-            await play(reader, writer)
-        writer.close()
+        await reader.readuntil(b"\r\n\r\n")
+        await play(reader, writer)
 
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        server = Server(host="127.0.0.1", port=listening.sockets[0].getsockname()[1], ssl=None, pulse=pulse or Pulse())
+    async with listening(serve) as port:
+        server = Server(host="127.0.0.1", port=port, ssl=None, pulse=pulse or Pulse())
         stream = await Streams(server).open(REQUEST, inactivity=inactivity, longest=longest)
         with contextlib.closing(stream):
             yield stream
+
+
+@contextlib.asynccontextmanager
+async def listening(play: Play) -> AsyncIterator[int]:
+    """The port of a server that plays this on each connection, and closes it then; none is left at the end."""
+    playing: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        playing.add(task)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            try:
+                await play(reader, writer)
+            finally:
+                writer.close()
+                await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
     finally:
-        listening.close()
-        await listening.wait_closed()
+        server.close()
+        await asyncio.sleep(0)  # whom it has accepted begins
+        for task in playing:
+            task.cancel()
+        await asyncio.gather(*playing, return_exceptions=True)
+        await server.wait_closed()
 
 
 async def test_pieces_come_one_by_one_and_the_end_is_told() -> None:
@@ -205,22 +227,15 @@ async def counted(answers: Sequence[bytes | None]) -> AsyncIterator[tuple[Server
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number = next(connections)
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            while await reader.readuntil(b"\r\n\r\n"):
-                if (answer := next(coming, None)) is None:
-                    break
-                carried.append(number)
-                writer.write(answer)
-                await writer.drain()
-        writer.close()
+        while await reader.readuntil(b"\r\n\r\n"):
+            if (answer := next(coming, None)) is None:
+                break
+            carried.append(number)
+            writer.write(answer)
+            await writer.drain()
 
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield Server(host="127.0.0.1", port=listening.sockets[0].getsockname()[1], ssl=None), carried
-    finally:
-        await asyncio.sleep(0.01)  # until the server has seen that its connections are closed
-        listening.close()
-        await listening.wait_closed()
+    async with listening(serve) as port:
+        yield Server(host="127.0.0.1", port=port, ssl=None), carried
 
 
 @contextlib.asynccontextmanager
