@@ -39,6 +39,19 @@ def looks(here: World, sync: TenantSync, old: TenantPodView, new: TenantPodView)
     return here._engine.queue.depth(TENANT) - before
 
 
+def looked_at(sync: TenantSync) -> list[tuple[str, str]]:
+    """The pods that are looked at from now on, in order."""
+    looked: list[tuple[str, str]] = []
+    reconcile = sync.pods.reconciler.reconcile
+
+    async def look(key: tuple[str, str]) -> None:
+        looked.append(key)
+        await reconcile(key)
+
+    sync.pods.reconciler.reconcile = look  # type: ignore[method-assign]
+    return looked
+
+
 def changed(view: TenantPodView, **metadata: object) -> TenantPodView:
     return msgspec.structs.replace(view, metadata=msgspec.structs.replace(view.metadata, **metadata))
 
@@ -153,14 +166,7 @@ async def test_a_gateway_that_comes_back_looks_once_at_each_pod() -> None:
             await here.settled()
         pods_below = here.below.hold("GET", "/api/v1/pods", times=2)
         async with here.gateway() as sync:
-            looked: list[tuple[str, str]] = []
-            reconcile = sync.pods.reconciler.reconcile
-
-            async def look(key: tuple[str, str]) -> None:
-                looked.append(key)
-                await reconcile(key)
-
-            sync.pods.reconciler.reconcile = look  # type: ignore[method-assign]
+            looked = looked_at(sync)
             await until(lambda: sync.complete)
             await rest(here)
             assert looked == []
@@ -168,3 +174,21 @@ async def test_a_gateway_that_comes_back_looks_once_at_each_pod() -> None:
             await until(lambda: len(looked) >= len(names))
             await rest(here)
             assert sorted(looked) == [("default", name) for name in names]
+
+
+async def test_what_changed_while_nobody_looked_comes_first() -> None:
+    async with world() as here:
+        names = [f"web-{number}" for number in range(20)]
+        async with here.gateway():
+            for name in names:
+                here.create(name)
+                await here.forwarded(name)
+                here.run(name)
+            await until(lambda: all(here.phase(name) == "Running" for name in names))
+            await here.settled()
+        here.end("web-17")
+        here.create("web-20")
+        async with here.gateway() as sync:
+            looked = looked_at(sync)
+            await until(lambda: len(looked) >= len(names))
+            assert set(looked[:2]) == {("default", "web-17"), ("default", "web-20")}
