@@ -87,7 +87,8 @@ class NetworkPolicies:
         """
         self.need()
         try:
-            await asyncio.wait_for(self._known.wait(), _KNOWN_WITHIN)
+            async with asyncio.timeout(_KNOWN_WITHIN):
+                await self._known.wait()
         except TimeoutError as error:
             raise UnavailableError(
                 "the tenant's NetworkPolicies are not known yet", hint="nothing to do; it is tried again"

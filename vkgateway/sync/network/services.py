@@ -153,7 +153,8 @@ class Services:
         self.need()
         if not self._known.is_set():
             try:
-                await asyncio.wait_for(self._known.wait(), _KNOWN_WITHIN)
+                async with asyncio.timeout(_KNOWN_WITHIN):
+                    await self._known.wait()
             except TimeoutError:
                 log.warning("Services are not known; a pod starts without them", tenant=self.tenant.name)
                 self._known.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import AsyncIterator
 from typing import Any
@@ -288,3 +289,18 @@ async def test_the_fence_itself_is_no_policy_to_go_without(here: World) -> None:
         await until(lambda: [request for request in here.below.requests if request.startswith("POST")][3:])
         await here.settled()
         assert here.compute_pod() is None
+
+
+async def test_who_is_told_to_stop_as_policies_become_known_stops(here: World) -> None:
+    """A worker that lost its cancellation would be waited for until the gateway is killed."""
+    async with here.gateway() as sync:
+        policies = sync.network.policies
+        policies._known.clear()
+        assert here.link is not None
+        fencing = asyncio.create_task(policies.fence(here.link, "default", "uid"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        policies._known.set()
+        fencing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await fencing
