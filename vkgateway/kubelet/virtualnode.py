@@ -99,8 +99,6 @@ class VirtualNode:
         self._wanted: Object = {}
         self._seen: Object = {}
         """The server's view of `_wanted` after it was last written."""
-        self._compared: _Node | None = None
-        """The object that was found to say `_seen`."""
         self._unknown: frozenset[str] = frozenset()
         """Fields of the status that the tenant's Kubernetes is too old for."""
         self._due_at = float("-inf")
@@ -191,7 +189,7 @@ class VirtualNode:
         self._is_as_wanted(_decode(answer), wanted, until=self._clock() + self._report_every)
 
     def _is_as_wanted(self, stored: _Node, wanted: Object, *, until: float) -> None:
-        self._wanted, self._seen, self._compared = wanted, nodeobject.projection(stored.body, wanted), None
+        self._wanted, self._seen = wanted, nodeobject.projection(stored.body, wanted)
         self._uid = stored.metadata.uid
         self._version = int(stored.metadata.resource_version)
         self._due_at = until
@@ -206,12 +204,7 @@ class VirtualNode:
         """Whether there is something to write: other wishes, another's change, or a heartbeat."""
         if wanted != self._wanted or self._clock() >= self._due_at:
             return True
-        if self._outdated(held) or held is self._compared:
-            return False
-        if nodeobject.projection(held.body, wanted) != self._seen:
-            return True
-        self._compared = held
-        return False
+        return not self._outdated(held) and nodeobject.projection(held.body, wanted) != self._seen
 
     def _outdated(self, held: _Node) -> bool:
         """Whether the watch has yet to tell what we wrote last; versions of one object are ordered numbers."""

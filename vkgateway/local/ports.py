@@ -45,9 +45,8 @@ def choose(
     """Choose a port for each name in `preferred`, at the address that `addresses` gives it.
 
     A port `asked` for counts first, then the one `kept` from before (either has to be free; one that is kept may be
-    among `ours`, those our own processes hold, which is asked once one is not free: they may start at any moment); else
-    the preferred one or the next free one after it, within
-    `port_range`, that is not one of the `others` (address and port): those will be in use.
+    among `ours`, those our own processes hold, which is asked once one is not free); else the preferred one or the next
+    free one after it, within `port_range`, that is not one of the `others` (address and port): those will be in use.
 
     Raises:
         ConflictError: a port that was asked for or kept is in use by somebody else.
@@ -57,9 +56,10 @@ def choose(
     fixed = {**kept, **asked}
     _check_apart(fixed, addresses=addresses, asked=asked)
     for name, port in fixed.items():
-        is_free = free(addresses[name], port) or (kept.get(name) == port and port in ours())
-        if not is_free and not free(addresses[name], port):  # one of ours may have ended just now
-            raise _taken(name, address=addresses[name], port=port)
+        address = addresses[name]
+        # In this order, for one of ours may start while it is looked, or end.
+        if not (free(address, port) or (kept.get(name) == port and port in ours()) or free(address, port)):
+            raise _taken(name, address=address, port=port)
         chosen[name] = port
     for name, first in preferred.items():
         if name not in chosen:

@@ -13,7 +13,7 @@ from vkgateway.sync.pods.downward import Downward
 from vkgateway.sync.pods.hands import Hands
 from vkgateway.sync.pods.reconciler import PodReconciler
 from vkgateway.sync.pods.upward import Upward
-from vkgateway.sync.pods.views import TenantPodView
+from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 from vkgateway.sync.shared import Shared
 from vkgateway.sync.storage.storage import Storage
 from vkgateway.sync.tokens import Tokens
@@ -104,8 +104,7 @@ class TenantPods:
 
     def _differs(self, key: Key, above: TenantPodView) -> bool:
         """Whether a pod plainly is not below what it is above; in what else they differ only a look tells."""
-        found = (link.pods.find(self._tenant.name, key) for link in self._shared.links.values())
-        below = next((view for view in found if view is not None), None)
+        below = self._below(key)
         if below is None:
             return bool(above.spec.node_name) and not above.terminal
         ending = above.metadata.deletion_timestamp or below.metadata.deletion_timestamp
@@ -119,7 +118,7 @@ class TenantPods:
             self.hands.forget(view.metadata.uid)
         self.desk.pod_changed(old, new)
         key = view.metadata.key
-        is_below = self._is_below(key)
+        is_below = self._below(key) is not None
         if is_below and old is not None and new is not None and self._is_echo(old, new):
             return
         if old is not None or view.spec.node_name or is_below:
@@ -139,15 +138,16 @@ class TenantPods:
             new.raw = None
         return True
 
-    def _is_below(self, key: Key) -> bool:
-        """Whether a compute cluster holds something under the name of a pod."""
-        return any(link.pods.find(self._tenant.name, key) is not None for link in self._shared.links.values())
+    def _below(self, key: Key) -> ComputePodView | None:
+        """What a compute cluster holds under the name of a pod, if one does."""
+        found = (link.pods.find(self._tenant.name, key) for link in self._shared.links.values())
+        return next((view for view in found if view is not None), None)
 
     def below_changed(self, key: Key) -> None:
         """What stands for a pod below came, changed or went."""
         self.desk.below_changed(key)
         view = self._shared.holdings.pods.items.get(key)
-        if view is None or not self.hands.upward.was_removed(view.metadata.uid) or self._is_below(key):
+        if view is None or not self.hands.upward.was_removed(view.metadata.uid) or self._below(key) is not None:
             self._look(key)
 
     def _look(self, key: Key) -> None:

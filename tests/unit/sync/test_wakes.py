@@ -39,6 +39,17 @@ def looks(here: World, sync: TenantSync, old: TenantPodView, new: TenantPodView)
     return here._engine.queue.depth(TENANT) - before
 
 
+async def have_run(here: World, names: list[str]) -> None:
+    """Have pods that run; the gateway that started them is gone."""
+    async with here.gateway():
+        for name in names:
+            here.create(name)
+            await here.forwarded(name)
+            here.run(name)
+        await until(lambda: all(here.phase(name) == "Running" for name in names))
+        await here.settled()
+
+
 def looked_at(sync: TenantSync) -> list[tuple[str, str]]:
     """The pods that are looked at from now on, in order."""
     looked: list[tuple[str, str]] = []
@@ -157,13 +168,7 @@ async def test_a_gateway_that_comes_back_looks_once_at_each_pod() -> None:
     """Nothing can be said of a pod before all is known below, which may take longer than what is above."""
     async with world() as here:
         names = [f"web-{number}" for number in range(3)]
-        async with here.gateway():
-            for name in names:
-                here.create(name)
-                await here.forwarded(name)
-                here.run(name)
-            await until(lambda: all(here.phase(name) == "Running" for name in names))
-            await here.settled()
+        await have_run(here, names)
         pods_below = here.below.hold("GET", "/api/v1/pods", times=2)
         async with here.gateway() as sync:
             looked = looked_at(sync)
@@ -179,13 +184,7 @@ async def test_a_gateway_that_comes_back_looks_once_at_each_pod() -> None:
 async def test_what_changed_while_nobody_looked_comes_first() -> None:
     async with world() as here:
         names = [f"web-{number}" for number in range(20)]
-        async with here.gateway():
-            for name in names:
-                here.create(name)
-                await here.forwarded(name)
-                here.run(name)
-            await until(lambda: all(here.phase(name) == "Running" for name in names))
-            await here.settled()
+        await have_run(here, names)
         here.end("web-17")
         here.create("web-20")
         async with here.gateway() as sync:
