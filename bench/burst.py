@@ -66,8 +66,8 @@ NOTES: Final = [
     "gateway: tenants' schedulers bind above, the compute cluster's scheduler below, KWOK makes pods Ready.",
     "direct: the same pods straight into as many namespaces of the compute cluster, no gateway running.",
     "floor: bare asyncio clients that do nothing but the unavoidable writes (create and bind above, create below "
-    "already bound, status below, status above; with a token the request above and a Secret below), without a watch, "
-    "a scheduler or KWOK in the way, no gateway running.",
+    "already bound, status below, status above; with a token the request above and a Secret below), without a "
+    "scheduler or KWOK in the way and without a watch but the one that measures, no gateway running.",
     "courier: a bare asyncio loop in the gateway's place: the same schedulers and KWOK, and of its work nothing "
     "but the unavoidable writes; no gateway running.",
     "The four systems take turns, case by case; the gateway is started anew for each of its bursts.",

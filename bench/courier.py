@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from bench.floor import FINALIZER, Pair, nodes
+from bench.floor import FINALIZER, TENANT, Pair, nodes
 from bench.flows import POOL_LABEL, Flow, always, burst, namespace_of, namespaces, own_node, warm_up
 from bench.platform import POOL, Platform
 from bench.pods import PodKind
@@ -31,7 +31,9 @@ class Courier:
     def __init__(self, pairs: Sequence[Pair], *, token: bool) -> None:
         self._by_above = {pair.above.name: pair for pair in pairs}
         self._by_below = {pair.below.name: pair for pair in pairs}
-        self._kind = PodKind(run=RUN, selector={POOL_LABEL: POOL}, finalizer=FINALIZER)
+        self._kind = PodKind(
+            run=RUN, selector={POOL_LABEL: POOL}, finalizer=FINALIZER, labels=TENANT, handed_token=token
+        )
         self._token = token
         self._tasks: asyncio.Queue[tuple[str, Pair, str]] = asyncio.Queue()
         self.above = Timeline(on_mark=lambda mark, key: self._note(self._by_above, mark, key))

@@ -2,8 +2,9 @@
 
 To Ready: create and bind above, create below (bound already), status below, status above. With a token also the request
 above and the Secret below. Afterwards: deleted above (by the load), deleted below, last status below, finalizer off,
-the Secret, removed above. No watches, no reads, no decisions; requests go to the same API servers, as many under
-way at once as the gateway has workers. What the machine does in this time is the most that it can do.
+the Secret, removed above. Pods are the same above as in every system, and lean below as tenants' are. No watches but
+those above by which every system is measured, no reads, no decisions; requests go to the same API servers, as many
+under way at once as the gateway has workers. What the machine does in this time is the most that it can do.
 """
 
 from __future__ import annotations
@@ -15,19 +16,23 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from bench import load
-from bench.flows import Flow, namespaces, own_node
+from bench.flows import Flow, always, namespaces, own_node
 from bench.platform import Platform
 from bench.pods import PodKind, running_status, spread
 from bench.settings import IN_FLIGHT
 from bench.timeline import Key, Timeline, now, summary
+from bench.watching import watching
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.leases import renew_node_lease, utc_now
 from vkgateway.kube.resources import NODES, PODS, SECRETS, SERVICE_ACCOUNTS
 from vkgateway.model import times
+from vkgateway.model.names import TENANT_LABEL
 
 RUN: Final = "floor"
 FINALIZER: Final = "bench.vkgateway.io/floor"
+TENANT: Final = {TENANT_LABEL: "bench-floor"}
+"""Marks pods below as a tenant's, so that the compute cluster deals with them as with those of the gateway."""
 _RENEW: Final = 10.0
 _ABOUT_TOKEN: Final = {
     "apiVersion": "authentication.k8s.io/v1",
@@ -62,7 +67,10 @@ class Pair:
         )
         if self.token:
             await self.hand_down_token(name)
-        await self.below.create(name, PodKind(run=RUN, node=self.node, finalizer=FINALIZER))
+        await self.below.create(
+            name,
+            PodKind(run=RUN, node=self.node, finalizer=FINALIZER, labels=TENANT, handed_token=self.token),
+        )
         await self._write_status(self.below, name, ready=True)
         await self.tell_above(name)
 
@@ -107,15 +115,21 @@ async def floor(platform: Platform, *, pods: int, tenants: int, token: bool) -> 
     below = await namespaces(platform, [f"floor-{number:02d}" for number in range(tenants)])
     node = own_node(RUN, pods=pods, token=token)
     pairs = [Pair(up, down, node=node, token=token) for up, down in zip(above, below, strict=True)]
-    async with nodes([platform.compute, *(place.client for place in above)], node):
-        await _run(pairs, len(pairs), platform=platform)
-        return await _run(pairs, pods, platform=platform)
-
-
-async def _run(pairs: Sequence[Pair], count: int, *, platform: Platform) -> Flow:
-    kind = PodKind(run=RUN, scheduler=RUN)
     timeline = Timeline()
+    watches = [(place.client, always(place.name)) for place in above]
+    async with (
+        nodes([platform.compute, *(place.client for place in above)], node),
+        watching(watches, run=RUN, timeline=timeline),
+    ):
+        await _run(pairs, len(pairs), token=token, timeline=timeline, platform=platform)
+        timeline.clear()
+        return await _run(pairs, pods, token=token, timeline=timeline, platform=platform)
+
+
+async def _run(pairs: Sequence[Pair], count: int, *, token: bool, timeline: Timeline, platform: Platform) -> Flow:
+    kind = PodKind(run=RUN, scheduler=RUN, token=token)
     wanted = spread(count, len(pairs))
+    keys = [_key(pairs, item) for item in wanted]
     meter = await platform.meter()
 
     async def create(item: tuple[int, str]) -> None:
@@ -125,9 +139,9 @@ async def _run(pairs: Sequence[Pair], count: int, *, platform: Platform) -> Flow
 
     async def start(item: tuple[int, str]) -> None:
         await pairs[item[0]].start(item[1])
-        timeline.mark("ready", _key(pairs, item))
 
     await relay(wanted, create, start)
+    await timeline.until("ready", keys)
     cpu_ready = meter.read()
     meter, started = await platform.meter(), now()
 
@@ -136,9 +150,9 @@ async def _run(pairs: Sequence[Pair], count: int, *, platform: Platform) -> Flow
 
     async def end(item: tuple[int, str]) -> None:
         await pairs[item[0]].end(item[1])
-        timeline.mark("gone", _key(pairs, item))
 
     await relay(wanted, delete, end)
+    await timeline.until("gone", keys)
     p50, p99 = summary(timeline.delays("sent", "ready"))
     return Flow(
         pods=count,

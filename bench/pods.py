@@ -11,6 +11,7 @@ from vkgateway.model.names import GANG_ANNOTATION, GANG_MIN_ANNOTATION
 RUN_LABEL: Final = "bench"
 """Every pod of a run carries it with the run's name, so that watches see no others."""
 GPU: Final = "nvidia.com/gpu"
+_TOKENS: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,8 @@ class PodKind:
 
     `token` is whether they mount a service account token, `selector` a node selector, `scheduler` who binds them (the
     server's default where empty), `node` where they are bound already, `finalizer` one that holds them, `gpus` how many
-    they ask for, `priority_class` their priority, `restart` whether their containers are started again.
+    they ask for, `priority_class` their priority, `restart` whether their containers are started again,
+    `handed_token` whether they mount a Secret of their own name where a token would be.
     """
 
     run: str
@@ -33,6 +35,7 @@ class PodKind:
     gpus: int = 0
     priority_class: str = ""
     restart: str = ""
+    handed_token: bool = False
 
 
 def manifest(name: str, kind: PodKind) -> dict[str, Any]:
@@ -57,6 +60,9 @@ def manifest(name: str, kind: PodKind) -> dict[str, Any]:
     }
     if not kind.token:
         spec["automountServiceAccountToken"] = False
+    if kind.handed_token:
+        spec["volumes"] = [{"name": "token", "secret": {"secretName": name}}]
+        spec["containers"][0]["volumeMounts"] = [{"name": "token", "mountPath": _TOKENS, "readOnly": True}]
     chosen = {
         "nodeSelector": kind.selector,
         "schedulerName": kind.scheduler,
