@@ -316,6 +316,8 @@ class FakeApiServer:
         found = [document for document in self.store.all(resource) if selection.matches(document)]
         start, version = 0, self.store.version
         if query.get("continue"):
+            if query.get("resourceVersion") or query.get("resourceVersionMatch"):
+                raise Refusal(400, "BadRequest", "specifying resource version is not allowed when using continue")
             version, start = json.loads(base64.b64decode(query["continue"]))
             if version < self.store.oldest:
                 raise Refusal(410, "Expired", "The provided continue parameter is too old")

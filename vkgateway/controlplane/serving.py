@@ -51,4 +51,5 @@ class ControlPlane:
             max_connections=max_connections,
             # Its API server was started without them, and each try to have one costs a connection.
             streaming_lists=False,
+            single_server=True,
         )

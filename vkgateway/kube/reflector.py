@@ -162,6 +162,8 @@ class Reflector(Generic[T]):
             label_selector=self._label_selector,
             field_selector=self._field_selector,
             limit=limit,
+            # Later ones are about what went wrong: then it is the store's word that counts.
+            cached=self._client.single_server and not self.relists,
         ):
             version = page.metadata.resource_version
             for item in page.items:

@@ -48,7 +48,9 @@ class Transport:
     `server` is its base URL (a path prefix is kept), `ssl` the TLS identity of both sides, `token` is awaited
     before each request and gives a bearer token, `renewal` is asked for other ones once the server does not take us for
     who we are, or we not it; `name` is how errors call the server, `streaming_lists` whether it may have them:
-    reflectors ask for one where it may, and remember here where it has none. Every method raises `errors.ApiError`.
+    reflectors ask for one where it may, and remember here where it has none. `single_server` says that nobody else
+    serves these objects, so that what its cache holds is never older than what it told before: reflectors begin with
+    that then. Every method raises `errors.ApiError`.
     """
 
     def __init__(
@@ -62,8 +64,10 @@ class Transport:
         max_connections: int = 64,
         server_hostname: str | None = None,
         streaming_lists: bool = True,
+        single_server: bool = False,
     ) -> None:
         self.streaming_lists = streaming_lists
+        self.single_server: Final = single_server
         self.server: Final = server.rstrip("/")
         self.ssl = ssl
         self._requests: Final = Requests(self.server)

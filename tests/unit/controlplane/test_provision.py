@@ -128,7 +128,8 @@ async def test_the_whole_way(world: World) -> None:
     assert world.server.store.find(PRIORITY_CLASSES, "vkgateway-guaranteed") is not None
     handed_out = kubeconfig.parse(record.kubeconfig)
     assert handed_out["clusters"][0]["cluster"]["server"] == made.url
-    assert not made.client().streaming_lists
+    client = made.client()
+    assert (client.streaming_lists, client.single_server) == (False, True)
 
 
 @pytest.mark.parametrize("step", MAKING)

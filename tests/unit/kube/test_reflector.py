@@ -133,6 +133,28 @@ def remove(server: FakeApiServer, name: str) -> None:
 both_lists = pytest.mark.parametrize("streaming", [True, False], ids=["streaming", "paged"])
 
 
+_FROM_CACHE = "resourceVersion=1&resourceVersionMatch=NotOlderThan"
+
+
+@pytest.mark.parametrize("single", [True, False])
+async def test_the_first_list_comes_from_the_cache_of_a_server_that_is_the_only_one(
+    server: FakeApiServer, single: bool
+) -> None:
+    for name in "abc":
+        put(server, name)
+    async with (
+        Client(server.url, streaming_lists=False, single_server=single) as client,
+        watching(client, page_size=2) as seen,
+    ):
+        assert seen.names == ["a", "b", "c"]
+        server.fail("GET", "resourceVersion=", status=410, reason="Expired")
+        server.end_watches()
+        await seen.until(lambda: seen.reflector.relists == 2)
+    lists = [request for request in server.requests if "limit=2" in request]
+    assert [_FROM_CACHE in request for request in lists] == [single, False, False, False]
+    assert ["continue=" in request for request in lists] == [False, True, False, True]
+
+
 @both_lists
 async def test_list_then_changes(server: FakeApiServer, client: Client, streaming: bool) -> None:
     server.streaming_lists = streaming
