@@ -15,7 +15,7 @@ from vkgateway.controlplane.layout import Authorities, PlaneFiles, admin_kubecon
 from vkgateway.controlplane.plane import ComponentName, Plane, Tuning, compute_plane
 from vkgateway.gateway import advice
 from vkgateway.kube import kubeconfig
-from vkgateway.local import etcd
+from vkgateway.local import cores, etcd
 from vkgateway.local.hollow.nodes import DOMAIN_LABEL, MACHINES
 from vkgateway.local.paths import Paths
 from vkgateway.local.pki import GATEWAY, GATEWAY_USER, PlatformPki
@@ -31,13 +31,17 @@ POOL_LABEL = "platform.vkgateway.io/pool"
 
 # All tenants' pods pass through these two, so they may ask as fast as the API server answers.
 _UNTHROTTLED = {"kube-api-qps": "2000", "kube-api-burst": "4000"}
-_TUNING: Mapping[ComponentName, Tuning] = {
-    "apiserver": Tuning(
-        flags={"max-requests-inflight": "1600", "max-mutating-requests-inflight": "800"}, env={"GOGC": "100"}
-    ),
-    "controller-manager": Tuning(flags=_UNTHROTTLED),
-    "scheduler": Tuning(flags=_UNTHROTTLED, env={"GOGC": "100"}),
-}
+_INFLIGHT = {"max-requests-inflight": "1600", "max-mutating-requests-inflight": "800"}
+
+
+def _tuning() -> Mapping[ComponentName, Tuning]:
+    """There is one of each only: their heaps may grow further than those of tenants, in percent, before they are
+    collected, and the small ones' furthest."""
+    return {
+        "apiserver": Tuning(flags=_INFLIGHT, env={"GOGC": "100", **cores.limited()}),
+        "controller-manager": Tuning(flags=_UNTHROTTLED, env={"GOGC": "100", **cores.limited()}),
+        "scheduler": Tuning(flags=_UNTHROTTLED, env={"GOGC": "200", **cores.limited()}),
+    }
 
 
 def plane(record: PlatformRecord) -> Plane:
@@ -48,7 +52,7 @@ def plane(record: PlatformRecord) -> Plane:
         etcd_endpoints=(etcd.endpoint(record.ports["etcd"]),),
         service_cidr=Network(record.number).service_subnet,
         kubernetes_version=record.kubernetes_version,
-        tuning=_TUNING,
+        tuning=_tuning(),
     )
 
 

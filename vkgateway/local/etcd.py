@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vkgateway.controlplane.etcd.endpoints import Tls
 from vkgateway.controlplane.etcd.errors import EtcdUnavailable
+from vkgateway.local import cores
 from vkgateway.local.paths import Paths
 from vkgateway.local.pki import ETCD_CA, ETCD_PEER, ETCD_PEER_CA, ETCD_ROOT, ETCD_SERVER
 from vkgateway.programs.supervisor.spec import ProcessSpec
@@ -57,7 +58,7 @@ def spec(paths: Paths, *, program: Path, port: int, peer_port: int, durable: boo
     if not durable:
         arguments.append("--unsafe-no-fsync")
     argv = str(program), *arguments
-    return ProcessSpec(name=NAME, argv=argv, stop_rank=_STOP_RANK, stop_timeout=20.0, batch=True)
+    return ProcessSpec(name=NAME, argv=argv, env=cores.limited(), stop_rank=_STOP_RANK, stop_timeout=20.0, batch=True)
 
 
 def root_client(paths: Paths, *, port: int) -> EtcdClient:

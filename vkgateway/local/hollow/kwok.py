@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from vkgateway.controlplane.files import SECRET_MODE, write_file
+from vkgateway.local import cores
 from vkgateway.local.hollow.nodes import MANAGED
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
@@ -69,6 +70,8 @@ def spec(*, program: Path, config: Path, kubeconfig: Path, kubelet: HollowKubele
             "HOME": str(config.parent),
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "CONFIG_DIGEST": hashlib.sha256(content).hexdigest()[:16],
+            "GOGC": "400",  # a small heap that is filled fast
+            **cores.limited(),
         },
         stop_rank=_STOP_RANK,
         batch=True,

@@ -1,0 +1,15 @@
+"""The cores that one program of the platform may use at once."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from vkgateway.local import cores
+
+
+@pytest.mark.parametrize(("there", "used"), [(1, "1"), (2, "1"), (3, "1"), (4, "2"), (96, "48")])
+def test_half_of_those_there_are_and_one_at_least(monkeypatch: pytest.MonkeyPatch, there: int, used: str) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(there)))
+    assert cores.limited() == {"GOMAXPROCS": used}
