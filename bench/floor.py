@@ -34,11 +34,6 @@ FINALIZER: Final = "bench.vkgateway.io/floor"
 TENANT: Final = {TENANT_LABEL: "bench-floor"}
 """Marks pods below as a tenant's, so that the compute cluster deals with them as with those of the gateway."""
 _RENEW: Final = 10.0
-_ABOUT_TOKEN: Final = {
-    "apiVersion": "authentication.k8s.io/v1",
-    "kind": "TokenRequest",
-    "spec": {"expirationSeconds": 3607},
-}
 
 
 class Pair:
@@ -79,9 +74,22 @@ class Pair:
         await self._write_status(self.above, name, ready=True)
 
     async def hand_down_token(self, name: str) -> None:
+        """A token bound to the pod, as a node asks for one, and a Secret below for it."""
         where = self.above
         await where.client.create(
-            SERVICE_ACCOUNTS, _ABOUT_TOKEN, namespace=where.namespace, name="default", subresource="token", timeout=120
+            SERVICE_ACCOUNTS,
+            {
+                "apiVersion": "authentication.k8s.io/v1",
+                "kind": "TokenRequest",
+                "spec": {
+                    "expirationSeconds": 3607,
+                    "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": name},
+                },
+            },
+            namespace=where.namespace,
+            name="default",
+            subresource="token",
+            timeout=120,
         )
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": {"token": "dG9rZW5z" * 150}}
         await self.below.client.create(SECRETS, secret, namespace=self.below.namespace, timeout=120)
