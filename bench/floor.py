@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from bench import load
-from bench.flows import Flow, always, namespaces, own_node
+from bench.flows import Flow, always, measured, namespaces, own_node
 from bench.platform import Platform
 from bench.pods import PodKind, running_status, spread
 from bench.settings import IN_FLIGHT
-from bench.timeline import Key, Timeline, now, summary
+from bench.timeline import Key, Timeline
 from bench.watching import watching
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
@@ -130,7 +130,6 @@ async def floor(platform: Platform, *, pods: int, tenants: int, token: bool) -> 
         watching(watches, run=RUN, timeline=timeline),
     ):
         await _run(pairs, len(pairs), token=token, timeline=timeline, platform=platform)
-        timeline.clear()
         return await _run(pairs, pods, token=token, timeline=timeline, platform=platform)
 
 
@@ -138,20 +137,13 @@ async def _run(pairs: Sequence[Pair], count: int, *, token: bool, timeline: Time
     kind = PodKind(run=RUN, scheduler=RUN, token=token)
     wanted = spread(count, len(pairs))
     keys = [_key(pairs, item) for item in wanted]
-    meter = await platform.meter()
 
     async def create(item: tuple[int, str]) -> None:
-        key = _key(pairs, item)
-        timeline.mark("sent", key)
+        timeline.mark("sent", _key(pairs, item))
         await pairs[item[0]].above.create(item[1], kind)
 
     async def start(item: tuple[int, str]) -> None:
         await pairs[item[0]].start(item[1])
-
-    await relay(wanted, create, start)
-    await timeline.until("ready", keys)
-    cpu_ready = meter.read()
-    meter, started = await platform.meter(), now()
 
     async def delete(item: tuple[int, str]) -> None:
         await pairs[item[0]].above.delete(item[1])
@@ -159,18 +151,15 @@ async def _run(pairs: Sequence[Pair], count: int, *, token: bool, timeline: Time
     async def end(item: tuple[int, str]) -> None:
         await pairs[item[0]].end(item[1])
 
-    await relay(wanted, delete, end)
-    await timeline.until("gone", keys)
-    p50, p99 = summary(timeline.delays("sent", "ready"))
-    return Flow(
-        pods=count,
-        ready_p50=p50,
-        ready_p99=p99,
-        ready_span=timeline.span("sent", "ready"),
-        gone_span=max(timeline.of("gone").values()) - started,
-        cpu_ready=cpu_ready,
-        cpu_gone=meter.read(),
+    flow = await measured(
+        keys,
+        start=lambda: relay(wanted, create, start),
+        end=lambda: relay(wanted, delete, end),
+        timeline=timeline,
+        platform=platform,
     )
+    timeline.drop(keys)
+    return flow
 
 
 def _key(pairs: Sequence[Pair], item: tuple[int, str]) -> Key:

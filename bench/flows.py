@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench import load, procfs
@@ -52,16 +52,37 @@ async def burst(
     """
     wanted = spread(count, len(places))
     keys: list[Key] = [(places[index].name, name) for index, name in wanted]
+    return await measured(
+        keys,
+        start=lambda: load.create_all(places, wanted, kind, timeline=timeline),
+        end=lambda: load.delete_all(places, keys),
+        timeline=timeline,
+        platform=platform,
+    )
+
+
+async def measured(
+    keys: Sequence[Key],
+    *,
+    start: Callable[[], Awaitable[None]],
+    end: Callable[[], Awaitable[None]],
+    timeline: Timeline,
+    platform: Platform,
+) -> Flow:
+    """What it takes to `start` pods until all are ready, and to `end` them until all are gone.
+
+    `timeline` must be fed by watches already, and `start` marks there when each pod was asked for.
+    """
     meter = await platform.meter()
-    await load.create_all(places, wanted, kind, timeline=timeline)
+    await start()
     await timeline.until("ready", keys)
     cpu_ready = meter.read()
     p50, p99 = summary(timeline.delays("sent", "ready"))
     meter, started = await platform.meter(), now()
-    await load.delete_all(places, keys)
+    await end()
     await timeline.until("gone", keys)
     return Flow(
-        pods=count,
+        pods=len(keys),
         ready_p50=p50,
         ready_p99=p99,
         ready_span=timeline.span("sent", "ready"),

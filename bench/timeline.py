@@ -53,10 +53,6 @@ class Timeline:
             for marks in self._marks.values():
                 marks.pop(key, None)
 
-    def clear(self) -> None:
-        """Forget all pods."""
-        self._marks.clear()
-
     def delays(self, start: Mark, end: Mark) -> list[float]:
         """Seconds from one mark to another, of the pods that have both."""
         begun = self.of(start)
