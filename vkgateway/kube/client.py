@@ -236,13 +236,12 @@ class Client(Transport):
         """
         path = resource.path(namespace)
         params = selectors(label_selector, field_selector)
-        if cached:
-            params |= _ANY_VERSION
         if limit:
             params["limit"] = limit
+        place: Params = _ANY_VERSION if cached else {}
         while True:
             try:
-                page = await self._page(path, params, timeout)
+                page = await self._page(path, {**params, **place}, timeout)
             except errors.AnswerTooLong:
                 if limit <= 1:
                     raise
@@ -251,9 +250,7 @@ class Client(Transport):
             yield page
             if not page.metadata.continue_:
                 return
-            for name in _ANY_VERSION:  # the token says of which version the rest is
-                params.pop(name, None)
-            params["continue"] = page.metadata.continue_
+            place = {"continue": page.metadata.continue_}  # which says of what version the rest is, too
 
     async def list_all(
         self,

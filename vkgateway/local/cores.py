@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-SHARE: Final = 2
+_SHARE: Final = 2
 
 
 def limited() -> dict[str, str]:
@@ -14,4 +14,4 @@ def limited() -> dict[str, str]:
     What has more of them looks for work on those, wakes up others for it and collects garbage there, so that the same
     work takes more CPU: on two cores etcd a sixth and an API server a tenth.
     """
-    return {"GOMAXPROCS": str(max(1, len(os.sched_getaffinity(0)) // SHARE))}
+    return {"GOMAXPROCS": str(max(1, len(os.sched_getaffinity(0)) // _SHARE))}

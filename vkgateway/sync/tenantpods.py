@@ -95,9 +95,8 @@ class TenantPods:
         if not self._begun:
             return
         above = self._shared.holdings.pods.items
-        below = [key for link in links for key in link.pods.keys(self._tenant.name)]
         # Of thousands few have changed while nobody looked, and somebody waits for these.
-        for key in [key for key in below if key not in above]:
+        for key in [key for link in links for key in link.pods.keys(self._tenant.name) if key not in above]:
             self._shared.agenda.pod(key)
         for key in sorted(above, key=lambda key: not self._differs(key, above[key])):
             self._shared.agenda.pod(key)
