@@ -157,7 +157,7 @@ class TenantSync:
     def compute_pod_changed(self, key: Key) -> None:
         """See `Listener`."""
         self.pods.below_changed(key)
-        self.network.services.pods_changed()
+        self.network.services.pod_changed(key)
 
     def compute_tokens_gone(self, key: Key) -> None:
         """See `Listener`. Where somebody else deleted them, the pod's next start would wait for them."""

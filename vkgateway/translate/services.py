@@ -18,6 +18,8 @@ from vkgateway.model.names import (
 from vkgateway.model.objects import Meta, Object
 from vkgateway.translate.context import TenantContext
 
+KUBERNETES: Final = ("default", "kubernetes")
+"""The Service of the API server itself, which pods find by other means."""
 SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
 MANAGED_BY_LABEL: Final = "endpointslice.kubernetes.io/managed-by"
 OUR_SLICES: Final = f"{FIELD_MANAGER}.io"

@@ -16,9 +16,9 @@ from vkgateway.sync.compute.everywhere import everywhere
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.network.ownrange import OwnRange
 from vkgateway.sync.network.ownservices import Endpoint, OwnService, Port, remove_own_service
-from vkgateway.sync.network.services import KUBERNETES, Services
+from vkgateway.sync.network.services import Services
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.services import other_names
+from vkgateway.translate.services import KUBERNETES, other_names
 
 log = structlog.get_logger(__name__)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,12 +25,17 @@ from vkgateway.sync.network.tenantslices import TenantSlices
 from vkgateway.sync.refusals import for_tenant, is_verdict, lacks_rights
 from vkgateway.translate.cleaning import Cleaner
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.services import ServiceView, decode_service, forward_service, reserved_selector, service_spec
+from vkgateway.translate.services import (
+    KUBERNETES,
+    ServiceView,
+    decode_service,
+    forward_service,
+    reserved_selector,
+    service_spec,
+)
 
 log = structlog.get_logger(__name__)
 
-KUBERNETES: Final = ("default", "kubernetes")
-"""The Service of the API server itself, which pods find by other means."""
 _KNOWN_WITHIN: Final = 5.0
 """Seconds for which a pod waits at most until it is known which Services there are."""
 
@@ -121,7 +126,7 @@ class Services:
         """Have every Service looked at, above and below."""
         if not self.complete:
             return
-        self.slices.pods_changed()
+        self.slices.pods_listed()
         keys = set(self.own())
         for link in links:
             for view in link.services.items.values():
@@ -136,9 +141,9 @@ class Services:
             if key[0] == namespace:
                 self._wake(key)
 
-    def pods_changed(self) -> None:
-        """Pods came or went: addresses in slices that the tenant wrote may be its own no longer."""
-        self.slices.pods_changed()
+    def pod_changed(self, key: Key) -> None:
+        """A pod came, changed or went below: addresses in slices that the tenant wrote may be its own no longer."""
+        self.slices.pod_changed(key)
 
     def below(self, link: ComputeLink, key: Key) -> ServiceView | None:
         """The compute Service that stands for a tenant's."""
@@ -192,7 +197,7 @@ class Services:
             await self._tell(above.metadata, "NotOpened", message, kind="Normal")
         trusted = [link for link in links.values() if link.services_trusted]
         own = {link.name: self.slices.own(link) for link in trusted} if self.slices.any_of(key) else {}
-        await everywhere(trusted, lambda link: self._reconcile(link, key, above, own.get(link.name, frozenset())))
+        await everywhere(trusted, lambda link: self._reconcile(link, key, above, own.get(link.name, ())))
         if above is not None and own and len(trusted) == len(links):
             for message in self.slices.refused(key, own=frozenset().union(*own.values())):
                 await self._tell(above.metadata, "EndpointRefused", message)
@@ -204,7 +209,7 @@ class Services:
             return None
         return view
 
-    async def _reconcile(self, link: ComputeLink, key: Key, above: ServiceView | None, own: frozenset[str]) -> None:
+    async def _reconcile(self, link: ComputeLink, key: Key, above: ServiceView | None, own: Collection[str]) -> None:
         below = self.below(link, key)
         if above is None:
             if below is not None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-import msgspec
-
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.objects import Meta
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key, owned_by
+from vkgateway.sync.network.podaddresses import PodAddresses
 from vkgateway.sync.network.slices import delete_slice, write_slice
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.services import (
     CONTROLLERS_SLICES,
+    KUBERNETES,
     MANAGED_BY_LABEL,
     SliceView,
     decode_slice,
@@ -46,10 +46,8 @@ class TenantSlices:
         self._wake_addresses = wake_addresses
         self._of: defaultdict[Key, set[Key]] = defaultdict(set)
         """By their Service."""
-        self._own: dict[str, frozenset[str]] = {}
-        """By compute cluster, the addresses of the tenant's pods as they were looked at last."""
-        self._fresh: set[str] = set()
-        """The compute clusters where no pod has changed since."""
+        self._own: dict[str, PodAddresses] = {}
+        """By compute cluster."""
         self._moved: set[str] = set()
         """Addresses that came or went, and of which slices were not told since."""
         self.above: Reflector[SliceView] = Reflector(
@@ -65,21 +63,31 @@ class TenantSlices:
         """Whether a Service has any."""
         return service in self._of
 
-    def pods_changed(self) -> None:
-        """Pods came, changed or went: addresses in slices may be the tenant's own no longer."""
-        self._fresh.clear()
+    def pod_changed(self, key: Key) -> None:
+        """A pod came, changed or went below: addresses in slices may be the tenant's own no longer."""
+        if not self._of:
+            self._own.clear()
+            return
+        for own in self._own.values():
+            own.changed(key)
+        self._wake_addresses()
+
+    def pods_listed(self) -> None:
+        """Any pod may have come, changed or gone."""
+        for own in self._own.values():
+            own.doubt()
         if self._of:
             self._wake_addresses()
 
-    def own(self, link: ComputeLink) -> frozenset[str]:
-        """Addresses of the tenant's pods in a compute cluster."""
-        known = self._own.get(link.name, frozenset())
-        if link.name not in self._fresh:
-            self._fresh.add(link.name)
-            found = self._own[link.name] = pod_addresses(link, self.tenant.name)
-            self._moved |= found ^ known
-            return found
-        return known
+    def own(self, link: ComputeLink) -> Collection[str]:
+        """Addresses of the tenant's pods in a compute cluster, as they are now and whenever this is asked again."""
+        known = self._own.get(link.name)
+        if known is None or known.link is not link:
+            if known is not None:
+                self._moved.update(known.all)
+            known = self._own[link.name] = PodAddresses(self.tenant.name, link)
+        self._moved |= known.catch_up()
+        return known.all
 
     def look_at_addresses(self, links: Iterable[ComputeLink]) -> None:
         """Wake the Services of slices that name an address which came or went."""
@@ -129,6 +137,8 @@ class TenantSlices:
             if view is None or not view.service:
                 continue
             service = view.metadata.namespace, view.service
+            if service == KUBERNETES:  # every tenant has one, and it leads to no pod
+                continue
             if view is new:
                 self._of[service].add(view.metadata.key)
             else:
@@ -140,25 +150,3 @@ class TenantSlices:
 
 def _names(view: SliceView, addresses: Collection[str]) -> bool:
     return any(address in addresses for one in view.endpoints or () for address in one.get("addresses") or ())
-
-
-class _PodStatus(msgspec.Struct, rename="camel", gc=False):
-    pod_ip: str = msgspec.field(default="", name="podIP")
-    pod_ips: list[dict[str, str]] = msgspec.field(default_factory=list, name="podIPs")
-    host_ip: str = msgspec.field(default="", name="hostIP")
-    host_ips: list[dict[str, str]] = msgspec.field(default_factory=list, name="hostIPs")
-
-
-_status = msgspec.json.Decoder(_PodStatus)
-
-
-def pod_addresses(link: ComputeLink, tenant: str) -> frozenset[str]:
-    """Addresses of the tenant's pods that run in a compute cluster, as that tells them; never a node's."""
-    found: set[str] = set()
-    for view in link.pods.of(tenant):
-        if view.ended:
-            continue
-        status = _status.decode(view.status)
-        hosts = {status.host_ip, *(entry.get("ip", "") for entry in status.host_ips)}
-        found |= {status.pod_ip, *(entry.get("ip", "") for entry in status.pod_ips)} - hosts
-    return frozenset(found - {""})

@@ -11,8 +11,8 @@ import pytest
 from tests.unit.sync.world import BELOW, World, names, until, world
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, PODS, SERVICES
 from vkgateway.model.names import TENANT_LABEL
-from vkgateway.sync.network import tenantslices
-from vkgateway.sync.network.tenantslices import pod_addresses
+from vkgateway.sync.network import podaddresses
+from vkgateway.sync.network.podaddresses import PodAddresses
 from vkgateway.translate.services import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
 
 PORTS = [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": "web", "nodePort": 31000}]
@@ -204,12 +204,20 @@ async def test_addresses_of_another_tenant_and_of_pods_on_the_nodes_network_are_
         await running(here)
         link = here.link
         assert link is not None
-        assert pod_addresses(link, "alpha") == {"10.1.2.3"}
-        assert pod_addresses(link, "beta") == frozenset()
+        own, others = PodAddresses("alpha", link), PodAddresses("beta", link)
+        assert (own.catch_up(), others.catch_up()) == ({"10.1.2.3"}, set())
+        assert (list(own.all), list(others.all)) == (["10.1.2.3"], [])
+        own.doubt()
+        assert own.catch_up() == set()
         pod = copy.deepcopy(here.compute_pod() or {})
+        seen = link.pods.items[(BELOW, "web")].metadata.resource_version
         pod["status"]["podIP"] = pod["status"]["hostIP"]
         here.below.store.update(PODS, pod, name="web", namespace=BELOW, status=True)
-        await until(lambda: pod_addresses(link, "alpha") == frozenset())
+        await until(lambda: link.pods.items[(BELOW, "web")].metadata.resource_version != seen)
+        assert own.catch_up() == set()  # nobody said that it changed
+        own.changed(("default", "web"))
+        assert own.catch_up() == {"10.1.2.3"}
+        assert list(own.all) == []
 
 
 async def test_slices_that_kubernetes_made_from_a_selector_are_not_read(here: World) -> None:
@@ -258,10 +266,11 @@ async def test_pods_that_change_wake_only_services_that_name_an_address_that_mov
         def counted(*more: Any) -> frozenset[str]:
             nonlocal told
             told += 1
-            return pod_addresses(*more)
+            return look(*more)
 
+        look = podaddresses._addresses
         monkeypatch.setattr(sync.network.services, "reconcile", noted)
-        monkeypatch.setattr(tenantslices, "pod_addresses", counted)
+        monkeypatch.setattr(podaddresses, "_addresses", counted)
         pod = copy.deepcopy(here.compute_pod("other") or {})
         del pod["metadata"]["resourceVersion"]
         pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
@@ -291,12 +300,58 @@ async def test_an_address_that_came_and_went_before_anybody_looked_wakes_its_ser
         assert link is not None
         monkeypatch.setattr(slices, "_wake", woken.append)
         for now in ({"10.1.2.3"}, set()):
-            monkeypatch.setattr(tenantslices, "pod_addresses", lambda *_, now=now: frozenset(now))
-            slices.pods_changed()
-            assert slices.own(link) == now
+            monkeypatch.setattr(podaddresses, "_addresses", lambda *_, now=now: frozenset(now))
+            slices.pods_listed()
+            assert set(slices.own(link)) == now
         slices.look_at_addresses([link])
         slices.look_at_addresses([link])
     assert woken == [("default", "web")]
+
+
+async def test_pods_of_a_tenant_that_wrote_no_slices_are_not_looked_at_for_their_addresses(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[object] = []
+
+    def noted(view: object) -> frozenset[str]:
+        looked.append(view)
+        return frozenset()
+
+    monkeypatch.setattr(podaddresses, "_addresses", noted)
+    serve(here)
+    serve(here, "kubernetes", selector=None)
+    write_slice(here, "10.9.9.9", name="kubernetes", service="kubernetes")  # as every tenant has it
+    here.create()
+    async with here.gateway() as sync:
+        await running(here)
+        await until(lambda: below(here))
+        await here.settled()
+        assert looked == []
+        assert sync.network.services.slices.above.items
+    assert addresses(here) == []
+
+
+async def test_an_address_that_another_pod_got_meanwhile_is_still_there(here: World) -> None:
+    here.create()
+    here.create("other")
+    async with here.gateway():
+        await running(here)
+        await here.forwarded("other")
+        link = here.link
+        assert link is not None
+        own = PodAddresses("alpha", link)
+        assert own.catch_up() == {"10.1.2.3"}
+        pod = copy.deepcopy(here.compute_pod("other") or {})
+        del pod["metadata"]["resourceVersion"]
+        pod["status"] = {"phase": "Running", "hostIP": "10.9.9.9", "podIP": "10.1.2.3"}
+        here.below.store.update(PODS, pod, name="other", namespace=BELOW, status=True)
+        here.end()
+        await until(lambda: (BELOW, "web") not in link.pods.items or link.pods.items[(BELOW, "web")].ended)
+        await until(lambda: link.pods.items[(BELOW, "other")].phase == "Running")
+        own.changed(("default", "web"))
+        own.changed(("default", "other"))
+        assert own.catch_up() == set()
+        assert list(own.all) == ["10.1.2.3"]
 
 
 @pytest.mark.parametrize(
