@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlsplit
 
+from vkgateway.kube.quoting import quoted
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import FIELD_MANAGER
 from vkgateway.version import __version__
@@ -93,7 +94,7 @@ def _head(headers: Mapping[str, str]) -> str:
 
 
 def _query(params: Params) -> str:
-    return urlencode(
-        {key: str(value).lower() if isinstance(value, bool) else value for key, value in params.items()},
-        quote_via=quote,
+    return "&".join(
+        f"{key}={quoted(str(value).lower() if isinstance(value, bool) else str(value))}"
+        for key, value in params.items()
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import quote
 
-_SAFE = "-._~:"
+from vkgateway.kube.quoting import quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +28,10 @@ class Resource:
         """The absolute, percent-encoded URL path; without a namespace it is the list over all of them."""
         path = f"/{self.prefix}"
         if namespace and self.namespaced:
-            path += f"/namespaces/{quote(namespace, safe=_SAFE)}"
+            path += f"/namespaces/{quoted(namespace)}"
         path += f"/{self.plural}"
         if name:
-            path += f"/{quote(name, safe=_SAFE)}"
+            path += f"/{quoted(name)}"
         if subresource:
             path += f"/{subresource}"
         return path
