@@ -234,7 +234,7 @@ async def test_a_cluster_made_anew_under_the_name_of_another_is_told_all_of_itse
         server.store.delete(COMPUTE_CLUSTERS, "local")
         add_compute_cluster(server, nodes=0)
         await until(lambda: FINALIZER in server.store.get(COMPUTE_CLUSTERS, "local")["metadata"].get("finalizers", []))
-        await until(lambda: is_ready(server), seconds=5)
+        await until(lambda: is_ready(server))
         new = server.store.get(COMPUTE_CLUSTERS, "local")
         assert new["metadata"]["uid"] != old["metadata"]["uid"]
         assert (new["status"]["version"], new["status"]["pools"]) == (old["status"]["version"], old["status"]["pools"])

@@ -609,7 +609,7 @@ async def test_a_finalizer_that_was_taken_off_a_living_tenant_comes_back(world: 
         version = int(world.get("alpha")["metadata"]["resourceVersion"])
         await until(lambda: int(tenants.tenants.items["", "alpha"].metadata.resource_version) >= version)
         tenants.wake("alpha")
-        await until(lambda: world.get("alpha")["metadata"]["finalizers"] == ["of/another", TENANT_FINALIZER], seconds=5)
+        await until(lambda: world.get("alpha")["metadata"]["finalizers"] == ["of/another", TENANT_FINALIZER])
         assert world.get("alpha")["metadata"]["annotations"][ACCEPTED_SPEC] == before
 
     world.create("alpha", pools=[pool(8, limit=64)])
@@ -764,7 +764,7 @@ async def test_a_control_plane_that_cannot_be_made_as_wanted_is_worked_with_as_i
         await until(lambda: condition(world.server, "ControlPlaneReady", "alpha").get("status") == "False")
     world.runtimes.serving.clear()
     async with world.gateway():
-        await until(lambda: "alpha" in world.runtimes.serving, seconds=5)
+        await until(lambda: "alpha" in world.runtimes.serving)
         await until(lambda: condition(world.server, "Ready", "alpha")["message"] == "there is no release 1.36.99")
         document = world.get("alpha")
         document["spec"]["pools"] = []

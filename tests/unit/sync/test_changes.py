@@ -367,7 +367,7 @@ async def test_changes_go_down_though_a_webhook_of_the_tenants_refuses_every_sta
         here.create("other")
         await here.forwarded("other")
         here.above.heal()
-        await until(lambda: here.phase() == "Running", seconds=10)
+        await until(lambda: here.phase() == "Running")
 
 
 async def test_the_generation_in_force_below_is_told(here: World) -> None:

@@ -162,7 +162,7 @@ async def test_updates_found_by_a_list_before_all_is_known_follow(here: World) -
         await here.settled()
         assert copied(here) == "red"
         here.above.heal()
-        await until(lambda: copied(here) == "blue", seconds=10)
+        await until(lambda: copied(here) == "blue")
     assert pods.hits
 
 

@@ -348,7 +348,7 @@ async def test_an_unreachable_compute_cluster_fails_and_deletes_nothing(here: Wo
         assert here.phase() == "Running"
         assert here.phase("second") == "Pending"
         await here.below.start(port)
-        await until(lambda: here.compute_pod("second"), seconds=15)
+        await until(lambda: here.compute_pod("second"))
 
 
 async def test_a_forbidden_field_fails_the_pod_and_says_which(here: World) -> None:

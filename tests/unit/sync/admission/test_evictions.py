@@ -190,12 +190,12 @@ async def test_who_was_to_go_while_the_cluster_was_away_stays_if_nobody_needs_th
         await noticed(here)
         port = here.below.port
         await here.below.stop()
-        await until(lambda: here.link is not None and not here.link.reachable, seconds=20)
+        await until(lambda: here.link is not None and not here.link.reachable)
         here.above.store.delete(PODS, "high", "default", grace=0)
         await asyncio.sleep(1.5)
         assert not deleted(here.compute_pod("low"))
         await here.below.start(port)
-        await until(lambda: not annotation(here.tenant_pod("low"), DEADLINE), seconds=20)
+        await until(lambda: not annotation(here.tenant_pod("low"), DEADLINE))
         await here.settled()
         assert not deleted(here.compute_pod("low"))
         assert here.phase("low") == "Running"
@@ -276,7 +276,7 @@ async def test_a_reprieve_outlives_the_gateway(here: World) -> None:
         await until(lambda: not annotation(here.compute_pod("low"), DEADLINE))
     async with here.gateway() as sync:
         await until(lambda: sync.pods.desk.admission.known)
-        await until(lambda: time.time() > parse_deadline(here) + 2.5, seconds=8)
+        await until(lambda: time.time() > parse_deadline(here) + 2.5)
         assert not deleted(here.compute_pod("low"))
 
 

@@ -370,13 +370,13 @@ async def test_a_compute_cluster_that_cannot_be_reached_is_named_as_the_reason(h
         await start(here, "first")
         port = here.below.port
         await here.below.stop()
-        await until(lambda: here.link is not None and not here.link.reachable, seconds=20)
+        await until(lambda: here.link is not None and not here.link.reachable)
         gated(here, "second")
         assert await told(here, "WaitingForRoom", "second") == "the compute cluster cannot be reached now"
         assert not is_let_go(here, "second")
 
         await here.below.start(port)
-        await until(lambda: is_let_go(here, "second"), seconds=20)
+        await until(lambda: is_let_go(here, "second"))
         assert here.phase("first") == "Running"
         await here.settled()
         assert creations(here) == 1
@@ -400,7 +400,7 @@ async def test_a_compute_pod_that_no_node_takes_is_taken_back_and_placed_elsewhe
             found = here.compute_pod()
             return found is not None and found["metadata"]["uid"] != uid
 
-        await until(placed_anew, seconds=10)
+        await until(placed_anew)
         second = here.compute_pod()
         assert second is not None
         assert {node, pinned_to(second)} == {COMPUTE_NODE, SECOND_NODE}

@@ -149,11 +149,11 @@ class Reclaim(Story):
 
     async def go_on(self, here: World) -> None:
         if here.tenant_pod("high") is None:
-            await until(lambda: phases(here, "low-0", "low-1") == ["Running"] * 2, seconds=8)
+            await until(lambda: phases(here, "low-0", "low-1") == ["Running"] * 2)
             gated(here, "high", gpus=8)
-        await until(lambda: here.phase("high") == "Running", seconds=10)
-        await until(lambda: phases(here, "low-0", "low-1") == ["Failed"] * 2, seconds=8)
-        await until(lambda: names_below(here) == ["high"], seconds=8)
+        await until(lambda: here.phase("high") == "Running")
+        await until(lambda: phases(here, "low-0", "low-1") == ["Failed"] * 2)
+        await until(lambda: names_below(here) == ["high"])
 
     def check(self, here: World) -> None:
         assert born_below(here) == {"low-0": 1, "low-1": 1, "high": 1}
@@ -176,15 +176,15 @@ class ShrinkAndGrowth(Story):
     async def go_on(self, here: World) -> None:
         if here.tenant_pod("low-2") is None:
             if here.tenant_pod("high") is None:
-                await until(lambda: phases(here, "low-0", "low-1") == ["Running"] * 2, seconds=8)
+                await until(lambda: phases(here, "low-0", "low-1") == ["Running"] * 2)
                 gated(here, "high", gpus=4)
-            await until(lambda: here.phase("high") == "Running", seconds=10)
-            await until(lambda: sorted(phases(here, "low-0", "low-1")) == ["Failed", "Running"], seconds=8)
+            await until(lambda: here.phase("high") == "Running")
+            await until(lambda: sorted(phases(here, "low-0", "low-1")) == ["Failed", "Running"])
             gated(here, "low-2", gpus=4, marks=ELASTIC, **LOW)
         if here.tenant_pod("high") is not None:
             here.above.store.delete(PODS, "high", "default", grace=0)
-        await until(lambda: here.phase("low-2") == "Running", seconds=10)
-        await until(lambda: len(names_below(here)) == 2, seconds=8)
+        await until(lambda: here.phase("low-2") == "Running")
+        await until(lambda: len(names_below(here)) == 2)
 
     def check(self, here: World) -> None:
         assert born_below(here) == {"low-0": 1, "low-1": 1, "low-2": 1, "high": 1}
@@ -204,14 +204,14 @@ class Reprieved(Story):
     async def go_on(self, here: World) -> None:
         if disruption(here, "low") is None:
             if here.tenant_pod("high") is None:
-                await until(lambda: here.phase("low") == "Running", seconds=8)
+                await until(lambda: here.phase("low") == "Running")
                 gated(here, "high", gpus=8)
-            await until(lambda: disruption(here, "low"), seconds=8)
+            await until(lambda: disruption(here, "low"))
         if here.tenant_pod("high") is not None:
             here.above.store.delete(PODS, "high", "default", grace=0)
-        await until(lambda: disruption(here, "low") == ("False", "EvictionWithdrawn"), seconds=8)
-        await until(lambda: not annotation(here.tenant_pod("low"), DEADLINE), seconds=8)
-        await until(lambda: not annotation(here.compute_pod("low"), DEADLINE), seconds=8)
+        await until(lambda: disruption(here, "low") == ("False", "EvictionWithdrawn"))
+        await until(lambda: not annotation(here.tenant_pod("low"), DEADLINE))
+        await until(lambda: not annotation(here.compute_pod("low"), DEADLINE))
 
     def check(self, here: World) -> None:
         assert here.phase("low") == "Running"

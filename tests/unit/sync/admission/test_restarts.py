@@ -163,7 +163,7 @@ async def test_a_notice_holds_for_the_next_gateway_with_its_deadline(here: World
         await here.settled()
         assert annotation(here.tenant_pod("low"), DEADLINE) == deadline
         assert annotation(here.compute_pod("low"), DEADLINE) == deadline
-        await until(lambda: deleted(here.compute_pod("low")), seconds=8)
+        await until(lambda: deleted(here.compute_pod("low")))
         here.end("low", code=143)
         await until(lambda: here.phase("low") == "Failed")
         await start(here, "high")
@@ -337,7 +337,7 @@ async def test_who_was_started_in_a_kept_place_still_goes_for_whom_it_is_kept(he
     async with here.gateway():
         here.end("first")
         await noticed(here, "small")
-        await until(lambda: deleted(here.compute_pod("small")), seconds=8)
+        await until(lambda: deleted(here.compute_pod("small")))
         here.end("small", code=143)
         await start(here, "one")
         await start(here, "two")

@@ -251,13 +251,13 @@ async def test_nobody_leaves_a_cluster_that_was_away_for_a_gang_that_meanwhile_s
         await noticed(here)
         port = here.below.port
         await here.below.stop()
-        await until(lambda: here.link is not None and not here.link.reachable, seconds=20)
+        await until(lambda: here.link is not None and not here.link.reachable)
         east.below.store.delete(PODS, "on-east-1", "default", grace=0)
         await let_go(here, "high")
         assert chosen(here, "high") == EAST_NODE
         await asyncio.sleep(1.5)
         await here.below.start(port)
-        await until(lambda: not annotation(here.tenant_pod("low"), DEADLINE), seconds=20)
+        await until(lambda: not annotation(here.tenant_pod("low"), DEADLINE))
         await here.settled()
         assert not deleted(here.compute_pod("low"))
         assert here.phase("low") == "Running"
