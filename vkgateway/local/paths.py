@@ -75,6 +75,11 @@ class Paths:
         return self.data_dir / "volumes"
 
     @property
+    def tenants(self) -> Path:
+        """Files of tenants' control planes, a folder for each; all can be rebuilt."""
+        return self.data_dir / "tenants"
+
+    @property
     def gateway_config(self) -> Path:
         """Settings of the gateway process."""
         return self.data_dir / "gateway.yaml"
@@ -109,4 +114,4 @@ class Paths:
         )
         kubeconfigs = (self.kubeconfig, self.gateway_kubeconfig, self.provisioner_kubeconfig)
         files = (*kubeconfigs, self.gateway_config, self.gateway_lock, self.record, self.lock)
-        return [*folders, self.data_dir / "tenants", supervisor.run_dir, supervisor.log_dir, *files]
+        return [*folders, self.tenants, supervisor.run_dir, supervisor.log_dir, *files]

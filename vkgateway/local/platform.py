@@ -19,7 +19,7 @@ from vkgateway.gateway.config import Config
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
-from vkgateway.local import choices, compute, etcd, gateway_process, neighbours, network, processes, real
+from vkgateway.local import choices, compute, etcd, gateway_process, neighbours, network, processes, real, tenants
 from vkgateway.local import record as records
 from vkgateway.local.disk import ROOM_AGAIN_BYTES, ROOM_BYTES, check_room, disk_errors
 from vkgateway.local.hollow import kwok, nodes
@@ -189,8 +189,13 @@ class Startup:
             steps += self._real.steps(programs=self._programs, api=self._api, authority=self._pki.compute.ca)
         elif self._paths.node.exists():
             steps.append(Step(name="no-real-node", title="real node", needs=("apiserver",), run=self._no_real_node))
-        run = self._gateway if self._options.gateway else self._no_gateway
-        return [*steps, Step(name="gateway", title="gateway", needs=("definitions",), run=run)]
+        if not self._options.gateway:
+            return [*steps, Step(name="gateway", title="gateway", needs=("definitions",), run=self._no_gateway)]
+        return [
+            *steps,
+            Step(name="gateway", title="gateway", needs=("definitions",), run=self._gateway),
+            Step(name="tenants", title="tenants", needs=("gateway",), run=self._tenants),
+        ]
 
     async def _etcd(self) -> None:
         ports = self._record.ports
@@ -284,6 +289,9 @@ class Startup:
     async def _gateway(self) -> None:
         await self._supervisor.ensure(gateway_process.spec(self._paths, self._gateway_settings()))
         await self._until(lambda: gateway_process.ready(self._record), gateway_process.NAME)
+
+    async def _tenants(self) -> str:
+        return await tenants.wait(await tenants.served(self._api), tenants.check(self._paths.tenants))
 
     def _gateway_settings(self) -> Config:
         return gateway_process.settings(self._paths, record=self._record, cache_dir=self._options.cache_dir)

@@ -1,0 +1,75 @@
+"""Waits, when a platform comes up again, for its tenants' API servers: the gateway starts them once it runs itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Collection
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from vkgateway.controlplane.layout import PlaneFiles
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import TENANTS
+from vkgateway.local import processes
+from vkgateway.model.api import Tenant
+from vkgateway.model.errors import VkgatewayError
+
+WITHIN: Final = 60.0
+"""Seconds for which `up` waits: each start takes a small machine some four seconds of CPU, and there may be many."""
+_POLL: Final = 0.5
+
+_decode = msgspec.json.Decoder(Tenant).decode
+
+
+async def served(api: Client) -> list[str]:
+    """The tenants that were ready when the platform was up last, by name: nobody waits for others."""
+    page = await api.list_all(TENANTS)
+    tenants = [_decode(bytes(item)) for item in page.items]
+    return sorted(
+        tenant.metadata.name
+        for tenant in tenants
+        if tenant.status.phase == "Ready" and tenant.metadata.deletion_timestamp is None
+    )
+
+
+async def wait(
+    names: Collection[str],
+    serves: Callable[[str], Awaitable[bool]],
+    *,
+    within: float = WITHIN,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> str:
+    """Wait until the API servers of all these tenants answer, at most `within` seconds; what came of it, in words.
+
+    One that does not is that tenant's own trouble, which the gateway goes on with: it is no failure of the platform.
+    """
+    if not names:
+        return "none yet"
+    deadline = clock() + within
+    missing = [name for name in names if not await serves(name)]
+    while missing and clock() < deadline:
+        await sleep(_POLL)
+        missing = [name for name in missing if not await serves(name)]
+    there = f"{len(names) - len(missing)} of {len(names)} API servers answer"
+    if not missing:
+        return there
+    named = ", ".join(missing[:3]) + (" and others" if len(missing) > 3 else "")
+    return f"{there}; not yet: {named}; `vkgateway tenant list` says how they are"
+
+
+def check(folder: Path) -> Callable[[str], Awaitable[bool]]:
+    """Whether a tenant's API server answers its admin, by the tenant's name; `folder` holds one for each tenant."""
+
+    async def answers(name: str) -> bool:
+        kubeconfig = PlaneFiles(folder / name).kubeconfig("admin")
+        with contextlib.suppress(VkgatewayError):  # not written again yet
+            async with Client.from_kubeconfig(kubeconfig, name=f"tenant {name}") as client:
+                return await processes.api_ready(client)
+        return False
+
+    return answers
