@@ -17,6 +17,7 @@ from tests.unit.sync.admission.platform import (
     told,
 )
 from tests.unit.sync.world import World, until, world
+from vkgateway.sync.admission import telling
 
 pytestmark = pytest.mark.usefixtures("told_soon")
 
@@ -92,7 +93,9 @@ async def test_a_gateway_with_nothing_to_decide_is_at_rest() -> None:
             assert (len(here.above.requests), len(here.below.requests)) == asked
 
 
-async def test_who_joins_a_gang_that_was_told_lately_is_told_with_the_others_and_the_same() -> None:
+async def test_who_joins_a_gang_that_was_told_lately_is_told_with_the_others_and_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     moved = 0.0
     async with world(clock=lambda: time.time() + moved) as here:
         here.limit = here.limit | {"nvidia.com/gpu": 64_000}
@@ -101,6 +104,8 @@ async def test_who_joins_a_gang_that_was_told_lately_is_told_with_the_others_and
             await start(here, "first")
             gated(here, "one", gpus=2, gang=("train", 2))
             await told(here, "WaitingForMembers", "one")
+            # By the time it may be told, however slow the machine, the reason is another than that of the first.
+            monkeypatch.setattr(telling, "_PATIENCE", 20.0)
             gated(here, "two", gpus=2, gang=("train", 2))
             book = sync.pods.desk.admission.book
             await until(lambda: book.holds["alpha/default/gang/train"].code == "WaitingForRoom")
