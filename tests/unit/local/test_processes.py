@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.clock import Clock
 from vkgateway.local import processes
 from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.supervisor import procfs
@@ -24,19 +25,6 @@ class FakeSupervisor(SupervisorClient):
         if isinstance(answer, SupervisorUnavailable):
             raise answer
         return answer
-
-
-class Clock:
-    """Time that passes only in sleep."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def etcd(*, restarts: int = 0, reason: str = "") -> list[ProcessState]:

@@ -8,23 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.clock import Clock
 from vkgateway.controlplane.layout import PlaneFiles
 from vkgateway.kube.kubeconfig import write
 from vkgateway.kube.resources import TENANTS
 from vkgateway.local import tenants
-
-
-class Clock:
-    """Time that passes only in sleep."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def from_when(clock: Clock, **when: float) -> Callable[[str], Awaitable[bool]]:
