@@ -23,7 +23,8 @@ async def test_each_is_given_up_at_its_time(delays: tuple[float, float]) -> None
     waited = await asyncio.gather(*(_waits(deadlines, delay) for delay in delays))
     for seconds, delay in zip(waited, delays, strict=True):
         assert delay - 0.005 <= seconds < delay + 30  # not at the end of all others, nor never
-    assert waited[0] < waited[1] or delays[0] >= delays[1]
+    if waited[0] < delays[1]:  # where the machine stood still until both were due, they end at once
+        assert waited[0] < waited[1] or delays[0] >= delays[1]
 
 
 async def test_what_comes_in_time_is_returned_and_the_rest_still_ends() -> None:
