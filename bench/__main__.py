@@ -67,6 +67,9 @@ _REAL = frozenset({"streams"})
 @click.option("--tenants", type=click.IntRange(1, 50), default=25, show_default=True, help="Spread over so many.")
 @click.option("--seconds", type=click.FloatRange(1, 600), default=60.0, show_default=True, help="Length of light.")
 @click.option("--rounds", type=click.IntRange(1, 100), default=20, show_default=True, help="Rounds of memory.")
+@click.option(
+    "--turns", type=click.IntRange(1, 9), default=3, show_default=True, help="How often burst measures each case."
+)
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where the platform is or is made. [default: new]")
 @click.option(
     "--program-dir",

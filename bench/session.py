@@ -31,19 +31,26 @@ class Session:
         self.platform = platform
         self.settings = settings
         self.report = report
-        self._flows: dict[tuple[System, int, bool], Flow] = {}
+        self._flows: dict[tuple[System, int, bool], list[Flow]] = {}
         self._warm = False
 
-    async def flow(self, system: System, *, pods: int, token: bool) -> Flow:
-        """A burst through one of the systems; the same one is run only once a session."""
-        key = system, pods, token
-        if key not in self._flows:
-            words = f"{pods} pods {'with' if token else 'without'} token, {system}"
-            self.report(words)
-            flow = await _RUNS[system](self.platform, pods=pods, tenants=self.settings.tenants, token=token)
-            self._flows[key] = flow
-            self.report.done(f"{words}: {flow.throughput:.0f} pods/s, p99 {flow.ready_p99:.2f} s")
-        return self._flows[key]
+    async def turn(self, system: System, *, pods: int, token: bool) -> Flow:
+        """One more burst through one of the systems."""
+        words = f"{pods} pods {'with' if token else 'without'} token, {system}"
+        self.report(words)
+        flow = await _RUNS[system](self.platform, pods=pods, tenants=self.settings.tenants, token=token)
+        self._flows.setdefault((system, pods, token), []).append(flow)
+        self.report.done(f"{words}: {flow.throughput:.0f} pods/s, p99 {flow.ready_p99:.2f} s")
+        return flow
+
+    def turns(self, system: System, *, pods: int, token: bool) -> list[Flow]:
+        """Those bursts of this session so far, in the order in which they were run."""
+        return self._flows.get((system, pods, token), [])
+
+    def taken(self, system: System, *, pods: int, token: bool) -> Flow | None:
+        """Of those bursts the middle one by its throughput; None where there was none."""
+        by_throughput = sorted(self.turns(system, pods=pods, token=token), key=lambda flow: flow.throughput)
+        return by_throughput[len(by_throughput) // 2] if by_throughput else None
 
     async def warm_up(self, pods: int) -> None:
         """A burst through the gateway that nobody tells of, once a session."""
@@ -51,10 +58,6 @@ class Session:
             self._warm = True
             self.report(f"{pods} pods to warm up")
             await flows.through_gateway(self.platform, pods=pods, tenants=self.settings.tenants, token=False)
-
-    def taken(self, system: System, *, pods: int, token: bool) -> Flow | None:
-        """That burst, if this session has run it."""
-        return self._flows.get((system, pods, token))
 
     async def tenants(self, count: int | None = None) -> list[str]:
         """Have so many tenants (all, unless told) ready for pods; returns the names of those that were made for it."""

@@ -27,6 +27,7 @@ class Settings:
     write: bool = True
     seconds: float = 60.0
     rounds: int = 20
+    turns: int = 3
 
     def sizes(self, *usual: int) -> tuple[int, ...]:
         """How many pods: what was asked for, or what is usual."""
