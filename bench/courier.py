@@ -66,7 +66,7 @@ async def by_courier(platform: Platform, *, pods: int, tenants: int, token: bool
     """The pods of `through_gateway`, carried by the courier; the gateway must not run meanwhile."""
     above = platform.places(tenants)
     below = await namespaces(platform, [f"courier-{number:02d}" for number in range(tenants)])
-    node = own_node(RUN, pods=pods, token=token)
+    node = own_node(RUN)
     pairs = [Pair(up, down, node=node, token=token) for up, down in zip(above, below, strict=True)]
     courier = Courier(pairs, token=token)
     kind = PodKind(run=RUN, token=token, selector={_HOST: node})

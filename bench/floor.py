@@ -121,7 +121,7 @@ async def floor(platform: Platform, *, pods: int, tenants: int, token: bool) -> 
     """Do the unavoidable for so many pods; the gateway must not run meanwhile, for the pods are on no node of its."""
     above = platform.places(tenants)
     below = await namespaces(platform, [f"floor-{number:02d}" for number in range(tenants)])
-    node = own_node(RUN, pods=pods, token=token)
+    node = own_node(RUN)
     pairs = [Pair(up, down, node=node, token=token) for up, down in zip(above, below, strict=True)]
     timeline = Timeline()
     watches = [(place.client, always(place.name)) for place in above]

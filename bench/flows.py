@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from vkgateway.kube import errors
 from vkgateway.kube.resources import NAMESPACES, SERVICE_ACCOUNTS
 
 POOL_LABEL = "platform.vkgateway.io/pool"
+_numbers = itertools.count(1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,10 +146,10 @@ async def namespaces(platform: Platform, names: Sequence[str]) -> list[load.Plac
     return [load.Place(name, client, name) for name in names]
 
 
-def own_node(run: str, *, pods: int, token: bool) -> str:
-    """The name of a flow's own node, which no other has: controllers remember nodes that were deleted by their names,
-    and take a new one of the same name for dead."""
-    return f"{run}-{pods}-token" if token else f"{run}-{pods}"
+def own_node(run: str) -> str:
+    """The name of a flow's own node, which no other flow has: controllers remember nodes that were deleted by their
+    names, and take a new one of the same name for dead."""
+    return f"{run}-{next(_numbers)}"
 
 
 def always(name: str) -> Where:
