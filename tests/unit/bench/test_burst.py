@@ -12,6 +12,7 @@ from bench.flows import Flow, own_node
 from bench.platform import Platform
 from bench.session import Session, System
 from bench.settings import Settings
+from tests.fakes.report import Silent
 
 PODS = 100
 SPANS: dict[System, Sequence[float]] = {
@@ -23,20 +24,10 @@ SPANS: dict[System, Sequence[float]] = {
 """Seconds that each turn takes."""
 
 
-class Silence:
-    """Takes what is told, and does nothing with it."""
-
-    def __call__(self, text: str) -> None:
-        """See Report."""
-
-    def done(self, text: str) -> None:
-        """See Report."""
-
-
 @pytest.fixture
 async def run(monkeypatch: pytest.MonkeyPatch) -> Session:
     """A session in which each system took the turns of `SPANS`."""
-    made = Session(cast("Platform", None), Settings(pods=PODS), report=Silence())
+    made = Session(cast("Platform", None), Settings(pods=PODS), report=Silent())
     for system, spans in SPANS.items():
         for span in spans:
 

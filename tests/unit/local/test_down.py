@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import pytest
 
+from tests.fakes.report import Silent
 from vkgateway.local import choices, down, platform, status
 from vkgateway.local.disk import check_room, disk_errors
 from vkgateway.local.lock import work_lock
@@ -14,16 +15,6 @@ from vkgateway.local.options import UpOptions
 from vkgateway.local.paths import Paths
 from vkgateway.model.errors import ConflictError, NotFoundError, UnavailableError, VkgatewayError
 from vkgateway.programs.supervisor.spec import SupervisorPaths
-
-
-class Silent:
-    """Reports to nobody."""
-
-    def __call__(self, text: str) -> None:
-        pass
-
-    def done(self, text: str) -> None:
-        pass
 
 
 def files(directory: Path) -> list[Path]:

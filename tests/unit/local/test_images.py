@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.operators.test_operators import Silent
+from tests.fakes.report import Silent
 from vkgateway.cli.main import run
 from vkgateway.local import images, record
 from vkgateway.local.paths import Paths

@@ -14,6 +14,7 @@ from operators import archives, build, layers
 from operators.__main__ import main
 from operators.catalogue import KITS, OPENMPI
 from operators.recipes import Compiled, File, Kit, Recipe
+from tests.fakes.report import Silent
 from vkgateway.local.realnode import images
 from vkgateway.programs.binaries import published
 from vkgateway.programs.binaries.cache import Cache
@@ -111,16 +112,6 @@ async def test_a_kit_is_made_once_and_laid_as_often_as_asked(tmp_path: Path, mon
     archive = tmp_path / "laid" / "mpi-operator-0.6.0.tar"
     assert json.loads(content(archive, "manifest.json"))[0]["RepoTags"] == ["vkgateway.local/mpi-operator:0.6.0"]
     assert [path.name for path in (tmp_path / "cache" / "images").iterdir()] == [archive.resolve().name]
-
-
-class Silent:
-    """Says nothing."""
-
-    def __call__(self, text: str) -> None:
-        """Say nothing."""
-
-    def done(self, text: str) -> None:
-        """Say nothing."""
 
 
 def test_a_kit_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
