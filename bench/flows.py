@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +16,6 @@ from vkgateway.kube import errors
 from vkgateway.kube.resources import NAMESPACES, SERVICE_ACCOUNTS
 
 POOL_LABEL = "platform.vkgateway.io/pool"
-_numbers = itertools.count(1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -147,9 +146,9 @@ async def namespaces(platform: Platform, names: Sequence[str]) -> list[load.Plac
 
 
 def own_node(run: str) -> str:
-    """The name of a flow's own node, which no other flow has: controllers remember nodes that were deleted by their
-    names, and take a new one of the same name for dead."""
-    return f"{run}-{next(_numbers)}"
+    """The name of a flow's own node, which no other flow has, nor had in a run before on a platform that was kept:
+    controllers remember nodes that were deleted by their names, and take a new one of the same name for dead."""
+    return f"{run}-{secrets.token_hex(4)}"
 
 
 def always(name: str) -> Where:
