@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
+from statistics import median
 from typing import Final
 
 from bench.outcome import Cell, Outcome, Target
-from bench.session import Session, System
+from bench.session import Case, Session, System
 
 TITLE: Final = "Pods at once, from the request that creates a pod to the watch event that shows it Ready"
 COLUMNS: Final = [
@@ -20,58 +20,54 @@ _THROUGHPUT: Final = 0.8
 async def run(session: Session) -> Outcome:
     """Run every size, with and without token, through all systems in turns."""
     await session.tenants()
-    cases = [(pods, token) for pods in session.settings.sizes(1250, 2500) for token in (False, True)]
-    await session.warm_up(min(pods for pods, _ in cases))
-    for pods, token in cases:  # one after the other: what a machine does in a minute changes within the hour
+    cases = [Case(pods, token) for pods in session.settings.sizes(1250, 2500) for token in (False, True)]
+    await session.warm_up(min(case.pods for case in cases))
+    for case in cases:  # one after the other: what a machine does in a minute changes within the hour
         for _ in range(session.settings.turns):
-            await _turn(session, pods=pods, token=token)
+            await _turn(session, case)
     return _tell(session, cases)
 
 
-async def _turn(session: Session, *, pods: int, token: bool) -> None:
+async def _turn(session: Session, case: Case) -> None:
     async with session.without_gateway():
         for system in _BASELINES:
-            await session.turn(system, pods=pods, token=token)
-    await session.turn("gateway", pods=pods, token=token)
+            await session.turn(system, case)
+    await session.turn("gateway", case)
 
 
-def _tell(session: Session, cases: list[tuple[int, bool]]) -> Outcome:
+def _tell(session: Session, cases: list[Case]) -> Outcome:
     rows: list[list[Cell]] = []
     targets: list[Target] = []
-    for pods, token in cases:
-        rows += [_row(session, system, pods=pods, token=token) for system in (*_BASELINES, "gateway")]
+    for case in cases:
+        rows += [_row(session, system, case) for system in (*_BASELINES, "gateway")]
         for baseline in ("floor", "courier"):
-            what = f"throughput of {pods} pods {'with' if token else 'without'} token, share of the {baseline}'s"
-            share = _share(session, "gateway", baseline, pods=pods, token=token)
+            what = f"throughput of {case.words}, share of the {baseline}'s"
+            share = _share(session, "gateway", baseline, case)
             targets.append(Target(what=what, seen=share, limit=_THROUGHPUT, at_least=True))
     return Outcome(columns=COLUMNS, rows=rows, targets=targets, notes=NOTES)
 
 
-def _row(session: Session, system: System, *, pods: int, token: bool) -> list[Cell]:
+def _row(session: Session, system: System, case: Case) -> list[Cell]:
     """The middle turn of a system, and what all of its turns came to."""
-    flow = session.taken(system, pods=pods, token=token)
+    flow = session.taken(system, case)
     assert flow is not None
-    turns = session.turns(system, pods=pods, token=token)
     return [
-        pods,
-        "yes" if token else "no",
+        *case.cells,
         system,
         round(flow.ready_p50, 2),
         round(flow.ready_p99, 2),
         round(flow.throughput, 1),
-        ", ".join(f"{turn.throughput:.1f}" for turn in turns),
-        _share(session, system, "floor", pods=pods, token=token),
-        _share(session, system, "courier", pods=pods, token=token),
-        round(pods / flow.gone_span, 1),
+        ", ".join(f"{turn.throughput:.1f}" for turn in session.turns(system, case)),
+        _share(session, system, "floor", case),
+        _share(session, system, "courier", case),
+        round(case.pods / flow.gone_span, 1),
     ]
 
 
-def _share(session: Session, system: System, of: System, *, pods: int, token: bool) -> float:
+def _share(session: Session, system: System, of: System, case: Case) -> float:
     """The middle of the shares that a system's throughput had of another's in the same turn."""
-    flows, others = (session.turns(one, pods=pods, token=token) for one in (system, of))
-    return round(
-        statistics.median(flow.throughput / other.throughput for flow, other in zip(flows, others, strict=True)), 2
-    )
+    turns = zip(session.turns(system, case), session.turns(of, case), strict=True)
+    return round(median(flow.throughput / other.throughput for flow, other in turns), 2)
 
 
 NOTES: Final = [

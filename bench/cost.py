@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from bench.outcome import Cell, Outcome, Target
-from bench.session import Session, System
+from bench.session import Case, Session, System
 
 TITLE: Final = "CPU for a pod, and memory of the gateway, in a burst through it"
 COLUMNS: Final = ["pods", "token", "system", "process", "CPU to Ready, ms a pod", "CPU for the whole life, ms a pod"]
@@ -23,11 +23,10 @@ async def run(session: Session) -> Outcome:
     notes: list[str] = []
     await session.warm_up(min(session.settings.sizes(2500)))
     for pods in session.settings.sizes(2500):
-        for token in (False, True):
-            flow = session.taken("gateway", pods=pods, token=token)
-            flow = flow or await session.turn("gateway", pods=pods, token=token)
-            words = f"{pods} pods {'with' if token else 'without'} token"
-            rows += _rows(session, pods=pods, token=token)
+        for case in (Case(pods, token=False), Case(pods, token=True)):
+            flow = session.taken("gateway", case) or await session.turn("gateway", case)
+            words = case.words
+            rows += _rows(session, case)
             life = round(flow.cpu_ms("gateway")[1], 2)
             targets += [
                 Target(what=f"gateway CPU for a pod's life, {words}", seen=life, limit=_LIFE_MS, unit="ms"),
@@ -41,12 +40,12 @@ async def run(session: Session) -> Outcome:
     return Outcome(columns=COLUMNS, rows=rows, targets=targets, notes=notes)
 
 
-def _rows(session: Session, *, pods: int, token: bool) -> list[list[Cell]]:
+def _rows(session: Session, case: Case) -> list[list[Cell]]:
     rows: list[list[Cell]] = []
     for system in ("gateway", *_BESIDE):
-        if (flow := session.taken(system, pods=pods, token=token)) is None:
+        if (flow := session.taken(system, case)) is None:
             continue
         costs = {process: flow.cpu_ms(process) for process in flow.cpu_ready}
         for process, (ready, life) in sorted(costs.items(), key=lambda entry: -entry[1][1]):
-            rows.append([pods, "yes" if token else "no", system, process, round(ready, 2), round(life, 2)])
+            rows.append([*case.cells, system, process, round(ready, 2), round(life, 2)])
     return rows

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from bench import flows
 from bench.courier import by_courier
 from bench.floor import floor
 from bench.flows import Flow
+from bench.outcome import Cell
 from bench.platform import Platform
 from bench.settings import Settings
 from vkgateway.local.steps import Report
@@ -24,6 +25,23 @@ _RUNS: dict[System, Callable[..., Awaitable[Flow]]] = {
 }
 
 
+class Case(NamedTuple):
+    """How many pods at once, and whether each has a service account token."""
+
+    pods: int
+    token: bool
+
+    @property
+    def words(self) -> str:
+        """What it is called."""
+        return f"{self.pods} pods {'with' if self.token else 'without'} token"
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Its part of a table's row."""
+        return [self.pods, "yes" if self.token else "no"]
+
+
 class Session:
     """What benchmarks get."""
 
@@ -31,25 +49,25 @@ class Session:
         self.platform = platform
         self.settings = settings
         self.report = report
-        self._flows: dict[tuple[System, int, bool], list[Flow]] = {}
+        self._flows: dict[tuple[System, Case], list[Flow]] = {}
         self._warm = False
 
-    async def turn(self, system: System, *, pods: int, token: bool) -> Flow:
+    async def turn(self, system: System, case: Case) -> Flow:
         """One more burst through one of the systems."""
-        words = f"{pods} pods {'with' if token else 'without'} token, {system}"
+        words = f"{case.words}, {system}"
         self.report(words)
-        flow = await _RUNS[system](self.platform, pods=pods, tenants=self.settings.tenants, token=token)
-        self._flows.setdefault((system, pods, token), []).append(flow)
+        flow = await _RUNS[system](self.platform, pods=case.pods, tenants=self.settings.tenants, token=case.token)
+        self._flows.setdefault((system, case), []).append(flow)
         self.report.done(f"{words}: {flow.throughput:.0f} pods/s, p99 {flow.ready_p99:.2f} s")
         return flow
 
-    def turns(self, system: System, *, pods: int, token: bool) -> list[Flow]:
+    def turns(self, system: System, case: Case) -> list[Flow]:
         """Those bursts of this session so far, in the order in which they were run."""
-        return self._flows.get((system, pods, token), [])
+        return self._flows.get((system, case), [])
 
-    def taken(self, system: System, *, pods: int, token: bool) -> Flow | None:
+    def taken(self, system: System, case: Case) -> Flow | None:
         """Of those bursts the middle one by its throughput; None where there was none."""
-        by_throughput = sorted(self.turns(system, pods=pods, token=token), key=lambda flow: flow.throughput)
+        by_throughput = sorted(self.turns(system, case), key=lambda flow: flow.throughput)
         return by_throughput[len(by_throughput) // 2] if by_throughput else None
 
     async def warm_up(self, pods: int) -> None:

@@ -10,11 +10,11 @@ import pytest
 from bench import burst, session
 from bench.flows import Flow, own_node
 from bench.platform import Platform
-from bench.session import Session, System
+from bench.session import Case, Session, System
 from bench.settings import Settings
 from tests.fakes.report import Silent
 
-PODS = 100
+CASE = Case(100, token=False)
 SPANS: dict[System, Sequence[float]] = {
     "floor": (1.0, 2.0, 4.0),
     "courier": (2.0, 2.5, 5.0),
@@ -27,27 +27,27 @@ SPANS: dict[System, Sequence[float]] = {
 @pytest.fixture
 async def run(monkeypatch: pytest.MonkeyPatch) -> Session:
     """A session in which each system took the turns of `SPANS`."""
-    made = Session(cast("Platform", None), Settings(pods=PODS), report=Silent())
+    made = Session(cast("Platform", None), Settings(pods=CASE.pods), report=Silent())
     for system, spans in SPANS.items():
         for span in spans:
 
             async def take(_platform: Platform, span: float = span, **_options: object) -> Flow:
-                return Flow(pods=PODS, ready_p50=span / 2, ready_p99=span, ready_span=span, gone_span=1.0)
+                return Flow(pods=CASE.pods, ready_p50=span / 2, ready_p99=span, ready_span=span, gone_span=1.0)
 
             monkeypatch.setitem(session._RUNS, system, take)
-            await made.turn(system, pods=PODS, token=False)
+            await made.turn(system, CASE)
     return made
 
 
 async def test_of_several_turns_the_middle_one_is_told(run: Session) -> None:
-    told = run.taken("gateway", pods=PODS, token=False)
+    told = run.taken("gateway", CASE)
     assert told is not None
     assert told.ready_span == 5.0
-    assert run.taken("gateway", pods=PODS, token=True) is None
+    assert run.taken("gateway", Case(CASE.pods, token=True)) is None
 
 
 async def test_a_share_is_the_middle_one_of_those_of_each_turn(run: Session) -> None:
-    outcome = burst._tell(run, [(PODS, False)])
+    outcome = burst._tell(run, [CASE])
     shares = {str(row[2]): row[7:9] for row in outcome.rows}
     assert shares["gateway"] == [0.67, 0.83]  # of 1/5, 2/2, 4/6; and of 2/5, 2.5/2, 5/6
     assert shares["floor"] == [1.0, 1.25]
