@@ -194,7 +194,9 @@ def test_a_missing_secret_is_named_and_the_pod_starts_once_it_is_there(platform:
         pod("needy", container={"env": [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "key", "key": "k"}}}]})
     )
     eventually(
-        lambda: any(reason == "MissingDependency" and '"key"' in message for reason, message in alpha.events("needy")),
+        lambda: any(
+            reason == "MandatorySecretNotFound" and '"key"' in message for reason, message in alpha.events("needy")
+        ),
         what="an event that names the Secret",
     )
     assert platform.compute.find("pod", "needy", "-n", "alpha--default") is None

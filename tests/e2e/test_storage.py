@@ -140,7 +140,9 @@ def test_a_pod_that_names_its_node_itself_waits_for_its_claim_and_says_so(gamma:
     late = user("early", "sleep 3600", persistentVolumeClaim={"claimName": "late"})
     late["spec"] |= {"nodeName": "real.local"}
     gamma.apply(late)
-    eventually(lambda: ("MissingDependency", 'persistentvolumeclaim "late" not found') in gamma.events("early"))
+    eventually(
+        lambda: ("PersistentVolumeClaimNotReady", 'persistentvolumeclaim "late" not found') in gamma.events("early")
+    )
     gamma.kubectl("delete", "pod", "early", "--wait")
 
 

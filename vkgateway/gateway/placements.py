@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vkgateway.kubelet.simulated import NODE_ANNOTATION, simulation
 from vkgateway.kubelet.target import PlacedPod, PodTarget
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key
+from vkgateway.sync.pods.case import decode
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 
 
@@ -35,6 +37,8 @@ def placed_pods(tenant: str, pods: Mapping[Key, TenantPodView], *, link: Compute
 
 
 def _placed(view: TenantPodView, below: ComputePodView, *, link: ComputeLink) -> PlacedPod:
+    node = link.nodes.items.get(("", below.spec.node_name))
+    on_played_node = node is not None and NODE_ANNOTATION in node.metadata.annotations
     return PlacedPod(
         cluster=link.client,
         node=below.spec.node_name,
@@ -46,4 +50,6 @@ def _placed(view: TenantPodView, below: ComputePodView, *, link: ComputeLink) ->
         tenant_uid=view.metadata.uid,
         virtual_node=view.spec.node_name,
         running=below.phase == "Running",
+        on_played_node=on_played_node,
+        played=simulation(decode(below.status), below.metadata.annotations) if on_played_node else None,
     )

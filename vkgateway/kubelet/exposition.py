@@ -82,7 +82,11 @@ def tenant_text(placed: Iterable[tuple[PlacedPod, NodeText]]) -> bytes:
 
 
 def _labels(text: str, pod: PlacedPod) -> str | None:
-    """The labels in the tenant's words; None where they still speak of what the tenant must not know."""
+    """The labels in the tenant's words; None where they still speak of what the tenant must not know.
+
+    Namespace and pod come first, so that they have the same place in a pod's samples and in its containers':
+    virtual-kubelet's end-to-end suite looks for the pod's name in second place.
+    """
     labels = dict(_LABEL.findall(text))
     if "pod_uid" in labels and labels["pod_uid"] != pod.uid:
         return None  # an earlier pod of the same name
@@ -93,11 +97,11 @@ def _labels(text: str, pod: PlacedPod) -> str | None:
         labels["id"] = "/".join(("/kubepods", f"pod{pod.tenant_uid}", *filter(None, (labels.get("name"),))))
     if "pod_uid" in labels:
         labels["pod_uid"] = pod.tenant_uid
-    labels["namespace"] = pod.tenant_namespace
-    labels["pod"] = pod.tenant_name
+    labels = {**labels, "namespace": pod.tenant_namespace, "pod": pod.tenant_name}
     if any(word in value for key, value in labels.items() if key not in _TENANTS for word in _hidden(pod)):
         return None
-    return ",".join(f'{key}="{value}"' for key, value in labels.items())
+    ordered = {key: labels[key] for key in ("namespace", "pod")} | labels
+    return ",".join(f'{key}="{value}"' for key, value in ordered.items())
 
 
 def _about(path: str, uid: str) -> bool:

@@ -1,8 +1,8 @@
 """What compute nodes say of their pods, asked through the compute API servers and shared by all tenants.
 
 One question is under way at a time for each node and kind, its answer serves everybody for a few seconds, and only so
-many nodes of a cluster are asked at once. A node that does not answer (a hollow one has nothing to say) is left alone
-for a while, and told of once in the log.
+many nodes of a cluster are asked at once. A node that does not answer is left alone for a while, and told of once in
+the log. A node that KWOK plays is not asked: see `simulated`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -22,7 +23,8 @@ from vkgateway.kube.requests import Params
 from vkgateway.kube.resources import NODES
 from vkgateway.kubelet.exposition import NodeText, read_text
 from vkgateway.kubelet.podstats import NodePods, read_summary
-from vkgateway.kubelet.target import Asking, PlacedPod
+from vkgateway.kubelet.simulated import play_nothing, play_resource, play_summary
+from vkgateway.kubelet.target import Asking, PlacedPod, Simulation
 
 FRESH_SECONDS: Final = 5.0
 """How long an answer serves; kubelets look at their containers every 10 s."""
@@ -48,14 +50,18 @@ class Question(Generic[T]):
 
     path: str
     read: Callable[[bytes], T]
+    play: Callable[[PlacedPod, Simulation, datetime], T]
+    """Makes the answer for a pod on a node that KWOK plays."""
     params: tuple[tuple[str, str], ...] = ()
 
 
-SUMMARY: Final[Question[NodePods]] = Question("stats/summary", read_summary)
-USAGE: Final[Question[NodePods]] = Question("stats/summary", read_summary, (("only_cpu_and_memory", "true"),))
-RESOURCE: Final[Question[NodeText]] = Question("metrics/resource", read_text)
-CADVISOR: Final[Question[NodeText]] = Question("metrics/cadvisor", read_text)
-PROBES: Final[Question[NodeText]] = Question("metrics/probes", read_text)
+SUMMARY: Final[Question[NodePods]] = Question("stats/summary", read_summary, play_summary)
+USAGE: Final[Question[NodePods]] = Question(
+    "stats/summary", read_summary, play_summary, (("only_cpu_and_memory", "true"),)
+)
+RESOURCE: Final[Question[NodeText]] = Question("metrics/resource", read_text, play_resource)
+CADVISOR: Final[Question[NodeText]] = Question("metrics/cadvisor", read_text, play_nothing)
+PROBES: Final[Question[NodeText]] = Question("metrics/probes", read_text, play_nothing)
 
 _Key = tuple[Asking, str, str, tuple[tuple[str, str], ...]]
 
@@ -67,7 +73,9 @@ class _Answer:
 
 
 class NodeReader:
-    """Asks compute nodes. `clock` gives monotonic seconds; the others are those of the constants."""
+    """Asks compute nodes. `clock` gives monotonic seconds, `today` the time of day; the others are those of the
+    constants.
+    """
 
     def __init__(
         self,
@@ -78,7 +86,9 @@ class NodeReader:
         silent: float = SILENT_SECONDS,
         at_once: int = AT_ONCE,
         clock: Callable[[], float] = time.monotonic,
+        today: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        self._today = today
         self._fresh = fresh
         self._node_timeout = node_timeout
         self._all_timeout = all_timeout
@@ -92,7 +102,11 @@ class NodeReader:
 
     async def read(self, pods: Iterable[PlacedPod], question: Question[T]) -> list[tuple[PlacedPod, T]]:
         """Those pods whose nodes answered in time, each with what its node said."""
-        placed = list(pods)
+        placed, now = list(pods), self._today()
+        played = [(pod, question.play(pod, pod.played, now)) for pod in placed if pod.played is not None]
+        return [*await self._measured([pod for pod in placed if not pod.on_played_node], question), *played]
+
+    async def _measured(self, placed: list[PlacedPod], question: Question[T]) -> list[tuple[PlacedPod, T]]:
         tasks = {(pod.cluster, pod.node): self._task(pod, question) for pod in placed}
         if not tasks:
             return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from vkgateway.kube.requests import Params
@@ -28,6 +29,18 @@ class PodTarget:
     uid: str = ""
     tenant_uid: str = ""
     alive: Callable[[], bool] = _always
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What KWOK plays of a running pod: its containers, since when, and what each of them uses."""
+
+    containers: tuple[str, ...]
+    started: datetime
+    cpu: float = 0.0
+    """Cores."""
+    memory: int = 0
+    """Bytes."""
 
 
 class Asking(Protocol):
@@ -61,6 +74,10 @@ class PlacedPod:
     tenant_uid: str
     virtual_node: str
     running: bool = True
+    on_played_node: bool = False
+    """KWOK plays the compute node: it has no kubelet that could be asked."""
+    played: Simulation | None = None
+    """What is reported of a running pod on such a node."""
 
 
 Backends = Callable[[str, str, str], "PodTarget | Awaitable[PodTarget]"]

@@ -17,6 +17,7 @@ from tests.unit.kubelet.conftest import Endpoint
 from tests.unit.kubelet.nodes import TIME, Nodes, below, told, uid
 from vkgateway.kube.client import Client
 from vkgateway.kubelet.noderead import NodeReader
+from vkgateway.kubelet.simulated import simulation
 from vkgateway.kubelet.stats import AT_ONCE, Figures
 from vkgateway.kubelet.target import PlacedPod
 from vkgateway.model.errors import InputError, NotFoundError
@@ -154,7 +155,7 @@ async def test_another_tenant_sees_its_own_only(world: World, path: str) -> None
 async def test_resource_metrics_are_a_kubelets(world: World) -> None:
     body = (await world.get(f"{NODE}/metrics/resource"))[2].decode()
     lines = body.splitlines()
-    labels = 'container="main",namespace="default",pod="web"'
+    labels = 'namespace="default",pod="web",container="main"'
     assert f"container_cpu_usage_seconds_total{{{labels}}} 5.0 1767323045123" in lines
     assert f"container_memory_working_set_bytes{{{labels}}} 1000 1767323045123" in lines
     assert 'pod_cpu_usage_seconds_total{namespace="default",pod="db"} 2.0 1767323045123' in lines
@@ -257,6 +258,52 @@ async def test_a_node_that_says_nothing_is_missing_and_told_of_once(world: World
             assert [pod["podRef"]["name"] for pod in pods] == ["web"]
     assert len([one for one in logs if "tells nothing" in one["event"]]) == 1
     assert world.nodes.asked.count("gpu-host-8 stats/summary") == 1, "it is left alone for a while"
+
+
+def played(world: World, **annotations: str) -> PlacedPod:
+    """A running pod of two containers on a node that KWOK plays."""
+    status = {
+        "startTime": "2026-01-02T03:00:00Z",
+        "containerStatuses": [{"name": name, "state": {"running": {}}} for name in ("a", "b")],
+    }
+    found = simulation(status, {f"kwok.x-k8s.io/usage-{name}": value for name, value in annotations.items()})
+    return below(world.client, "alpha", "hollow", node="a100-0", on_played_node=True, played=found)
+
+
+async def test_a_pod_on_a_hollow_node_reports_its_containers_with_nothing_used(world: World) -> None:
+    world.pods["alpha"] = [played(world)]
+    told = json.loads((await world.get(f"{NODE}/stats/summary"))[2])
+    (pod,) = told["pods"]
+    assert pod["podRef"] == {"name": "hollow", "namespace": "default", "uid": "above-alpha-hollow"}
+    assert [(one["name"], one["cpu"]["usageNanoCores"]) for one in pod["containers"]] == [("a", 0), ("b", 0)]
+    assert told["node"]["memory"]["workingSetBytes"] == 0
+    lines = (await world.get(f"{NODE}/metrics/resource"))[2].decode().splitlines()
+    labels = 'namespace="default",pod="hollow"'
+    for start in (f"pod_cpu_usage_seconds_total{{{labels}}} 0 ", f"container_memory_working_set_bytes{{{labels},"):
+        assert any(line.startswith(start) for line in lines), (start, lines)
+    assert world.nodes.asked == [], "such a node is not asked"
+
+
+async def test_a_pod_on_a_hollow_node_uses_what_kwoks_annotations_say(world: World) -> None:
+    world.pods["alpha"] = [played(world, cpu="250m", memory="1Mi"), below(world.client, "alpha", "web")]
+    told = json.loads((await world.get(f"{NODE}/stats/summary"))[2])
+    pods = {pod["podRef"]["name"]: pod for pod in told["pods"]}
+    assert pods["hollow"]["cpu"]["usageNanoCores"] == 500_000_000
+    assert [one["memory"]["workingSetBytes"] for one in pods["hollow"]["containers"]] == [1 << 20, 1 << 20]
+    assert told["node"]["memory"]["workingSetBytes"] == (2 << 20) + 1000
+
+
+@pytest.mark.parametrize("amount", ["-1", "many", ""])
+async def test_a_simulated_use_that_is_no_amount_is_none(world: World, amount: str) -> None:
+    world.pods["alpha"] = [played(world, cpu=amount)]
+    (pod,) = json.loads((await world.get(f"{NODE}/stats/summary"))[2])["pods"]
+    assert pod["cpu"]["usageNanoCores"] == 0
+
+
+def test_a_pod_that_does_not_run_has_no_simulated_use() -> None:
+    ended = {"startTime": TIME, "containerStatuses": [{"name": "a", "state": {"terminated": {}}}]}
+    assert simulation(ended, {}) is None
+    assert simulation({"phase": "Pending"}, {}) is None
 
 
 async def test_a_slow_node_does_not_keep_the_others(world: World) -> None:

@@ -76,7 +76,7 @@ async def test_an_ephemeral_container_of_a_pod_that_waits_goes_down_once_that_is
     source = {"configMapRef": {"name": "late"}}
     async with here.gateway():
         here.create(containers=main(envFrom=[source]))
-        await until(lambda: any(reason == "MissingDependency" for reason, _ in here.events()))
+        await until(lambda: any(reason == "MandatoryConfigMapNotFound" for reason, _ in here.events()))
         edit(here, ephemeralContainers=[{"name": "debug", "image": "busybox"}])
         await here.settled()
         here.above.store.create(CONFIG_MAPS, {"metadata": {"name": "late"}, "data": {"a": "b"}}, "default")
@@ -139,7 +139,7 @@ async def test_an_ephemeral_container_that_the_compute_cluster_refuses_is_shown_
 async def test_an_ephemeral_container_that_policy_forbids_fails_no_pod_that_waits(here: World) -> None:
     async with here.gateway():
         here.create(containers=main(envFrom=[{"configMapRef": {"name": "late"}}]))
-        await until(lambda: any(reason == "MissingDependency" for reason, _ in here.events()))
+        await until(lambda: any(reason == "MandatoryConfigMapNotFound" for reason, _ in here.events()))
         edit(here, ephemeralContainers=[{"name": "root", "image": "b", "securityContext": {"privileged": True}}])
         await here.settled()
         assert here.phase() == "Pending"

@@ -85,6 +85,42 @@ async def test_an_optional_config_map_may_be_missing(here: World) -> None:
         await until(lambda: copied(here) == "late")
 
 
+async def test_what_a_pod_refers_to_and_does_not_exist_is_an_event_with_virtual_kubelets_reason(here: World) -> None:
+    """Reasons of github.com/virtual-kubelet/virtual-kubelet/internal/podutils; each kind has its own event."""
+    needed = [{"configMapRef": {"name": "a"}}, {"secretRef": {"name": "b"}}]
+    spared = [{"configMapRef": {"name": "c", "optional": True}}, {"secretRef": {"name": "d", "optional": True}}]
+    here.create("waits", containers=[{"name": "main", "image": "x", "envFrom": needed}])
+    here.create("starts", containers=[{"name": "main", "image": "x", "envFrom": spared}])
+    async with here.gateway():
+        await here.forwarded("starts")
+        await until(lambda: len(here.events()) == 4)
+        assert here.compute_pod("waits") is None
+
+    assert set(here.events()) == {
+        ("MandatoryConfigMapNotFound", 'configmap "a" not found'),
+        ("MandatorySecretNotFound", 'secret "b" not found'),
+        ("OptionalConfigMapNotFound", 'configmap "c" not found'),
+        ("OptionalSecretNotFound", 'secret "d" not found'),
+    }
+    (forwarded,) = (
+        one
+        for one in (here.tenant_pod("waits") or {})["status"]["conditions"]
+        if one["type"] == "vkgateway.io/Forwarded"
+    )
+    assert forwarded["reason"] == "MandatoryConfigMapNotFound"
+    assert forwarded["message"] == 'configmap "a" not found, secret "b" not found'
+
+
+async def test_an_optional_config_map_that_exists_causes_no_event(here: World) -> None:
+    here.create(volumes=[{"name": "settings", "configMap": {"name": "settings", "optional": True}}])
+    set_config(here, "red")
+    async with here.gateway():
+        await here.forwarded()
+        await here.settled()
+
+    assert here.events() == []
+
+
 async def test_an_optional_config_map_may_come_while_its_pod_is_being_made(here: World) -> None:
     here.create(volumes=[{"name": "settings", "configMap": {"name": "settings", "optional": True}}])
     making = here.below.hold("POST", f"{BELOW}/pods")

@@ -103,7 +103,7 @@ async def test_a_pod_that_is_deleted_before_it_starts_ends_before_it_goes(here: 
     pod["metadata"]["finalizers"] = ["batch.kubernetes.io/job-tracking"]
     here.above.store.update(PODS, pod, name="web", namespace="default")
     async with here.gateway():
-        await until(lambda: any(reason == "MissingDependency" for reason, _ in here.events()))
+        await until(lambda: any(reason == "MandatoryConfigMapNotFound" for reason, _ in here.events()))
         here.delete()
         await until(lambda: here.phase() == "Failed")
         await until(lambda: (here.tenant_pod() or {})["metadata"]["deletionGracePeriodSeconds"] == 0)

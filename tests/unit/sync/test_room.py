@@ -82,7 +82,7 @@ async def test_a_pod_that_was_resized_while_it_waited_counts_with_what_it_asks_f
     small: dict[str, Any] = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "1"}}}
     here.create("first", containers=[small | {"envFrom": [{"configMapRef": {"name": "late"}}]}])
     async with here.gateway():
-        await until(lambda: any(reason == "MissingDependency" for reason, _ in here.events()))
+        await until(lambda: any(reason == "MandatoryConfigMapNotFound" for reason, _ in here.events()))
         pod = copy.deepcopy(here.tenant_pod("first") or {})
         pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "64"}}
         here.above.store.update(PODS, pod, name="first", namespace="default")

@@ -47,6 +47,8 @@ class Plan:
     """A digest of the whole pod that it was worked out from."""
     references: tuple[Reference, ...]
     mandatory: tuple[Reference, ...]
+    optional: tuple[Reference, ...]
+    """References without which the pod starts all the same."""
     tokens: tuple[TokenSource, ...]
     claims: tuple[str, ...]
     """Names of the claims that its volumes are from."""
@@ -106,6 +108,7 @@ def make_plan(
         source=source,
         references=tuple(everything),
         mandatory=tuple(mandatory),
+        optional=tuple(reference for reference in everything if reference not in mandatory),
         tokens=refers.tokens,
         claims=refers.claims,
         service_account=pod["spec"].get("serviceAccountName") or "default",

@@ -21,6 +21,7 @@ from vkgateway.sync.copies import Copies
 from vkgateway.sync.marks import AMOUNTS, BEHIND, EVICTED, FORWARDED, REQUESTS, RETAKEN
 from vkgateway.sync.metrics import PodMeter
 from vkgateway.sync.namespaces import Namespaces
+from vkgateway.sync.pods import absences
 from vkgateway.sync.pods.case import Case, above_of, below_of, decode, digest, make_plan, plan_of
 from vkgateway.sync.pods.changes import ChangesDown
 from vkgateway.sync.pods.guard import lost_in_creation
@@ -140,6 +141,13 @@ class Downward:
                 await self._upward.fail(case, "ForwardingRefused", what_is_lost(lost))
             else:
                 self._forwarded(case)
+                await self._report_optional(case)
+
+    async def _report_optional(self, case: Case) -> None:
+        """Emit events about the optional objects that do not exist at the pod's start."""
+        missing = [reference for reference in plan_of(case).optional if not self._copies.exists(reference)]
+        for absence in absences.optional(missing):
+            await self._upward.tell(case, absence.reason, absence.message)
 
     def _forwarded(self, case: Case) -> None:
         metadata, now = above_of(case).metadata, self._clock()

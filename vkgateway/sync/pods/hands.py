@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 import structlog
 
-from vkgateway.sync.copies import Reference
+from vkgateway.sync.pods import absences
 from vkgateway.sync.pods.case import Case, above_of
 from vkgateway.sync.pods.downward import Downward
 from vkgateway.sync.pods.record import Instruction
@@ -84,7 +84,7 @@ class Hands:
         self.downward.forget(uid)
 
     async def _report_missing(self, case: Case) -> None:
-        await self.upward.report(case, "MissingDependency", missing_sentence(case.missing, case.claims.lacking))
+        await self.upward.report_absences(case, absences.mandatory(case.missing, case.claims.lacking))
 
     async def _report_held(self, case: Case) -> None:
         assert case.admission is not None
@@ -104,9 +104,3 @@ class Hands:
 
 async def _nothing(_case: Case) -> None:
     return
-
-
-def missing_sentence(missing: list[Reference], lacking: Sequence[str] = ()) -> str:
-    """What a pod waits for, in the words that a kubelet uses; `lacking` says it of claims."""
-    words = {"configmaps": "configmap", "secrets": "secret"}
-    return ", ".join([*(f'{words[kind]} "{name}" not found' for kind, _, name in missing), *lacking])

@@ -16,6 +16,7 @@ from vkgateway.model.objects import Meta, Object, decode_object
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.marks import EVICTED
 from vkgateway.sync.metrics import PodMeter
+from vkgateway.sync.pods.absences import Absence
 from vkgateway.sync.pods.case import Case, above_of, as_object, below_of, plan_of
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 from vkgateway.translate.cleaning import Cleaner
@@ -202,8 +203,17 @@ class Upward:
         self, case: Case, reason: str, message: str, *, kind: Literal["Normal", "Warning"] = "Warning"
     ) -> None:
         """Tell why the pod waits: an event, and a condition that says the same for as long as it is so."""
+        await self._events.emit(above_of(case).metadata, reason=reason, message=message, kind=kind)
+        await self._set_not_forwarded(case, reason, message)
+
+    async def report_absences(self, case: Case, found: Sequence[Absence]) -> None:
+        """Emit an event for each kind of absent object; the condition has the first reason and names all of them."""
+        for absence in found:
+            await self._events.emit(above_of(case).metadata, reason=absence.reason, message=absence.message)
+        await self._set_not_forwarded(case, found[0].reason, ", ".join(absence.message for absence in found))
+
+    async def _set_not_forwarded(self, case: Case, reason: str, message: str) -> None:
         above = above_of(case)
-        await self._events.emit(above.metadata, reason=reason, message=message, kind=kind)
         standing = msgspec.json.decode(above.status)
         patch = condition_status(
             standing,

@@ -44,7 +44,7 @@ async def test_a_pod_starts_once_its_claim_is_shown_a_volume_though_nothing_is_m
         pod = await here.forwarded()
 
     assert pod["spec"]["volumes"] == [DATA]
-    assert reasons(here, "MissingDependency") == []
+    assert reasons(here, "PersistentVolumeClaimNotReady") == []
 
 
 async def test_a_generic_ephemeral_volume_is_from_the_claim_that_the_tenants_controller_made(here: World) -> None:
@@ -81,7 +81,7 @@ async def test_a_claim_that_is_called_otherwise_below_is_found_there(here: World
 async def test_a_pod_waits_and_says_for_what_until_it_is_there(here: World) -> None:
     here.create(volumes=[DATA])
     async with here.gateway():
-        await until(lambda: 'persistentvolumeclaim "data" not found' in reasons(here, "MissingDependency"))
+        await until(lambda: 'persistentvolumeclaim "data" not found' in reasons(here, "PersistentVolumeClaimNotReady"))
         claim(here)
         await volume(here)
         await here.settled()
@@ -101,7 +101,7 @@ async def test_a_volume_of_somebody_else_is_not_mounted(here: World) -> None:
     here.create(volumes=[DATA])
     async with here.gateway():
         told = "is bound to mine, which is no volume of the platform's"
-        await until(lambda: any(told in words for words in reasons(here, "MissingDependency")))
+        await until(lambda: any(told in words for words in reasons(here, "PersistentVolumeClaimNotReady")))
         await here.settled()
     assert here.compute_pod() is None
 
@@ -127,7 +127,7 @@ async def test_a_volume_stays_in_its_namespace(here: World) -> None:
             "other",
         )
         told = 'persistentvolumeclaim "data" is bound to a volume that stays in namespace default'
-        await until(lambda: told in reasons(here, "MissingDependency"))
+        await until(lambda: told in reasons(here, "PersistentVolumeClaimNotReady"))
     assert source["metadata"]["uid"] == (above(here) or {})["metadata"]["uid"]
 
 

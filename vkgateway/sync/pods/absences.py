@@ -1,0 +1,50 @@
+"""Objects that a pod refers to and that do not exist: the event's reason and message for each kind. Pure.
+
+The reasons for ConfigMaps and Secrets are those of virtual-kubelet (internal/podutils/env.go), whose end-to-end suite
+expects them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from vkgateway.sync.compute.ownership import CopyKind
+from vkgateway.sync.copies import Reference
+
+CLAIM_NOT_READY: Final = "PersistentVolumeClaimNotReady"
+"""A claim of the pod does not exist, is not bound, or is bound to a volume that the pod cannot mount."""
+_KINDS: Final[dict[CopyKind, str]] = {"configmaps": "ConfigMap", "secrets": "Secret"}
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Reason and message of one event: all absent objects of one kind."""
+
+    reason: str
+    message: str
+
+
+def mandatory(missing: Sequence[Reference], claims: Sequence[str] = ()) -> list[Absence]:
+    """Return what the pod waits for; `claims` holds a sentence for each claim that is not ready."""
+    waits_for_claims = [Absence(CLAIM_NOT_READY, ", ".join(claims))] if claims else []
+    return [*_not_found("Mandatory", missing), *waits_for_claims]
+
+
+def optional(missing: Sequence[Reference]) -> list[Absence]:
+    """Return what the pod starts without."""
+    return _not_found("Optional", missing)
+
+
+def _not_found(prefix: str, missing: Sequence[Reference]) -> list[Absence]:
+    return [
+        Absence(f"{prefix}{word}NotFound", _sentence(word, (name for of, _, name in missing if of == kind)))
+        for kind, word in _KINDS.items()
+        if any(of == kind for of, _, _ in missing)
+    ]
+
+
+def _sentence(word: str, names: Iterable[str]) -> str:
+    """Name the objects in the words that a kubelet uses."""
+    return ", ".join(f'{word.lower()} "{name}" not found' for name in names)
