@@ -96,3 +96,18 @@ METRICS_SERVER: Final = Published(
     "0.7.2",
     {"manifests/base": "manifests"},
 )
+
+VIRTUAL_KUBELET_SUITE: Final = Published(
+    Unit(
+        name="virtual-kubelet-suite",
+        project="virtual-kubelet",
+        packages={"virtual-kubelet-e2e.test": "./virtual-kubelet-e2e", "node-front": "./node-front"},
+        modules=("github.com/virtual-kubelet/virtual-kubelet",),
+        tests=frozenset({"virtual-kubelet-e2e.test"}),
+        replacements={},
+        seconds=120,
+    ),
+    "1.14.1",
+    {},
+)
+"""virtual-kubelet's end-to-end suite, and the pod that stands for a node's kubelet in it."""

@@ -91,6 +91,8 @@ class FakeApiServer:
         self.token_lifetime = timedelta(hours=1)
         self.requests: list[str] = []
         self.user_agents: set[str] = set()
+        self.logs: dict[tuple[str, str, str], str] = {}
+        """What containers have written, by namespace, pod and container."""
         self.unknown_fields: tuple[str, ...] = ()
         """Fields of pods that it drops, as servers do whose feature gate is off: `spec.volumes[].image`."""
         self.refused_images: tuple[str, ...] = ()
@@ -345,6 +347,9 @@ class FakeApiServer:
         store, resource = self.store, target.resource
         if request.method == "POST":
             return self._action(target, await request.json())
+        if request.method == "GET" and target.subresource == "log":
+            container = request.query.get("container", "")
+            return web.Response(text=self.logs.get((target.namespace, target.name, container), ""))
         if request.method == "GET":
             return web.json_response(store.get(resource, target.name, target.namespace))
         if request.method == "PATCH":

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import structlog
 
 from vkgateway.arbiter.facts import Quota
@@ -19,7 +20,8 @@ from vkgateway.gateway.status import Verdict, failing, passed, waiting
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import Backoff, spread
 from vkgateway.kube.resources import NODES, PODS
-from vkgateway.kubelet.target import PlacedPod, PodTarget
+from vkgateway.kubelet.absentpod import AbsentPod
+from vkgateway.kubelet.target import NoComputePodError, PlacedPod, PodTarget
 from vkgateway.kubelet.virtualnode import VirtualNode
 from vkgateway.model.api import TenantPool, TenantPoolStatus
 from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
@@ -169,15 +171,20 @@ class TenantRuntime:
         return NodesSeen(self._verdict(), pools)
 
     def find(self, namespace: str, pod: str) -> PodTarget:
-        """Find the compute pod of one of this tenant's pods. Raises NotFoundError."""
+        """Find the compute pod of one of this tenant's pods. Raises NotFoundError, NoComputePodError."""
         view = self._sync.holdings.pods.items.get((namespace, pod))
         if view is None:
             raise NotFoundError(f"there is no pod {namespace}/{pod} on a virtual node")
         for source in self._wiring.sources.values():
             below = source.link.pods.find(self.name, (namespace, pod))
             if below is not None and below.metadata.annotations.get(UID_ANNOTATION) == view.metadata.uid:
+                if not below.spec.node_name:
+                    break  # its API server would answer with an empty log
                 return pod_target(self.name, view, below, link=source.link)
-        raise NotFoundError(f"pod {namespace}/{pod} has not been started yet")
+        home = self._wiring.sources.get(view.spec.node_name)
+        if home is None or not home.link.trusted:
+            raise NotFoundError(f"pod {namespace}/{pod} cannot be looked up: its compute cluster does not answer now")
+        raise NoComputePodError(AbsentPod(f"{namespace}/{pod}", msgspec.json.decode(view.status)))
 
     def placed(self, node: str) -> tuple[str, list[PlacedPod]]:
         """Return a virtual node's name and its pods that have a compute node; without a name, of the only one.

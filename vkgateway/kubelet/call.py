@@ -48,13 +48,17 @@ class Call:
     async def target(self, namespace: str, pod: str, *, uid: str = "") -> PodTarget:
         """The compute pod behind the tenant's pod, which must have that UID if one is given. Raises Rejected."""
         try:
-            answer = self.backends(self.tenant, _name(namespace, "namespace"), _name(pod, "pod"))
-            found = await answer if inspect.isawaitable(answer) else answer
+            found = await self.find(namespace, pod)
         except NotFoundError as error:
             raise Rejected(Reply.text(404, str(error))) from error
         if uid and uid != found.tenant_uid:
             raise Rejected(Reply.text(404, f"pod {namespace}/{pod} has another UID than {uid[:_LONGEST_NAME]!r}"))
         return found
+
+    async def find(self, namespace: str, pod: str) -> PodTarget:
+        """The same. Raises Rejected for what is no name, NotFoundError, NoComputePodError."""
+        answer = self.backends(self.tenant, _name(namespace, "namespace"), _name(pod, "pod"))
+        return await answer if inspect.isawaitable(answer) else answer
 
 
 def container_name(value: str) -> str:

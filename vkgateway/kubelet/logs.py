@@ -16,6 +16,8 @@ from vkgateway.kube.upgrade import Refused, open_stream, tunnel
 from vkgateway.kubelet import refusals
 from vkgateway.kubelet.call import Call, Rejected, container_name
 from vkgateway.kubelet.http import Reply, Request
+from vkgateway.kubelet.target import NoComputePodError
+from vkgateway.model.errors import NotFoundError
 
 _OPTIONS: Final = frozenset(
     ("follow", "previous", "timestamps", "sinceSeconds", "sinceTime", "tailLines", "limitBytes", "stream")
@@ -26,9 +28,14 @@ _log = structlog.get_logger(__name__)
 
 
 async def container_logs(call: Call, namespace: str, pod: str, container: str) -> Reply | None:
-    """Stream the log of one container."""
+    """Stream the log of one container; where nothing of the pod is left, say what became of it."""
     try:
         reply = await _stream(call, namespace, pod, container)
+    except NoComputePodError as error:
+        has_run, text = error.pod.log(container_name(container), previous=("previous", "true") in call.request.query)
+        reply = Reply.text(200 if has_run else 400, text)
+    except NotFoundError as error:
+        reply = Reply.text(404, str(error))
     except Rejected as rejected:
         reply = rejected.reply
     return reply and _readable(reply)
@@ -43,7 +50,7 @@ def _readable(reply: Reply) -> Reply:
 
 
 async def _stream(call: Call, namespace: str, pod: str, container: str) -> Reply | None:
-    target = await call.target(namespace, pod)
+    target = await call.find(namespace, pod)
     params = [("container", container_name(container)), *options(call.request)]
     try:
         answer = await open_stream(

@@ -9,6 +9,16 @@ from typing import Protocol
 
 from vkgateway.kube.requests import Params
 from vkgateway.kube.upgrade import Dialable
+from vkgateway.kubelet.absentpod import AbsentPod
+from vkgateway.model.errors import NotFoundError
+
+
+class NoComputePodError(NotFoundError):
+    """No compute pod that could answer exists for a tenant's pod, which does exist."""
+
+    def __init__(self, pod: AbsentPod) -> None:
+        super().__init__(pod.sentence())
+        self.pod = pod
 
 
 def _always() -> bool:
@@ -83,8 +93,8 @@ class PlacedPod:
 Backends = Callable[[str, str, str], "PodTarget | Awaitable[PodTarget]"]
 """(tenant, namespace, pod), all the tenant's words, to the compute pod.
 
-Raises vkgateway.model.errors.NotFoundError with a message for the tenant where there is none: no such pod, or not
-yet any below (`pod "x" is waiting to be admitted`). It must look among that tenant's pods only.
+Raises vkgateway.model.errors.NotFoundError with a message for the tenant where there is no such pod, and
+NoComputePodError where nothing of it exists in the compute cluster. It must look among that tenant's pods only.
 """
 
 Pods = Callable[[str, str, str], Awaitable[Iterable[bytes]]]

@@ -14,6 +14,9 @@ AMOUNTS: Final = "vkgateway.io/amounts"
 EVICTED: Final = "vkgateway.io/evicted"
 """On a pod: why the gateway itself takes it away, as `Reason: message`; there from the notice on."""
 
+LOG_TAILS: Final = "vkgateway.io/log-tails"
+"""On a pod that is deleted though its tenant did not ask for it: the last lines of its logs, as JSON by container."""
+
 EVICTED_FOR: Final = "vkgateway.io/evicted-for"
 """On a pod that is told to go: the gang that it makes room for."""
 

@@ -12,6 +12,7 @@ from vkgateway.sync.network.network import Network
 from vkgateway.sync.pods.downward import Downward
 from vkgateway.sync.pods.hands import Hands
 from vkgateway.sync.pods.reconciler import PodReconciler
+from vkgateway.sync.pods.replaced import Replaced
 from vkgateway.sync.pods.upward import Upward
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 from vkgateway.sync.shared import Shared
@@ -61,7 +62,13 @@ class TenantPods:
             places=storage.users.places,
             refuse=self._refuse,
         )
-        self.hands = Hands(upward=upward, downward=downward, notices=self.desk.notices, tell_held=self.desk.tell_held)
+        self.hands = Hands(
+            upward=upward,
+            downward=downward,
+            replaced=Replaced(upward, later=shared.agenda.pod, clock=shared.clock),
+            notices=self.desk.notices,
+            tell_held=self.desk.tell_held,
+        )
         self.reconciler = PodReconciler(
             tenant,
             shared,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from vkgateway.gateway.placements import placed_pods, pod_target
+from vkgateway.model.objects import Meta, NodeView
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod, decode_tenant_pod
@@ -31,8 +33,9 @@ class Link:
 
     client = object()
 
-    def __init__(self, *pods: ComputePodView) -> None:
+    def __init__(self, *pods: ComputePodView, nodes: tuple[NodeView, ...] = ()) -> None:
         self.pods = Pods(*pods)
+        self.nodes = SimpleNamespace(items={node.metadata.key: node for node in nodes})
 
 
 def above(uid: str = "above", node: str = "a100.local") -> Any:
@@ -61,6 +64,19 @@ def test_only_what_agrees_is_told(pod: Any, compute: ComputePodView, count: int)
     found = placed_pods("alpha", {("default", "web"): pod}, link=link, node="a100.local")
     assert len(found) == count
     assert placed_pods("alpha", {}, link=link, node="a100.local") == []
+
+
+@pytest.mark.parametrize("is_played", [True, False])
+def test_a_pod_on_a_node_that_kwok_plays_is_known_with_its_running_containers(is_played: bool) -> None:
+    annotations = {"kwok.x-k8s.io/node": "fake"} if is_played else {}
+    node = NodeView(metadata=Meta(name="gpu-host-7", annotations=annotations))
+    compute = below()
+    running = {"startTime": "2026-01-01T00:00:00Z", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+    compute.status = json.dumps(running).encode()
+    link = cast("ComputeLink", Link(compute, nodes=(node,)))
+    (found,) = placed_pods("alpha", {("default", "web"): above()}, link=link, node="a100.local")
+    assert found.on_played_node is is_played
+    assert (found.played.containers if found.played else ()) == (("main",) if is_played else ())
 
 
 @pytest.mark.parametrize(

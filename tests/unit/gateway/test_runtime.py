@@ -21,6 +21,7 @@ from vkgateway.gateway.runtimes import TenantRuntimes
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NAMESPACES, NODES, PODS
+from vkgateway.kubelet.target import NoComputePodError
 from vkgateway.kubelet.virtualnode import SETTLE_SECONDS
 from vkgateway.model.api import ComputeClusterSpec, Pool, Tenant, TenantPool, TenantSpec
 from vkgateway.model.errors import NotFoundError, UnavailableError
@@ -330,21 +331,18 @@ async def test_only_a_pod_of_the_tenant_that_runs_below_is_found(world: Setting)
     await until(lambda: world.compute.store.find(PODS, "web", "alpha--default"))
     below = world.compute.store.get(PODS, "web", "alpha--default")
 
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                target = world.runtimes.find("alpha", "default", "web")
-                break
-            except NotFoundError:
-                await asyncio.sleep(0.01)
+    assert world.runtimes.placed("alpha", "") == ("a100.local", []), "it has no node below yet"
+    with pytest.raises(NoComputePodError, match="pod default/web has not been started yet"):
+        world.runtimes.find("alpha", "default", "web")
+
+    bound = {**below, "spec": {**below["spec"], "nodeName": "local-0"}}
+    world.compute.store.update(PODS, bound, name="web", namespace="alpha--default")
+    await until(lambda: world.runtimes.placed("alpha", "a100.local")[1])
+    target = world.runtimes.find("alpha", "default", "web")
     assert (target.namespace, target.name, target.uid) == ("alpha--default", "web", below["metadata"]["uid"])
     assert target.tenant_uid == world.tenant.store.get(PODS, "web", "default")["metadata"]["uid"]
     assert target.alive()
 
-    assert world.runtimes.placed("alpha", "") == ("a100.local", []), "it has no node below yet"
-    bound = {**below, "spec": {**below["spec"], "nodeName": "local-0"}}
-    world.compute.store.update(PODS, bound, name="web", namespace="alpha--default")
-    await until(lambda: world.runtimes.placed("alpha", "a100.local")[1])
     [placed] = world.runtimes.placed("alpha", "a100.local")[1]
     assert (placed.node, placed.namespace, placed.uid) == ("local-0", "alpha--default", target.uid)
     assert (placed.tenant_namespace, placed.tenant_uid) == ("default", target.tenant_uid)

@@ -10,8 +10,10 @@ import pytest
 
 from tests.unit.kubelet.compute import Asked, Reader, Writer, answer
 from tests.unit.kubelet.conftest import Caller, Endpoint
+from vkgateway.kubelet.absentpod import AbsentPod
 from vkgateway.kubelet.http import Request
 from vkgateway.kubelet.logs import options
+from vkgateway.kubelet.target import NoComputePodError, PodTarget
 
 Make = Callable[..., Awaitable[Endpoint]]
 URL = "/containerLogs/default/web/main"
@@ -194,3 +196,37 @@ async def test_streams_are_bounded_by_tenant(make: Make) -> None:
 async def _silent(_: Asked, reader: Reader, writer: Writer) -> None:
     writer.write(HEAD)
     await reader.read()
+
+
+def _nothing_below(_tenant: str, _namespace: str, pod: str) -> PodTarget:
+    ended = {"name": "main", "state": {"terminated": {"finishedAt": "2026-01-02T03:04:05Z", "message": "step 42"}}}
+    evicted = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByVkgateway", "message": "m"}
+    status = {"phase": "Failed", "containerStatuses": [ended], "conditions": [evicted]} if pod == "evicted" else {}
+    raise NoComputePodError(AbsentPod(f"default/{pod}", status))
+
+
+async def test_the_log_of_an_evicted_pod_tells_what_became_of_it(make: Make) -> None:
+    caller = await (await make(backends=_nothing_below)).call()
+    status, _, body = await caller.ask("GET", "/containerLogs/default/evicted/main?follow=true")
+    assert (status, body.decode().splitlines()[-1]) == (200, "step 42")
+    assert b"ran and was evicted at 2026-01-02T03:04:05Z" in body
+    status, _, body = await caller.ask("GET", "/containerLogs/default/evicted/main?previous=true")
+    assert (status, body) == (400, b'previous terminated container "main" in pod "default/evicted" not found\n')
+
+
+async def test_the_log_of_a_pod_that_waits_says_so(make: Make) -> None:
+    caller = await (await make(backends=_nothing_below)).call()
+    status, _, body = await caller.ask("GET", "/containerLogs/default/waiting/main")
+    assert (status, body) == (400, b"container main of pod default/waiting has not been started yet\n")
+
+
+@pytest.mark.parametrize("what", ["exec", "attach", "portForward", "run"])
+async def test_streams_to_an_evicted_pod_are_refused_with_the_truth(make: Make, what: str) -> None:
+    caller = await (await make(backends=_nothing_below)).call()
+    target = f"/{what}/default/evicted" + ("" if what == "portForward" else "/main?command=true&cmd=true&output=1")
+    upgrade = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"}
+    status, _, body = await caller.ask("POST", target, **upgrade)
+    assert (status, body.decode()) == (
+        404,
+        "pod default/evicted ran and was evicted at 2026-01-02T03:04:05Z (PreemptionByVkgateway: m)\n",
+    )

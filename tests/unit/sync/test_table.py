@@ -12,9 +12,24 @@ from vkgateway.sync.pods.record import Admission, ComputePod, Dependencies, Inst
 
 def every_record() -> list[Record]:
     return [
-        Record(tenant=t, compute=c, dependencies=d, admission=a, ran=ran, in_the_way=spent, list_complete=complete)
-        for t, c, d, a, ran, spent, complete in itertools.product(
-            TenantPod, ComputePod, Dependencies, Admission, (False, True), (False, True), (False, True)
+        Record(
+            tenant=t,
+            compute=c,
+            dependencies=d,
+            admission=a,
+            ran=ran,
+            taken=taken or spent,
+            in_the_way=spent,
+            list_complete=complete,
+        )
+        for t, c, d, a, ran, (taken, spent), complete in itertools.product(
+            TenantPod,
+            ComputePod,
+            Dependencies,
+            Admission,
+            (False, True),
+            ((False, False), (True, False), (True, True)),
+            (False, True),
         )
     ]
 

@@ -169,9 +169,14 @@ def admission_state(case: Case) -> record.Admission:
     return record.Admission(case.admission.verdict) if case.admission is not None else record.Admission.FREE
 
 
-def in_the_way(view: TenantPodView) -> bool:
-    """Whether the tenant's pod was taken away here, and whoever made it makes it anew only once it is gone."""
-    return view.terminal and remade_once_gone(view.metadata.labels) and taken_away(decode(view.status))
+def is_taken(view: TenantPodView | None) -> bool:
+    """Whether the platform ended the tenant's pod: an eviction, or a deletion in the compute cluster."""
+    return view is not None and view.terminal and taken_away(decode(view.status))
+
+
+def in_the_way(view: TenantPodView | None) -> bool:
+    """Whether the controller of a taken pod makes another only once this one does not exist any more."""
+    return view is not None and remade_once_gone(view.metadata.labels) and is_taken(view)
 
 
 def above_of(case: Case) -> TenantPodView:

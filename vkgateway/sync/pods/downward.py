@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 import structlog
@@ -18,13 +18,14 @@ from vkgateway.sync import finalizers
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import owned_by
 from vkgateway.sync.copies import Copies
-from vkgateway.sync.marks import AMOUNTS, BEHIND, EVICTED, FORWARDED, REQUESTS, RETAKEN
+from vkgateway.sync.marks import AMOUNTS, BEHIND, EVICTED, FORWARDED, LOG_TAILS, REQUESTS, RETAKEN
 from vkgateway.sync.metrics import PodMeter
 from vkgateway.sync.namespaces import Namespaces
 from vkgateway.sync.pods import absences
 from vkgateway.sync.pods.case import Case, above_of, below_of, decode, digest, make_plan, plan_of
 from vkgateway.sync.pods.changes import ChangesDown
 from vkgateway.sync.pods.guard import lost_in_creation
+from vkgateway.sync.pods.logtails import read_tails
 from vkgateway.sync.pods.upward import Upward, cleaned
 from vkgateway.sync.pods.views import decode_compute_pod
 from vkgateway.sync.refusals import is_verdict, lacks_rights
@@ -359,10 +360,22 @@ class Downward:
         if left > 0:
             self._later(case.key, left)
             return
-        if below.metadata.annotations.get(EVICTED) != admission.why:
-            await self._patch_metadata(case, {"uid": below.metadata.uid, "annotations": {EVICTED: admission.why}})
+        await self._annotate_ending(case, {EVICTED: admission.why})
         if below.metadata.deletion_timestamp is None:
             await self._delete(case, grace=_capped(below.spec.termination_grace_period_seconds, admission.grace))
+
+    async def keep_logs(self, case: Case) -> None:
+        """Keep the last lines of the logs of a pod that somebody else deletes, while it still has them."""
+        await self._annotate_ending(case, {})
+
+    async def _annotate_ending(self, case: Case, annotations: Mapping[str, str]) -> None:
+        """Annotate a pod that the tenant did not delete, with the last lines of its logs as well; one write at most."""
+        below = below_of(case)
+        wanted = dict(annotations)
+        if LOG_TAILS not in below.metadata.annotations and (tails := await read_tails(case.link.client, below)):
+            wanted[LOG_TAILS] = encode(tails).decode()
+        if wanted.items() - below.metadata.annotations.items():
+            await self._patch_metadata(case, {"uid": below.metadata.uid, "annotations": wanted})
 
     async def take_back(self, case: Case) -> None:
         """Remove a pod that no node took: it never ran, and is placed anew; nothing of it is told above.

@@ -11,6 +11,7 @@ from vkgateway.sync.pods import absences
 from vkgateway.sync.pods.case import Case, above_of
 from vkgateway.sync.pods.downward import Downward
 from vkgateway.sync.pods.record import Instruction
+from vkgateway.sync.pods.replaced import Replaced
 from vkgateway.sync.pods.upward import Upward
 
 log = structlog.get_logger(__name__)
@@ -40,6 +41,7 @@ class Hands:
         *,
         upward: Upward,
         downward: Downward,
+        replaced: Replaced,
         notices: Notices,
         tell_held: Callable[[Case], Awaitable[None]],
     ) -> None:
@@ -57,6 +59,7 @@ class Hands:
             Instruction.CREATE: downward.create,
             Instruction.SPEC_DOWN: downward.change,
             Instruction.REFRESH: downward.refresh,
+            Instruction.KEEP_LOGS: downward.keep_logs,
             Instruction.REPORT_TAKEN: downward.report_taken,
             Instruction.REPORT_MISSING: self._report_missing,
             Instruction.REPORT_HELD: self._report_held,
@@ -71,6 +74,7 @@ class Hands:
             Instruction.STATUS_UP: upward.mirror,
             Instruction.FINISH: upward.finish,
             Instruction.CLOSE: upward.close,
+            Instruction.REMOVE_REPLACED: replaced.remove,
             Instruction.REMOVE_TENANT: upward.remove,
         }
 

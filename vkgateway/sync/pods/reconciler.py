@@ -31,6 +31,7 @@ from vkgateway.sync.pods.case import (
     dependency_state,
     digest,
     in_the_way,
+    is_taken,
     make_plan,
     tenant_state,
 )
@@ -194,7 +195,8 @@ class PodReconciler:
             dependencies=dependency_state(case),
             admission=admission_state(case),
             ran=case.tenant is not None and case.tenant.ran,
-            in_the_way=case.tenant is not None and in_the_way(case.tenant),
+            taken=is_taken(case.tenant),
+            in_the_way=in_the_way(case.tenant),
             list_complete=self.pods.complete,
         )
 

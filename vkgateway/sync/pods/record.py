@@ -63,7 +63,8 @@ class Record:
 
     `ran` says that the tenant pod's status already tells of containers: such a pod whose compute pod is gone without
     a trace (somebody took its finalizer off by hand) has lived, and must not be started a second time.
-    `in_the_way` says that it was taken away here, and that whoever made it makes it anew only once it is gone.
+    `taken` says that the platform ended the tenant pod (an eviction, a drain). `in_the_way` says so of one whose
+    controller makes another only once it does not exist any more.
     `list_complete` says that the tenant's list of pods is known to be whole, so that absence is a fact.
     """
 
@@ -72,6 +73,7 @@ class Record:
     dependencies: Dependencies = Dependencies.READY
     admission: Admission = Admission.FREE
     ran: bool = False
+    taken: bool = False
     in_the_way: bool = False
     list_complete: bool = True
 
@@ -98,9 +100,11 @@ class Instruction(StrEnum):
     REFUSE = "fail the tenant pod with the rule it breaks"
     LOSE = "fail the tenant pod: it ran, and nothing of it is left below"
     CREATE = "create namespace, copies, token and compute pod, in this order"
+    KEEP_LOGS = "keep the last lines of the logs of a pod that is deleted below, once"
     STATUS_UP = "write the status up if it differs"
     SPEC_DOWN = "write mutable fields and refreshed copies down if they differ"
     REFRESH = "keep the tokens of a pod that is ending fresh"
     FINISH = "write the final status up"
     CLOSE = "fail the tenant pod that is to go: nothing of it is below, and it never ended"
+    REMOVE_REPLACED = "remove the tenant pod a while after its end, if its controller has replaced it"
     REMOVE_TENANT = "remove the tenant pod (grace 0, its uid)"

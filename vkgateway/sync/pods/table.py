@@ -30,6 +30,7 @@ class Row:
     dependencies: frozenset[D] | None = None
     admission: frozenset[A] | None = None
     ran: bool | None = None
+    taken: bool | None = None
     in_the_way: bool | None = None
     list_complete: bool | None = None
 
@@ -41,6 +42,7 @@ class Row:
             and (self.dependencies is None or record.dependencies in self.dependencies)
             and (self.admission is None or record.admission in self.admission)
             and (self.ran is None or record.ran is self.ran)
+            and (self.taken is None or record.taken is self.taken)
             and (self.in_the_way is None or record.in_the_way is self.in_the_way)
             and (self.list_complete is None or record.list_complete is self.list_complete)
         )
@@ -94,7 +96,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(_only(T.BOUND), _below(C.LIVE), (I.TAKE_BACK,), admission=frozenset({A.RETAKEN})),
     Row(_only(T.BOUND), _below(C.LIVE), (I.STATUS_UP, I.WITHDRAW, I.PROMOTE, I.SPEC_DOWN)),
-    Row(_only(T.BOUND), _below(C.DELETING), (I.STATUS_UP, I.REFRESH)),
+    Row(_only(T.BOUND), _below(C.DELETING), (I.STATUS_UP, I.KEEP_LOGS, I.REFRESH)),
     Row(_only(T.BOUND), _below(C.TERMINAL_DELETING), (I.FINISH, I.RELEASE)),
     Row(_only(T.BOUND), _below(C.TERMINAL), (I.FINISH,)),
     # Final above: what still runs below cannot be undone above. This holds for a final pod being deleted, too.
@@ -103,6 +105,7 @@ ROWS: tuple[Row, ...] = (
     Row(_only(T.TERMINAL), _below(C.TERMINAL_DELETING), (I.RELEASE,)),
     # Its end stands above, and nothing else will remove it.
     Row(_only(T.TERMINAL), _below(C.ABSENT), (I.REMOVE_TENANT,), in_the_way=True),
+    Row(_only(T.TERMINAL), _below(C.ABSENT), (I.REMOVE_REPLACED,), taken=True),
     Row(_only(T.TERMINAL), _below(C.ABSENT, C.TERMINAL), (I.WAIT,)),
     # Deleted above: gone above only when it is gone below.
     Row(_only(T.DELETING), _below(C.ABSENT), (I.CLOSE, I.REMOVE_TENANT)),

@@ -18,9 +18,11 @@ from vkgateway.sync.marks import EVICTED
 from vkgateway.sync.metrics import PodMeter
 from vkgateway.sync.pods.absences import Absence
 from vkgateway.sync.pods.case import Case, above_of, as_object, below_of, plan_of
+from vkgateway.sync.pods.logtails import kept_tails
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 from vkgateway.translate.cleaning import Cleaner
 from vkgateway.translate.debugging import waiting_status
+from vkgateway.translate.logtails import with_tails
 from vkgateway.translate.policy import Refusal
 from vkgateway.translate.up import (
     Taken,
@@ -115,6 +117,7 @@ class Upward:
         if above.terminal:
             return
         ended = as_object(below)
+        ended["status"] = with_tails(ended["status"], kept_tails(below))
         taken = None
         if above.metadata.deletion_timestamp is None and below.metadata.deletion_timestamp is not None:
             # What was deleted only after its end was not ended by that: nobody was there to tell of it.

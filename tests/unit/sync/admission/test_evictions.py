@@ -26,7 +26,7 @@ from tests.unit.sync.admission.platform import (
     start,
     told,
 )
-from tests.unit.sync.world import World, until, world
+from tests.unit.sync.world import BELOW, World, until, world
 from vkgateway.kube.resources import PODS
 from vkgateway.model.times import parse
 from vkgateway.sync.clock import EvenClock
@@ -51,6 +51,7 @@ async def test_low_work_is_told_to_go_and_when_and_a_guaranteed_pod_starts_in_it
     here.notice = 6  # long enough to look at all of it meanwhile, on a busy machine too
     async with here.gateway():
         await low_runs(here)
+        here.below.logs[BELOW, "low", "main"] = "step 41\nstep 42\n"
         begun = time.time()
         gated(here, "high", gpus=8)
 
@@ -77,6 +78,8 @@ async def test_low_work_is_told_to_go_and_when_and_a_guaranteed_pod_starts_in_it
         here.end("low", code=143)
         await until(lambda: here.phase("low") == "Failed")
         assert (condition(here, DISRUPTED, "low") or ("", ""))[:2] == ("True", PREEMPTED)
+        (container,) = (here.tenant_pod("low") or {})["status"]["containerStatuses"]
+        assert container["state"]["terminated"]["message"] == "step 41\nstep 42\n", "the log goes with the pod below"
         await until(lambda: here.compute_pod("low") is None)
         await start(here, "high")
         assert annotation(here.compute_pod("high"), "vkgateway.io/borrowed") == "false"

@@ -1,0 +1,107 @@
+"""What the endpoint says of a tenant's pod that has no compute pod: why it has not started, or how it ended. Pure.
+
+The pod's own status has all of it. A kubelet says such things with status 400 of a container that has not started, and
+with status 200, in the log's place, of one whose log is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vkgateway.model.objects import Object
+from vkgateway.translate.conditions import (
+    ADMITTED_CONDITION,
+    DISRUPTION_CONDITION,
+    FORWARDED_CONDITION,
+    POOL_SCHEDULED_CONDITION,
+)
+
+_LISTS: Final = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+_TERMINAL: Final = frozenset({"Succeeded", "Failed"})
+_WAITS: Final = (
+    (ADMITTED_CONDITION, "it waits for admission"),
+    (FORWARDED_CONDITION, "it waits to be forwarded"),
+    (POOL_SCHEDULED_CONDITION, "it waits for a compute node"),
+)
+_WORDS: Final = {"DeletionByComputeCluster": "deleted in the compute cluster", "Lost": "lost"}
+"""What befell the pod, by the reason of its condition DisruptionTarget; any other reason is an eviction's."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentPod:
+    """A tenant's pod without a compute pod; `name` is `NAMESPACE/NAME`, `status` the tenant pod's."""
+
+    name: str
+    status: Object
+
+    def sentence(self) -> str:
+        """Say in one sentence why nothing of the pod runs."""
+        if not self._has_run():
+            return f"pod {self.name} {self._why_not_started()}"
+        return f"pod {self.name} {self._how_it_ended()}"
+
+    def log(self, container: str, *, previous: bool) -> tuple[bool, str]:
+        """Return whether the container has run, and what stands in its log's place."""
+        status = self._container(container)
+        ended = _terminated(status, "lastState" if previous else "state")
+        if previous and ended is None:
+            return False, f'previous terminated container "{container}" in pod "{self.name}" not found'
+        if ended is None and not (status.get("state") or {}).get("running"):
+            return False, f"container {container} of {self.sentence()}"
+        lines = [f"[vkgateway] {self._capital(self.sentence())}. The log of container {container} is gone with it."]
+        if message := (ended or {}).get("message"):
+            lines += ["[vkgateway] Its termination message keeps:", str(message).rstrip("\n")]
+        return True, "\n".join(lines)
+
+    def _has_run(self) -> bool:
+        statuses = (status for key in _LISTS for status in self.status.get(key) or ())
+        states = (one.get(key) or {} for one in statuses for key in ("state", "lastState"))
+        return any("running" in state or "terminated" in state for state in states)
+
+    def _why_not_started(self) -> str:
+        reason, message = self.status.get("reason") or "", self.status.get("message") or ""
+        if self.status.get("phase") in _TERMINAL:
+            return f"was never started: {_told(reason, message)}"
+        for kind, words in _WAITS:
+            if (entry := self._condition(kind)) and entry["status"] == "False":
+                return f"has not been started yet: {words}: {_told(entry.get('reason', ''), entry.get('message', ''))}"
+        return "has not been started yet"
+
+    def _how_it_ended(self) -> str:
+        at = f" at {moment}" if (moment := max(self._ends(), default="")) else ""
+        taken = self._condition(DISRUPTION_CONDITION)
+        if taken is not None and taken["status"] == "True":
+            reason = taken.get("reason", "")
+            return f"ran and was {_WORDS.get(reason, 'evicted')}{at} ({_told(reason, taken.get('message', ''))})"
+        if self.status.get("phase") not in _TERMINAL:
+            return "ran, and nothing of it is found in the compute cluster now"
+        told = _told(self.status.get("reason") or "", self.status.get("message") or "")
+        return f"ran and ended{at} ({told or self.status['phase']})"
+
+    def _ends(self) -> Iterator[str]:
+        for key in _LISTS:
+            for status in self.status.get(key) or ():
+                if moment := (_terminated(status, "state") or {}).get("finishedAt"):
+                    yield moment
+
+    def _condition(self, kind: str) -> Object | None:
+        return next((entry for entry in self.status.get("conditions") or () if entry["type"] == kind), None)
+
+    def _container(self, name: str) -> Object:
+        statuses = (status for key in _LISTS for status in self.status.get(key) or ())
+        return next((status for status in statuses if status["name"] == name), {})
+
+    @staticmethod
+    def _capital(sentence: str) -> str:
+        return sentence[:1].upper() + sentence[1:]
+
+
+def _terminated(status: Object, key: str) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = (status.get(key) or {}).get("terminated")
+    return found
+
+
+def _told(reason: str, message: str) -> str:
+    return ": ".join(filter(None, (reason, message)))
