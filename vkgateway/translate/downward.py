@@ -5,8 +5,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from vkgateway.model.names import NAMESPACE_ANNOTATION, UID_ANNOTATION, is_forbidden_annotation, is_reserved
+from vkgateway.model.names import NAMESPACE_ANNOTATION, UID_ANNOTATION, is_forbidden_annotation
 from vkgateway.model.objects import Object
+from vkgateway.translate.labels import is_renamed
 
 LABELS_ANNOTATION: Final = "vkgateway.io/labels"
 """On compute pods whose volumes ask for all labels: the tenant's, as a kubelet would write them."""
@@ -70,14 +71,17 @@ def annotation_path(annotation: str) -> str:
 
 
 def stays_above(path: str, *, staying: tuple[str, ...]) -> bool:
-    """Tell whether a field path names a label or annotation that does not go down: one of ours (but for those for
-    workloads), or one with a prefix that stays.
+    """Tell whether a field path names a label or annotation that a compute pod does not carry under the same key.
+
+    That is one of ours (but for those for workloads), one with a prefix that stays, or a label that is renamed.
     """
     match = _SUBSCRIPT.fullmatch(path)
     if match is None:
         return False
     key = match[2]
-    return key.startswith(staying) or (is_reserved if match[1] == "labels" else is_forbidden_annotation)(key)
+    if match[1] == "labels":
+        return is_renamed(key, staying)
+    return key.startswith(staying) or is_forbidden_annotation(key)
 
 
 def own_value(path: str, *, labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
 """Labels, annotations and ownership marks of a compute pod, made from those of the tenant's pod."""
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from vkgateway.model.names import (
@@ -12,12 +12,12 @@ from vkgateway.model.names import (
     POOL_LABEL,
     TENANT_LABEL,
     UID_ANNOTATION,
-    is_reserved,
     is_reserved_annotation,
 )
 from vkgateway.model.objects import Object
 from vkgateway.translate import downward
 from vkgateway.translate.context import PoolContext, TenantContext
+from vkgateway.translate.labels import labels_below
 
 COPIED_ANNOTATION: Final = "vkgateway.io/copied"
 """Keys of the labels and, after `;`, annotations that were copied: what the tenant took away since can be told from
@@ -52,8 +52,8 @@ def forward_metadata(
 
 
 def forward_labels(source: Mapping[str, Any], *, tenant: TenantContext, pool: PoolContext) -> dict[str, str]:
-    """Labels of the compute pod: the tenant's, and ours over them."""
-    labels = forwardable(source.get("labels"), tenant.staying_prefixes, is_ours=is_reserved)
+    """Labels of the compute pod: the tenant's, translated by `labels`, and ours over them."""
+    labels = labels_below(source.get("labels"), tenant.staying_prefixes)
     labels[TENANT_LABEL] = tenant.name
     labels[POOL_LABEL] = pool.name
     return labels
@@ -67,7 +67,7 @@ def forward_annotations(
     `labels` are those of the compute pod (`forward_labels`).
     """
     source = pod["metadata"]
-    annotations = forwardable(source.get("annotations"), tenant.staying_annotations, is_ours=is_reserved_annotation)
+    annotations = _forwardable(source.get("annotations"), tenant.staying_annotations)
     copied = sorted(labels.keys() - _OUR_LABELS)
     if copied or annotations:
         annotations[COPIED_ANNOTATION] = f"{','.join(copied)};{','.join(sorted(annotations))}"
@@ -100,16 +100,14 @@ def _image_sums(spec: Mapping[str, Any]) -> list[str]:
     return [f"{zlib.crc32(image.encode()):08x}" for image in images]
 
 
-def forwardable(
-    values: Mapping[str, str] | None, staying: tuple[str, ...], *, is_ours: Callable[[str], bool]
-) -> dict[str, str]:
-    """The labels or annotations that go down: neither ours, nor those with a prefix that stays above."""
-    if not values:
+def _forwardable(annotations: Mapping[str, str] | None, staying: tuple[str, ...]) -> dict[str, str]:
+    """The annotations that go down: neither ours, nor those with a prefix that stays above."""
+    if not annotations:
         return {}
     return {
         key: value
-        for key, value in values.items()
-        if not key.startswith(staying) and not (GROUP in key and is_ours(key))
+        for key, value in annotations.items()
+        if not key.startswith(staying) and not (GROUP in key and is_reserved_annotation(key))
     }
 
 

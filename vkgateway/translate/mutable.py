@@ -15,6 +15,7 @@ from vkgateway.translate import downward
 from vkgateway.translate.budget import OversizeError
 from vkgateway.translate.containers import pod_values
 from vkgateway.translate.context import PoolContext, TenantContext
+from vkgateway.translate.labels import is_tenants_label
 from vkgateway.translate.metadata import copied_keys, forward_annotations, forward_labels, unchanged_images
 from vkgateway.translate.placement import forward_tolerations
 from vkgateway.translate.policy import NOT_ALLOWED, RESERVED, Refusal, reserved_references
@@ -95,20 +96,23 @@ def _metadata_changes(tenant_pod: Object, compute_pod: Object, *, tenant: Tenant
     wanted_annotations = forward_annotations(tenant_pod, tenant=tenant, labels=wanted_labels, derived=derived)
     copied_labels, copied_annotations = copied_keys(annotations)
     changes = {
-        "labels": _map_changes(wanted_labels, labels, copied_labels, is_ours=is_reserved),
+        "labels": _map_changes(wanted_labels, labels, copied_labels, is_tenants=is_tenants_label),
         "annotations": _map_changes(
-            wanted_annotations, annotations, copied_annotations, is_ours=is_reserved_annotation
+            wanted_annotations,
+            annotations,
+            copied_annotations,
+            is_tenants=lambda key: not is_reserved_annotation(key),
         ),
     }
     return {kind: change for kind, change in changes.items() if change}
 
 
 def _map_changes(
-    wanted: Mapping[str, str], actual: Mapping[str, str], copied: set[str], *, is_ours: Callable[[str], bool]
+    wanted: Mapping[str, str], actual: Mapping[str, str], copied: set[str], *, is_tenants: Callable[[str], bool]
 ) -> dict[str, str | None]:
     changes: dict[str, str | None] = {key: value for key, value in wanted.items() if actual.get(key) != value}
     for key in copied:
-        if key in actual and key not in wanted and not is_ours(key):
+        if key in actual and key not in wanted and is_tenants(key):
             changes[key] = None
     return changes
 

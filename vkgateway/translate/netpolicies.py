@@ -18,11 +18,11 @@ from vkgateway.model.names import (
     TENANT_LABEL,
     UID_ANNOTATION,
     compute_namespace,
-    is_reserved,
 )
 from vkgateway.model.objects import Meta, Object
 from vkgateway.translate.budget import Budget, OversizeError
 from vkgateway.translate.context import TenantContext
+from vkgateway.translate.labels import requirements_below
 from vkgateway.translate.peers import NAMESPACE_NAME_LABEL, meant_namespaces
 
 FENCE: Final = "vkgateway-tenant"
@@ -145,12 +145,7 @@ class _Fence:
 
     def add(self, policy: PolicyView) -> None:
         """Take a policy of the tenant in."""
-        term = _term(policy.spec.get("podSelector"))
-        if term is None:
-            return
-        if above := [key for key, *_ in term if key.startswith(self._tenant.staying_prefixes)]:
-            self._leave_out(policy, f"pods are selected by the label {above[0]}, which they do not have in the network")
-            return
+        term = self._term(policy.spec.get("podSelector"))
         spec: Object = {"podSelector": _selector(term), "policyTypes": []}
         for direction in _PEERS:
             rules = policy.rules(direction)
@@ -219,10 +214,7 @@ class _Fence:
             return self._block(policy, direction, peer["ipBlock"])
         made: Object = {}
         if peer.get("podSelector") is not None:
-            term = _term(peer["podSelector"])
-            if term is None:
-                return None
-            made["podSelector"] = _selector(term)
+            made["podSelector"] = _selector(self._term(peer["podSelector"]))
         if peer.get("namespaceSelector") is not None:
             made["namespaceSelector"] = self._namespaces(peer["namespaceSelector"])
         return made
@@ -266,6 +258,12 @@ class _Fence:
             made["except"] = list(dict.fromkeys(excepted))
         return {"ipBlock": made}
 
+    def _term(self, selector: Mapping[str, Any] | None) -> Term:
+        """Return a label selector over pods as requirements, translated as the labels of pods are."""
+        wanted = requirements_below(_requirements(selector or {}), self._tenant.staying_prefixes)
+        made = ((entry["key"], entry["operator"], tuple(sorted(entry.get("values") or ()))) for entry in wanted)
+        return tuple(dict.fromkeys(made))
+
     def _leave_out(self, policy: PolicyView, why: str) -> None:
         self.result.left_out.append((policy, why))
 
@@ -308,20 +306,6 @@ def _unselected(selected: Sequence[Term]) -> list[Term]:
         if len(terms) > _TERMS_MAX:
             return []
     return sorted(tuple(sorted(term)) for term in terms)
-
-
-def _term(selector: Mapping[str, Any] | None) -> Term | None:
-    """A label selector as requirements; None where it chooses nothing.
-
-    Above no pod carries a reserved key: a selector that wants one chooses nothing, one that shuns it loses nothing.
-    """
-    made: list[tuple[str, str, tuple[str, ...]]] = []
-    for entry in _requirements(selector or {}):
-        if not is_reserved(entry["key"]):
-            made.append((entry["key"], entry["operator"], tuple(sorted(entry.get("values") or ()))))
-        elif entry["operator"] in ("In", "Exists"):
-            return None
-    return tuple(dict.fromkeys(made))
 
 
 def _requirements(selector: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -8,6 +8,7 @@ from vkgateway.model.names import TENANT_LABEL, compute_namespace
 from vkgateway.model.objects import Object
 from vkgateway.translate.budget import Budget
 from vkgateway.translate.context import TenantContext
+from vkgateway.translate.labels import label_below, selector_below
 from vkgateway.translate.selectors import all_hold
 
 NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
@@ -56,14 +57,17 @@ class Peers:
     def spread(self, constraint: Mapping[str, Any]) -> Object:
         """A topology spread constraint that counts this tenant's pods only.
 
-        From 1.34 on API servers merge its label keys into the selector (KEP-3243), and refuse keys that stand there
-        twice; before, their schedulers look at the keys. So those stay, and what was merged is taken out.
+        From 1.34 on API servers merge its label keys into the selector when the pod is created (KEP-3243). Such a key
+        stays above, since a compute API server would refuse it or merge it a second time. Keys that were not merged are
+        translated.
         """
         made = {**constraint, **self._confined_selector(constraint)}
-        keys = constraint.get("matchLabelKeys")
-        if keys and "matchExpressions" in (made.get("labelSelector") or {}):
-            left = [entry for entry in made["labelSelector"]["matchExpressions"] or () if entry["key"] not in keys]
-            made["labelSelector"]["matchExpressions"] = left
+        keys = made.pop("matchLabelKeys", None)
+        if keys:
+            expressions = (constraint.get("labelSelector") or {}).get("matchExpressions") or ()
+            merged = {entry["key"] for entry in expressions}
+            staying = self.tenant.staying_prefixes
+            made["matchLabelKeys"] = [label_below(key, staying) for key in keys if key not in merged]
         return made
 
     def _confined_selector(self, term: Mapping[str, Any]) -> Object:
@@ -71,8 +75,9 @@ class Peers:
         selector = term.get("labelSelector")
         if selector is None:
             return {}
-        ours = {**(selector.get("matchLabels") or {}), TENANT_LABEL: self.tenant.name}
-        return {"labelSelector": {**selector, "matchLabels": ours}}
+        translated = selector_below(selector, self.tenant.staying_prefixes)
+        ours = {**(translated.get("matchLabels") or {}), TENANT_LABEL: self.tenant.name}
+        return {"labelSelector": {**translated, "matchLabels": ours}}
 
     def _selected(self, selector: Mapping[str, Any]) -> list[str]:
         exact = (selector.get("matchLabels") or {}).items()

@@ -13,10 +13,10 @@ from vkgateway.model.names import (
     TENANT_LABEL,
     UID_ANNOTATION,
     compute_namespace,
-    is_reserved,
 )
 from vkgateway.model.objects import Meta, Object
 from vkgateway.translate.context import TenantContext
+from vkgateway.translate.labels import labels_below
 
 KUBERNETES: Final = ("default", "kubernetes")
 """The Service of the API server itself, which pods find by other means."""
@@ -77,7 +77,7 @@ decode_slice: Final = msgspec.json.Decoder(SliceView).decode
 
 
 def service_spec(spec: Object) -> Object:
-    """What of a Service's spec stands below as it stands above: selector, ports, and how a backend is chosen.
+    """What counts of a Service's spec, above or below: selector, ports, and how a backend is chosen.
 
     Neither type, node ports, load balancers nor external addresses: those would open something on nodes, or draw
     traffic of others to the tenant's pods (CVE-2020-8554). The selector chooses among the pods of one compute
@@ -92,14 +92,15 @@ def service_spec(spec: Object) -> Object:
     return made
 
 
-def reserved_selector(spec: Object) -> str:
-    """A key of the selector that is vkgateway's own, or "": above it chooses nothing, below it would."""
-    return next((key for key in spec.get("selector") or {} if is_reserved(key)), "")
+def spec_below(source: ServiceView, *, tenant: TenantContext) -> Object:
+    """What `service_spec` says of the compute Service: compute pods carry some labels under other keys."""
+    spec = service_spec(source.spec)
+    return spec | {"selector": labels_below(spec["selector"], tenant.staying_prefixes)}
 
 
 def forward_service(source: ServiceView, *, tenant: TenantContext) -> Object:
     """The compute Service that stands for a tenant's Service with a cluster address; the server chooses its address."""
-    spec = service_spec(source.spec)
+    spec = spec_below(source, tenant=tenant)
     if not spec["selector"]:
         del spec["selector"]
     metadata = _metadata(source.metadata, tenant)

@@ -65,7 +65,13 @@ def test_kept_prefixes_and_reserved_keys_stay_above() -> None:
     }
     tenant = replace(TENANT, kept_prefixes=(*TENANT.kept_prefixes, "ops.example.com/"))
     made = forward(pod(metadata=metadata), tenant=tenant)["metadata"]
-    assert made["labels"] == {"a": "1", "vkgateway.io/tenant": "alpha", "vkgateway.io/pool": "a100"}
+    assert made["labels"] == {
+        "a": "1",
+        "vkgateway.io/tenant": "alpha",
+        "vkgateway.io/pool": "a100",
+        "vkgateway.io.tenant-label.vkgateway.io/tenant": "beta",
+        "ops.example.com.tenant-label.vkgateway.io/x": "1",
+    }
     assert made["annotations"]["vkgateway.io/uid"] == "6c5f1f7e-0001"
     assert "kubectl.kubernetes.io/last-applied-configuration" not in made["annotations"]
 
@@ -328,7 +334,7 @@ def test_marks_for_schedulers_stay_above(kind: str, key: str) -> None:
     made = forward(wanted)
     assert key not in made["metadata"][kind]
     assert made["metadata"][kind]["a"] == "1"
-    assert key not in made["metadata"]["annotations"]["vkgateway.io/copied"]
+    assert key not in made["metadata"]["annotations"]["vkgateway.io/copied"].replace(";", ",").split(",")
     assert env_of(made)["X"] == {"name": "X", "value": "g"}
 
 

@@ -250,9 +250,10 @@ def test_an_ephemeral_container_is_policed_and_the_others_are_not_held_up() -> N
     assert "ephemeral container root does not start: violates PodSecurity" in refusal.message
 
 
-def test_reserved_keys_set_later_are_told_and_have_no_effect() -> None:
+def test_reserved_labels_set_later_are_reported_and_go_down_under_another_key() -> None:
     after = copy.deepcopy(pod(**START))
     after["metadata"]["labels"]["vkgateway.io/tenant"] = "beta"
     found = changes(after)
     assert [one.field for one in found.unsupported] == ["metadata.labels[vkgateway.io/tenant]"]
-    assert "labels" not in ((found.patch or {}).get("metadata") or {})
+    assert found.patch is not None
+    assert found.patch["metadata"]["labels"] == {"vkgateway.io.tenant-label.vkgateway.io/tenant": "beta"}

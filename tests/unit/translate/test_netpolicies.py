@@ -224,19 +224,16 @@ def test_a_rule_of_which_nothing_is_left_opens_nothing() -> None:
     """An empty list of peers would mean everybody."""
     found = named(made(policy(ingress=[{"from": [{"ipBlock": {"cidr": "10.214.0.7/32"}}]}])))
     assert found["mine"]["ingress"] == []
-    assert peer(podSelector={"matchLabels": {TENANT_LABEL: "beta"}}) == []
 
 
-def test_a_policy_that_selects_by_reserved_labels_selects_nothing() -> None:
-    found = named(made(policy(of={"matchLabels": {TENANT_LABEL: "alpha"}}, ingress=[])))
-    assert found.keys() == {FENCE}
-    assert found[FENCE]["ingress"] == [{"from": [OWN]}]
-
-
-def test_labels_that_stay_above_select_nothing_and_that_is_told() -> None:
-    found = made(policy(of={"matchLabels": {"volcano.sh/job": "x"}}, ingress=[]))
-    assert named(found).keys() == {FENCE}
-    assert "volcano.sh/job" in found.left_out[0][1]
+@pytest.mark.parametrize("key", [TENANT_LABEL, "volcano.sh/job-name", "kueue.x-k8s.io/queue-name"])
+def test_selectors_over_labels_that_are_renamed_are_translated(key: str) -> None:
+    renamed = key.replace("/", ".tenant-label.vkgateway.io/")
+    chosen = {"matchLabels": {key: "x"}}
+    found = named(made(policy(of=chosen, ingress=[{"from": [{"podSelector": chosen}]}])))
+    wanted = {"matchExpressions": [{"key": renamed, "operator": "In", "values": ["x"]}]}
+    assert found["mine"]["podSelector"] == wanted
+    assert found["mine"]["ingress"][0]["from"][0]["podSelector"] == wanted
 
 
 def test_names_of_the_platforms_own_are_kept_free() -> None:

@@ -260,15 +260,17 @@ def test_what_the_api_server_made_of_label_keys_stays_without_them() -> None:
     assert made["labelSelector"] == {"matchExpressions": [mine, *merged], "matchLabels": OURS}
 
 
-def test_spread_keeps_label_keys_and_what_the_api_server_merged_is_taken_out() -> None:
+def test_label_keys_of_spread_stay_above_where_the_api_server_merged_them() -> None:
+    """Labels may have changed since: the merged values are those of the pod's creation."""
     merged = expression("pod-template-hash", "In", "abc")
     given = {
         "maxSkew": 1,
-        "matchLabelKeys": ["pod-template-hash"],
+        "matchLabelKeys": ["pod-template-hash", "volcano.sh/task-spec"],
         **term(labelSelector={"matchExpressions": [merged]}),
     }
     (made,) = forward(pod(topologySpreadConstraints=[given]))["spec"]["topologySpreadConstraints"]
-    assert made == {**given, "labelSelector": {"matchExpressions": [], "matchLabels": OURS}}
+    assert made["matchLabelKeys"] == ["volcano.sh.tenant-label.vkgateway.io/task-spec"]
+    assert made["labelSelector"] == {"matchExpressions": [merged], "matchLabels": OURS}
 
 
 def test_spread_is_kept_and_confined() -> None:

@@ -16,7 +16,6 @@ from vkgateway.translate.services import (
     forward_service,
     forward_slice,
     other_names,
-    reserved_selector,
     service_spec,
     slice_content,
 )
@@ -103,9 +102,9 @@ def test_a_service_without_selector_has_none_below() -> None:
     assert service_spec({})["selector"] == {}
 
 
-def test_reserved_keys_in_selectors_are_found() -> None:
-    assert reserved_selector({"selector": {"app": "x", "vkgateway.io/tenant": "y"}}) == "vkgateway.io/tenant"
-    assert reserved_selector(SPEC) == ""
+def test_selectors_are_translated_as_the_labels_of_pods_are() -> None:
+    made = forward_service(service(selector={"app": "x", "volcano.sh/job-name": "y"}), tenant=TENANT)
+    assert made["spec"]["selector"] == {"app": "x", "volcano.sh.tenant-label.vkgateway.io/job-name": "y"}
 
 
 def test_of_a_slice_the_endpoints_go_down_whose_addresses_are_all_ones_own() -> None:

@@ -30,8 +30,8 @@ from vkgateway.translate.services import (
     ServiceView,
     decode_service,
     forward_service,
-    reserved_selector,
     service_spec,
+    spec_below,
 )
 
 log = structlog.get_logger(__name__)
@@ -188,10 +188,6 @@ class Services:
 
     async def _reconcile_all(self, key: Key, links: Mapping[str, ComputeLink]) -> None:
         above = self._wanted(key)
-        if above is not None and (reserved := reserved_selector(above.spec)):
-            message = f"the selector's key {reserved} is the gateway's own, and no pod carries it; nothing leads there"
-            await self._tell(above.metadata, "ServiceRefused", message)
-            above = None
         if above is not None and above.outside:
             message = f"{' and '.join(above.outside)}: not opened by the compute cluster; the cluster address works"
             await self._tell(above.metadata, "NotOpened", message, kind="Normal")
@@ -241,7 +237,7 @@ class Services:
                 message = "the Service's name is taken in the compute cluster by something that is not this tenant's"
                 await self._tell(above.metadata, "NameTaken", message)
                 raise ConflictError(f"services/{name}: the name is taken in the compute cluster")
-        if _same(above, below):
+        if _same(above, below, tenant=self.tenant):
             return below
         # The cluster address stays: servers keep the one there is where none is named.
         wanted["metadata"] |= {"uid": below.metadata.uid, "resourceVersion": below.metadata.resource_version}
@@ -302,14 +298,14 @@ class Services:
             self._wake(key)
 
 
-def _same(above: ServiceView, below: ServiceView) -> bool:
+def _same(above: ServiceView, below: ServiceView, *, tenant: TenantContext) -> bool:
     said = below.metadata.annotations
     return (
         said.get(UID_ANNOTATION) == above.metadata.uid
         and said.get(NAMESPACE_ANNOTATION) == above.metadata.namespace
         and said.get(CLUSTER_IP_ANNOTATION) == above.cluster_ip
         and not below.outside
-        and service_spec(below.spec) == service_spec(above.spec)
+        and service_spec(below.spec) == spec_below(above, tenant=tenant)
     )
 
 

@@ -172,13 +172,15 @@ async def test_a_name_that_is_taken_below_is_told_and_left_alone(here: World) ->
     assert below(here) is not None
 
 
-async def test_a_selector_of_reserved_keys_leads_nowhere(here: World) -> None:
-    serve(here, selector={"vkgateway.io/tenant": "alpha"})
+@pytest.mark.parametrize("key", ["vkgateway.io/tenant", "volcano.sh/job-name", "scheduling.x-k8s.io/pod-group"])
+async def test_a_selector_over_renamed_labels_is_renamed_alike_and_settles(here: World, key: str) -> None:
+    serve(here, selector={key: "alpha"})
     here.create()
     async with here.gateway():
-        await until(lambda: any(reason == "ServiceRefused" for reason, _ in here.events()))
+        made = await until(lambda: below(here))
+        assert made["spec"]["selector"] == {key.replace("/", ".tenant-label.vkgateway.io/"): "alpha"}
         await here.settled()
-    assert here.below.store.all(SERVICES) == []
+    assert await nothing_to_write(here)
 
 
 async def test_slices_of_ones_own_lead_to_ones_own_running_pods_only(here: World) -> None:
