@@ -442,7 +442,7 @@ def test_what_no_rule_forbids_above_no_rule_forbids_below(pod: Object, tenant: T
 @given(pods, tenants)
 def test_nothing_that_is_the_platforms_to_choose_goes_down(pod: Object, tenant: TenantContext) -> None:
     spec = forward_pod(pod, tenant=tenant, pool=samples.POOL, namespace=BELOW)["spec"]
-    never = ("nodeName", "schedulerName", "priority", "preemptionPolicy", "overhead", "readinessGates", "subdomain")
+    never = ("nodeName", "schedulerName", "priority", "preemptionPolicy", "overhead", "subdomain")
     assert spec.keys().isdisjoint(never)
     assert spec["priorityClassName"] in ("vkgateway-guaranteed", "vkgateway-low")
     assert spec["automountServiceAccountToken"] is False

@@ -1,10 +1,8 @@
-"""Conditions of a tenant's pod: which come from below, which were set above and stay, and readiness gates."""
+"""Conditions of a tenant's pod: which come from below, and which were set above and stay."""
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Final
 
-from vkgateway.model import times
 from vkgateway.model.objects import Object
 
 Conditions = list[Object]
@@ -22,12 +20,11 @@ DISRUPTION_CONDITION: Final = "DisruptionTarget"
 _BY_KUBELET: Final = "TerminationByKubelet"
 """Its reason where a kubelet ended a pod for want of resources: the only disruption that leaves a pod there, failed."""
 _SCHEDULED: Final = "PodScheduled"
-_READY: Final = "Ready"
 _FROM_BELOW: Final = frozenset(
     {
         "Initialized",
         "ContainersReady",
-        _READY,
+        "Ready",
         "PodReadyToStartContainers",
         "PodResizePending",
         "PodResizeInProgress",
@@ -54,15 +51,13 @@ def tenant_conditions(
     gates: Sequence[str],
     clean: Callable[[str], str],
     observed: int = 0,
-    now: datetime | None = None,
 ) -> Conditions:
     """The conditions that the tenant's pod should have, given those of the compute pod and those it has.
 
     `observed` takes the place of the compute pod's generation; 0: none is told.
 
-    PodScheduled and conditions of readiness gates are the tenant's own. Conditions that only stand above stay, except
-    those of `_FROM_BELOW`. A pod with readiness gates is Ready if it is below and the gates are True above, as of
-    `now` where that is news.
+    PodScheduled is the tenant's own, and so are the conditions of `gates` (`readiness.tenants_gates`), which the
+    compute pod has from the tenant. Conditions that only stand above stay, except those of `_FROM_BELOW`.
     """
     standing = {entry["type"]: entry for entry in above}
     made: Conditions = []
@@ -72,8 +67,6 @@ def tenant_conditions(
             continue
         if kind == _SCHEDULED:
             made += _scheduled(entry, standing, clean, observed)
-        elif kind == _READY and gates:
-            made.append(_since(_gated(_cleaned(entry, clean, observed), standing, gates), standing.get(_READY), now))
         else:
             made.append(_cleaned(entry, clean, observed))
     present = {entry["type"] for entry in made} | _FROM_BELOW
@@ -112,29 +105,6 @@ def _scheduled(entry: Object, standing: dict[str, Object], clean: Callable[[str]
     if not entry.get("reason"):
         return kept
     return [*kept, {**_cleaned(entry, clean, observed), "type": POOL_SCHEDULED_CONDITION}]
-
-
-def _gated(ready: Object, standing: dict[str, Object], gates: Sequence[str]) -> Object:
-    """Ready as a kubelet judges it for a pod with readiness gates, in its words."""
-    if ready["status"] != "True":
-        return ready
-    lacking = []
-    for gate in gates:
-        entry = standing.get(gate)
-        if entry is None:
-            lacking.append(f'corresponding condition of pod readiness gate "{gate}" does not exist.')
-        elif entry["status"] != "True":
-            lacking.append(f'the status of pod readiness gate "{gate}" is not "True", but {entry["status"]}')
-    if not lacking:
-        return ready
-    return {**ready, "status": "False", "reason": "ReadinessGatesNotReady", "message": ", ".join(lacking)}
-
-
-def _since(ready: Object, old: Object | None, now: datetime | None) -> Object:
-    """Ready with the time since when it is as it is: gates open and close above, where nobody below sees it."""
-    if old is not None and old["status"] == ready["status"] and old.get("lastTransitionTime"):
-        return {**ready, "lastTransitionTime": old["lastTransitionTime"]}
-    return ready if now is None else {**ready, "lastTransitionTime": times.render(now)}
 
 
 def _cleaned(entry: Object, clean: Callable[[str], str], observed: int) -> Object:

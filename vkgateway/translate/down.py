@@ -36,7 +36,6 @@ _DROPPED: Final = (
     "serviceAccount",  # the old name of serviceAccountName
     "overhead",  # the compute cluster's RuntimeClass brings its own
     "ephemeralContainers",  # none can be given at creation
-    "readinessGates",  # judged above, where their conditions are set
     "subdomain",  # a kubelet would write the compute namespace's name into /etc/hosts
     "schedulingGroup",  # gangs are the arbiter's, and the objects that they name are not below
     "workloadRef",

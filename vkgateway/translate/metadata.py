@@ -18,13 +18,11 @@ from vkgateway.model.objects import Object
 from vkgateway.translate import downward
 from vkgateway.translate.context import PoolContext, TenantContext
 from vkgateway.translate.labels import labels_below
+from vkgateway.translate.readiness import READINESS_GATES_ANNOTATION, gates_text
 
 COPIED_ANNOTATION: Final = "vkgateway.io/copied"
 """Keys of the labels and, after `;`, annotations that were copied: what the tenant took away since can be told from
 what was put on the compute pod below."""
-
-READINESS_GATES_ANNOTATION: Final = "vkgateway.io/readiness-gates"
-"""Condition types of the tenant pod's readiness gates. They are judged above, where their conditions are set."""
 
 IMAGES_ANNOTATION: Final = "vkgateway.io/images"
 """Check sums of the images that the tenant's containers name, init containers first: webhooks below may have put others
@@ -71,9 +69,9 @@ def forward_annotations(
     copied = sorted(labels.keys() - _OUR_LABELS)
     if copied or annotations:
         annotations[COPIED_ANNOTATION] = f"{','.join(copied)};{','.join(sorted(annotations))}"
-    gates = (pod.get("spec") or {}).get("readinessGates")
+    gates = gates_text(pod.get("spec") or {})
     if gates:
-        annotations[READINESS_GATES_ANNOTATION] = ",".join(gate["conditionType"] for gate in gates)
+        annotations[READINESS_GATES_ANNOTATION] = gates
     for name in sorted(derived):
         annotations[name] = downward.own_value(
             derived[name], labels=source.get("labels") or {}, annotations=source.get("annotations") or {}

@@ -16,7 +16,7 @@ from vkgateway.translate.conditions import (
     tenant_conditions,
 )
 from vkgateway.translate.debugging import with_waiting
-from vkgateway.translate.metadata import READINESS_GATES_ANNOTATION
+from vkgateway.translate.readiness import tenants_gates
 
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 
@@ -96,7 +96,6 @@ def mirror_status(
     hide: Iterable[str] = (),
     node_name: str = "the node",
     observed: int = 0,
-    now: datetime | None = None,
 ) -> Object | None:
     """Merge patch (RFC 7386) for the tenant pod's `status`, or None if nothing differs.
 
@@ -106,9 +105,7 @@ def mirror_status(
     compute pod says otherwise, nothing is patched. `observed` is the generation of the tenant's pod that is in force
     below; 0: as it was last told.
     """
-    wanted = _wanted(
-        compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name, observed=observed, now=now
-    )
+    wanted = _wanted(compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name, observed=observed)
     return None if wanted is None else _difference(wanted, tenant_status)
 
 
@@ -142,9 +139,7 @@ def final_status(
     A compute pod that is gone or going without a terminal phase of its own (its node is lost) ends as Failed. With
     `taken`, the condition DisruptionTarget says why, unless one from below already does.
     """
-    wanted = _wanted(
-        compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name, observed=observed, now=now
-    )
+    wanted = _wanted(compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name, observed=observed)
     if wanted is None:
         return None
     conditions: Conditions = wanted.get("conditions") or []
@@ -202,7 +197,6 @@ def _wanted(
     hide: Iterable[str],
     node_name: str,
     observed: int,
-    now: datetime | None,
 ) -> Object | None:
     """The whole status that the tenant's pod should have, its own fields left out; None if its phase is final."""
     status: Object = compute_pod.get("status") or {}
@@ -226,14 +220,12 @@ def _wanted(
         wanted["message"] = cleaner.clean(wanted["message"])
     _set_host_addresses(wanted, tenant_status, node_ip)
     annotations = (compute_pod.get("metadata") or {}).get("annotations") or {}
-    gates = annotations.get(READINESS_GATES_ANNOTATION, "")
     conditions = tenant_conditions(
         status.get("conditions") or [],
         tenant_status.get("conditions") or [],
-        gates=tuple(filter(None, gates.split(","))),
+        gates=tenants_gates(annotations),
         clean=cleaner.clean,
         observed=observed,
-        now=now,
     )
     if observed:
         wanted["observedGeneration"] = observed

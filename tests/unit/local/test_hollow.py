@@ -141,6 +141,10 @@ def _holds(term: dict[str, Any], pod: dict[str, Any]) -> bool:
 
 def _value(key: str, pod: dict[str, Any]) -> Any:
     """Read a selector's key, in the few forms of jq that the stages use."""
+    if key.startswith("[.spec.readinessGates"):
+        gates = {gate["conditionType"] for gate in pod["spec"].get("readinessGates", [])}
+        opened = {one["type"] for one in pod["status"].get("conditions", []) if one["status"] == "True"}
+        return str(gates <= opened).lower()
     if key.startswith(".status.conditions"):
         conditions = pod["status"].get("conditions", [])
         return next((one["status"] for one in conditions if f'"{one["type"]}"' in key), None)
@@ -158,6 +162,7 @@ def pod(
     finalizer: bool = False,
     run_seconds: bool = False,
     ready: str = "True",
+    gate: str = "",
 ) -> dict[str, Any]:
     metadata: dict[str, Any] = {"annotations": {"kwok.vkgateway.io/run-seconds": "1"} if run_seconds else {}}
     if deleting is not None:
@@ -165,8 +170,11 @@ def pod(
     if finalizer:
         metadata["finalizers"] = [MIRROR_FINALIZER]
     conditions = [{"type": "ContainersReady", "status": "True"}, {"type": "Ready", "status": ready}]
-    status = {"phase": phase, "conditions": conditions}
-    return {"metadata": metadata, "spec": {"restartPolicy": "Never"}, "status": status}
+    spec: dict[str, Any] = {"restartPolicy": "Never"}
+    if gate:
+        spec["readinessGates"] = [{"conditionType": "example.org/warm"}]
+        conditions.append({"type": "example.org/warm", "status": gate})
+    return {"metadata": metadata, "spec": spec, "status": {"phase": phase, "conditions": conditions}}
 
 
 @pytest.mark.parametrize(
@@ -175,6 +183,10 @@ def pod(
         (pod("Pending"), ["pod-start"]),
         (pod("Running"), []),
         (pod("Running", ready="False"), ["pod-ready-again"]),
+        (pod("Running", ready="False", gate="False"), []),
+        (pod("Running", ready="False", gate="True"), ["pod-ready-again"]),
+        (pod("Running", ready="True", gate="True"), []),
+        (pod("Running", ready="True", gate="False"), ["pod-gates-closed"]),
         (pod("Succeeded", ready="False"), []),
         (pod("Running", ready="False", deleting=30, finalizer=True), ["pod-end"]),
         (pod("Running", run_seconds=True), ["pod-complete"]),

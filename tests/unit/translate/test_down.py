@@ -483,9 +483,10 @@ def test_a_full_hostname_is_the_tenants(hostname: str, expected: str) -> None:
     assert "hostnameOverride" not in forward(pod(setHostnameAsFQDN=True, subdomain="s", hostNetwork=True))["spec"]
 
 
-def test_readiness_gates_are_judged_above() -> None:
-    made = forward(pod(readinessGates=[{"conditionType": "example.com/a"}, {"conditionType": "b"}]))
-    assert "readinessGates" not in made["spec"]
+def test_readiness_gates_go_down() -> None:
+    gates = [{"conditionType": "example.com/a"}, {"conditionType": "b"}]
+    made = forward(pod(readinessGates=gates))
+    assert made["spec"]["readinessGates"] == gates
     assert made["metadata"]["annotations"]["vkgateway.io/readiness-gates"] == "example.com/a,b"
 
 

@@ -1,7 +1,7 @@
 """Status on its way up: what is copied, what is the tenant's own, what never shows, and how a pod ends."""
 
 import copy
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -202,50 +202,31 @@ def test_conditions_from_below_go_when_they_are_gone_there() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("gate", "status", "message"),
-    [
-        (None, "False", 'corresponding condition of pod readiness gate "g" does not exist.'),
-        ("False", "False", 'the status of pod readiness gate "g" is not "True", but False'),
-        ("True", "True", None),
-    ],
-)
-def test_readiness_gates_are_judged_above(gate: str | None, status: str, message: str | None) -> None:
-    own = [condition("g", gate)] if gate else []
-    gated = pod(readinessGates=[{"conditionType": "g"}])
-    patch = mirror(running(), {**PENDING, "conditions": [SCHEDULED, *own]}, gated)
-    assert patch is not None
-    ready = next(entry for entry in patch["conditions"] if entry["type"] == "Ready")
-    assert ready["status"] == status
-    assert ready.get("message") == message
-    assert [entry for entry in patch["conditions"] if entry["type"] == "g"] == own
-
-
-def test_a_gated_pod_is_ready_since_its_gates_opened() -> None:
-    """A Deployment counts `minReadySeconds` from then on."""
-
-    def since(above: Object, now: datetime) -> tuple[str, str]:
-        compute = compute_pod(pod(readinessGates=[{"conditionType": "g"}]), running())
-        standing.update(merged(above, mirror_status(compute, above, node_ip="10.213.0.1", now=now)))
-        ready = next(entry for entry in standing["conditions"] if entry["type"] == "Ready")
-        return ready["status"], ready["lastTransitionTime"]
-
-    standing: Object = {**PENDING, "conditions": [SCHEDULED]}
-    assert since(standing, NOW) == ("False", AT)
-    assert since(standing, NOW + timedelta(minutes=1)) == ("False", AT)
-    opened = {**standing, "conditions": [*standing["conditions"], condition("g")]}
-    assert since(opened, NOW + timedelta(minutes=2)) == ("True", "2026-03-01T13:02:00Z")
-    assert since(standing, NOW + timedelta(minutes=3)) == ("True", "2026-03-01T13:02:00Z")
-
-
-def test_a_gate_of_the_same_name_below_opens_nothing() -> None:
+def test_readiness_is_judged_below_and_conditions_of_gates_are_the_tenants() -> None:
     gated = pod(readinessGates=[{"conditionType": "g"}])
     below = running()
-    below["conditions"] = [*below["conditions"], condition("g", "True")]
-    patch = mirror(below, PENDING, gated)
-    assert "g" not in kinds(patch)
+    below["conditions"] = [condition("Ready", "False", reason="ReadinessGatesNotReady"), condition("g", "True")]
+    patch = mirror(below, {**PENDING, "conditions": [SCHEDULED, condition("g", "False")]}, gated)
     assert patch is not None
-    assert next(entry for entry in patch["conditions"] if entry["type"] == "Ready")["status"] == "False"
+    said = {entry["type"]: entry["status"] for entry in patch["conditions"]}
+    assert said == {"Ready": "False", "PodScheduled": "True", "g": "False"}
+
+
+def test_a_condition_that_the_tenant_did_not_set_for_its_gate_does_not_go_up() -> None:
+    below = running()
+    below["conditions"] = [*below["conditions"], condition("g", "True")]
+    assert "g" not in kinds(mirror(below, PENDING, pod(readinessGates=[{"conditionType": "g"}])))
+
+
+def test_a_gate_over_a_condition_of_the_kubelets_leaves_that_condition_to_the_kubelet() -> None:
+    gated = pod(readinessGates=[{"conditionType": "ContainersReady"}])
+    assert "ContainersReady" in kinds(mirror(running(), PENDING, gated))
+
+
+def test_conditions_of_gates_that_a_webhook_below_added_go_up() -> None:
+    below = running()
+    below["conditions"] = [*below["conditions"], condition("target-health.elbv2.k8s.aws/x", "True")]
+    assert "target-health.elbv2.k8s.aws/x" in kinds(mirror(below, PENDING))
 
 
 def test_messages_show_no_host_namespace_uid_or_path() -> None:

@@ -26,6 +26,7 @@ from vkgateway.sync.pods.case import Case, above_of, below_of, decode, digest, m
 from vkgateway.sync.pods.changes import ChangesDown
 from vkgateway.sync.pods.guard import lost_in_creation
 from vkgateway.sync.pods.logtails import read_tails
+from vkgateway.sync.pods.readiness import ReadinessDown
 from vkgateway.sync.pods.upward import Upward, cleaned
 from vkgateway.sync.pods.views import decode_compute_pod
 from vkgateway.sync.refusals import is_verdict, lacks_rights
@@ -100,6 +101,7 @@ class Downward:
         self._meter = meter
         self._clock = shared.clock
         self._changes = ChangesDown(upward=upward, copies=copies, later=self._later)
+        self.readiness = ReadinessDown(upward=upward, later=self._later)
         self.created: dict[str, float] = {}
         """Tenant pod UIDs whose compute pod was created, until the watch shows it, with the time of giving up."""
         self.taken: dict[str, float] = {}

@@ -58,6 +58,7 @@ class Hands:
             Instruction.RELEASE: downward.release,
             Instruction.CREATE: downward.create,
             Instruction.SPEC_DOWN: downward.change,
+            Instruction.READINESS_DOWN: downward.readiness.write,
             Instruction.REFRESH: downward.refresh,
             Instruction.KEEP_LOGS: downward.keep_logs,
             Instruction.REPORT_TAKEN: downward.report_taken,

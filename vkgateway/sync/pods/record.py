@@ -103,6 +103,7 @@ class Instruction(StrEnum):
     KEEP_LOGS = "keep the last lines of the logs of a pod that is deleted below, once"
     STATUS_UP = "write the status up if it differs"
     SPEC_DOWN = "write mutable fields and refreshed copies down if they differ"
+    READINESS_DOWN = "write the conditions of readiness gates down if they differ"
     REFRESH = "keep the tokens of a pod that is ending fresh"
     FINISH = "write the final status up"
     CLOSE = "fail the tenant pod that is to go: nothing of it is below, and it never ended"

@@ -91,12 +91,12 @@ ROWS: tuple[Row, ...] = (
     Row(
         _only(T.BOUND),
         _below(C.LIVE),
-        (I.STATUS_UP, I.NOTICE, I.DELETE_AT_DEADLINE),
+        (I.STATUS_UP, I.READINESS_DOWN, I.NOTICE, I.DELETE_AT_DEADLINE),
         admission=frozenset({A.EVICTING}),
     ),
     Row(_only(T.BOUND), _below(C.LIVE), (I.TAKE_BACK,), admission=frozenset({A.RETAKEN})),
-    Row(_only(T.BOUND), _below(C.LIVE), (I.STATUS_UP, I.WITHDRAW, I.PROMOTE, I.SPEC_DOWN)),
-    Row(_only(T.BOUND), _below(C.DELETING), (I.STATUS_UP, I.KEEP_LOGS, I.REFRESH)),
+    Row(_only(T.BOUND), _below(C.LIVE), (I.STATUS_UP, I.READINESS_DOWN, I.WITHDRAW, I.PROMOTE, I.SPEC_DOWN)),
+    Row(_only(T.BOUND), _below(C.DELETING), (I.STATUS_UP, I.READINESS_DOWN, I.KEEP_LOGS, I.REFRESH)),
     Row(_only(T.BOUND), _below(C.TERMINAL_DELETING), (I.FINISH, I.RELEASE)),
     Row(_only(T.BOUND), _below(C.TERMINAL), (I.FINISH,)),
     # Final above: what still runs below cannot be undone above. This holds for a final pod being deleted, too.
@@ -111,7 +111,9 @@ ROWS: tuple[Row, ...] = (
     Row(_only(T.DELETING), _below(C.ABSENT), (I.CLOSE, I.REMOVE_TENANT)),
     Row(_only(T.TERMINAL_DELETING), _below(C.ABSENT), (I.REMOVE_TENANT,)),
     Row(_only(T.DELETING), _below(C.LIVE), (I.DELETE_COMPUTE_LIKE_TENANT,)),
-    Row(_only(T.DELETING), _below(C.DELETING), (I.DELETE_COMPUTE_LIKE_TENANT, I.STATUS_UP, I.REFRESH)),
+    Row(
+        _only(T.DELETING), _below(C.DELETING), (I.DELETE_COMPUTE_LIKE_TENANT, I.STATUS_UP, I.READINESS_DOWN, I.REFRESH)
+    ),
     Row(_DELETING_ABOVE, _ENDED_BELOW, (I.FINISH, I.RELEASE, I.DELETE_COMPUTE, I.REMOVE_TENANT)),
 )
 """`DELETE_COMPUTE` and its kin do nothing where the compute pod is already being deleted with no longer a grace, and

@@ -106,7 +106,6 @@ class Upward:
             node_ip=_node_ip(case),
             node_name=above.spec.node_name,
             observed=_observed(above, below, compute_pod["status"]),
-            now=self._now(),
         )
         if patch is not None:
             await self._mirror(above.metadata, patch, standing)

@@ -1,0 +1,75 @@
+"""Which conditions of a pod are its tenant's, and how the compute pod gets the same."""
+
+import copy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fakes.patches import strategic
+from tests.unit.translate.samples import forward, pod
+from vkgateway.model.objects import Object
+from vkgateway.translate.readiness import gate_conditions, tenants_gates
+
+AT = "2026-03-01T12:00:00Z"
+KUBERNETES = ["Ready", "ContainersReady", "PodScheduled", "Initialized", "DisruptionTarget", "PodResizePending"]
+
+
+def gates_of(*kinds: str) -> tuple[str, ...]:
+    gated = pod(readinessGates=[{"conditionType": kind} for kind in kinds])
+    return tenants_gates(forward(gated)["metadata"]["annotations"])
+
+
+def test_gates_are_the_tenants_but_for_those_that_others_write() -> None:
+    assert gates_of("example.org/warm", *KUBERNETES, "vkgateway.io/Forwarded", "b", "b") == ("example.org/warm", "b")
+    assert gates_of() == ()
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "patch"),
+    [
+        ([], [], []),
+        ([{"type": "g", "status": "True"}], [], [{"type": "g", "status": "True"}]),
+        ([{"type": "other", "status": "True"}, {"type": "Ready", "status": "True"}], [], []),
+        ([], [{"type": "g", "status": "True"}], [{"$patch": "delete", "type": "g"}]),
+        (
+            [{"type": "g", "status": "False", "message": None, "lastTransitionTime": AT, "observedGeneration": 7}],
+            [{"type": "g", "status": "False", "lastProbeTime": None, "lastTransitionTime": AT}],
+            [],
+        ),
+        (
+            [{"type": "g", "status": "False"}],
+            [{"type": "g", "status": "True", "reason": "Warm"}],
+            [{"type": "g", "status": "False", "reason": None}],
+        ),
+    ],
+)
+def test_only_what_differs_of_gates_is_patched(above: list[Object], below: list[Object], patch: list[Object]) -> None:
+    assert gate_conditions(above, below, ("g",)) == patch
+
+
+conditions = st.lists(
+    st.fixed_dictionaries(
+        {
+            "type": st.sampled_from(["g", "h", "Ready", "other"]),
+            "status": st.sampled_from(["True", "False", "Unknown"]),
+        },
+        optional={"reason": st.sampled_from(["", "Why"]), "message": st.text(max_size=3), "lastProbeTime": st.none()},
+    ),
+    unique_by=lambda entry: entry["type"],
+    max_size=4,
+)
+
+
+@given(conditions, conditions)
+def test_one_patch_makes_gates_equal_and_leaves_all_else(above: list[Object], below: list[Object]) -> None:
+    before = {"conditions": copy.deepcopy(below)}
+    patch = gate_conditions(above, below, ("g", "h"))
+    after = strategic(before, {"conditions": patch})["conditions"] if patch else below
+    assert gate_conditions(above, after, ("g", "h")) == []
+    assert [entry for entry in after if entry["type"] not in "gh"] == [
+        entry for entry in below if entry["type"] not in "gh"
+    ]
+    assert {entry["type"]: entry["status"] for entry in after if entry["type"] in "gh"} == {
+        entry["type"]: entry["status"] for entry in above if entry["type"] in "gh"
+    }
