@@ -55,6 +55,30 @@ def test_a_gpu_pod_runs_on_a_node_of_its_pool_and_shows_no_host(platform: Platfo
     assert platform.compute.find("pod", "gpu", "-n", "alpha--default") is None
 
 
+def test_a_readiness_gate_is_judged_below_and_both_sides_agree_within_two_seconds(
+    platform: Platform, alpha: Cluster
+) -> None:
+    gate = "example.org/warm"
+
+    def ready() -> tuple[str, str]:
+        below = platform.compute.get("pod", "warm", "-n", "alpha--default")
+        return condition(alpha.get("pod", "warm"), "Ready")["status"], condition(below, "Ready")["status"]
+
+    def set_gate(status: str) -> None:
+        patch = json.dumps({"status": {"conditions": [{"type": gate, "status": status}]}})
+        alpha.kubectl("patch", "pod", "warm", "--subresource=status", "--type=strategic", "-p", patch)
+
+    alpha.apply(
+        pod("warm", nodeSelector={"vkgateway.io/pool": "a100"}, readinessGates=[{"conditionType": gate}]),
+    )
+    alpha.wait_pod("warm", "condition=ContainersReady")
+    assert ready() == ("False", "False")
+    for status in ("True", "False"):
+        set_gate(status)
+        eventually(lambda status=status: ready() == (status, status), seconds=2)  # type: ignore[misc]
+    alpha.kubectl("delete", "pod", "warm", "--wait=false")
+
+
 @pytest.mark.usefixtures("real")
 def test_a_job_completes(alpha: Cluster) -> None:
     alpha.apply(

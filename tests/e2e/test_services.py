@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,12 +12,13 @@ import pytest
 from tests.e2e.cluster import COMPUTE_MINOR, REAL, Cluster, Platform, eventually, pod
 from tests.e2e.dns import SRV, ask
 from tests.e2e.inside import Inside
-from tests.e2e.webservers import servers, service
+from tests.e2e.webservers import SCHEDULERS_LABELS, servers, service
 
 HOSTNAME_OVERRIDE_SINCE = 35
 """The first minor release whose API server keeps `hostnameOverride` by default (KEP-4762)."""
 NAMESPACE = "shop"
 DOMAIN = f"{NAMESPACE}.svc.cluster.local"
+GATE = "example.org/warm"
 CA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 
 
@@ -53,6 +55,7 @@ def sides(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[dict[st
             service(NAMESPACE, "web"),
             service(NAMESPACE, "peers", clusterIP="None"),
             service(NAMESPACE, "sticky", sessionAffinity="ClientIP"),
+            service(NAMESPACE, "board", selector=SCHEDULERS_LABELS),
             service(NAMESPACE, "alias", type="ExternalName", externalName=f"web.{DOMAIN}", selector=None),
             servers(NAMESPACE, name),
         )
@@ -76,6 +79,39 @@ def test_the_address_that_a_tenant_sees_leads_to_its_own_pods(sides: dict[str, S
         assert {side.caller.fetch(f"http://{shown[name]}/") for _ in range(16)} == side.hosts
         sticky = {side.caller.fetch(f"http://{side.address('sticky')}/") for _ in range(8)}
         assert len(sticky) == 1
+
+
+def test_a_service_that_selects_by_labels_of_schedulers_leads_to_its_pods(sides: dict[str, Side]) -> None:
+    for side in sides.values():
+        address = side.address("board")
+        eventually(lambda side=side, address=address: side.caller.reaches(f"http://{address}/"))  # type: ignore[misc]
+        assert side.caller.fetch(f"http://{address}/") in side.hosts
+
+
+def test_a_service_leads_to_a_pod_while_its_readiness_gate_is_open(sides: dict[str, Side]) -> None:
+    side = sides["alpha"]
+    warm = pod("warm", command="mkdir /w; echo warm > /w/index.html; exec httpd -f -p 8080 -h /w", **REAL)
+    warm["metadata"] |= {"namespace": NAMESPACE, "labels": {"app": "warm"}}
+    warm["spec"]["readinessGates"] = [{"conditionType": GATE}]
+    ports = [{"port": 80, "targetPort": 8080}]
+    side.cluster.apply(warm, service(NAMESPACE, "warm", selector={"app": "warm"}, ports=ports))
+    ready = ("pod/warm", "-n", NAMESPACE, "--timeout=60s")
+    side.cluster.kubectl("wait", *ready, "--for=condition=ContainersReady", timeout=70)
+    url = f"http://{side.address('warm')}/"
+    assert not side.caller.reaches(url)
+    _set_gate(side.cluster, "True")
+    eventually(lambda: side.caller.reaches(url), seconds=10)
+    side.cluster.kubectl("wait", *ready, "--for=condition=Ready", timeout=70)
+    _set_gate(side.cluster, "False")
+    eventually(lambda: not side.caller.reaches(url), seconds=10)
+    side.cluster.kubectl("wait", *ready, "--for=condition=Ready=false", timeout=70)
+    side.cluster.kubectl("delete", "pod/warm", "service/warm", "-n", NAMESPACE, "--wait=false")
+
+
+def _set_gate(cluster: Cluster, status: str) -> None:
+    patch = json.dumps({"status": {"conditions": [{"type": GATE, "status": status}]}})
+    patching = ("--subresource=status", "--type=strategic", "-p", patch)
+    cluster.kubectl("patch", "pod", "warm", "-n", NAMESPACE, *patching)
 
 
 def test_ranges_are_the_tenants_own_and_stand_in_the_compute_cluster(

@@ -6,6 +6,8 @@ from tests.e2e.cluster import BUSYBOX, REAL, Document
 
 _SERVE = 'mkdir /w; echo "$(hostname) of TENANT" > /w/index.html; exec httpd -f -p 8080 -h /w'
 _LABELS = {"app": "web"}
+SCHEDULERS_LABELS = {"volcano.sh/job-name": "web", "kueue.x-k8s.io/pod-group-name": "web"}
+"""More labels of the servers, by which schedulers know gangs."""
 
 
 def service(namespace: str, name: str, **spec: object) -> Document:
@@ -29,7 +31,7 @@ def servers(namespace: str, tenant: str) -> Document:
         "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
     }
     template = {
-        "metadata": {"labels": _LABELS},
+        "metadata": {"labels": _LABELS | SCHEDULERS_LABELS},
         "spec": {"containers": [container], **REAL, "terminationGracePeriodSeconds": 1},
     }
     return {
