@@ -29,6 +29,7 @@ SHARING = frozenset(
         "lean_pods",
         "names",
         "platform",
+        "pod_admission",
         "pods",
         "services",
         "tenants",

@@ -55,6 +55,7 @@ def lines(tenant: Tenant, events: list[Event]) -> Iterator[str]:
         "Storage classes": _classes(policy.storage_classes, policy.storage_class_names),
         "Image pull secrets": ", ".join(policy.image_pull_secrets),
         "Plugin annotations": ", ".join(policy.plugin_annotations),
+        "User namespaces": "allowed" if policy.user_namespaces else "",
     }
     for title, value in facts.items():
         yield f"{title + ':':<20}{value or '-'}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from vkgateway.controlplane.layout import FRONT_PROXY_USER, PlaneFiles
+from vkgateway.controlplane.layout import FRONT_PROXY_USER, PlaneFiles, has_admission_settings
 from vkgateway.controlplane.plane import ComponentName, Plane, Tuning
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
@@ -113,20 +113,30 @@ _Flags = dict[str, str | None]
 def component(name: ComponentName, *, plane: Plane, files: PlaneFiles, programs: Mapping[str, Path]) -> ProcessSpec:
     """Describe one component's process; the files must have been written.
 
-    `programs` maps names such as `kube-apiserver` to their paths. A variable that no program reads carries
-    the digest of the authorities, so that new ones make another description and the process starts anew.
+    `programs` maps names such as `kube-apiserver` to their paths.
     """
     tuning = plane.tuning.get(name, Tuning())
     flags = _tuned(_BUILDERS[name](plane, files), tuning.flags)
     return ProcessSpec(
         name=f"{plane.group}/{name}",
         argv=(str(programs[PROGRAMS[name]]), *_arguments(flags)),
-        env={**_SMALL_HEAP, **tuning.env, "VKGATEWAY_TRUST": files.trust()},
+        env={**_SMALL_HEAP, **tuning.env, **_read_once(name, plane, files)},
         stop_rank=_STOP_RANKS[name],
         stop_timeout=_STOP_TIMEOUTS[name],
         timer_slack=_TIMER_SLACK[name] if tuning.timer_slack is None else tuning.timer_slack,
         batch=True,
     )
+
+
+def _read_once(name: ComponentName, plane: Plane, files: PlaneFiles) -> dict[str, str]:
+    """Return variables that no program reads: digests of files that a program reads only when it starts.
+
+    Another digest makes another description, so that the supervisor restarts the process.
+    """
+    found = {"VKGATEWAY_TRUST": files.trust()}
+    if name == "apiserver" and has_admission_settings(plane):
+        found["VKGATEWAY_ADMISSION"] = files.admission_digest()
+    return found
 
 
 def _tuned(ours: _Flags, wanted: Mapping[str, str | None]) -> _Flags:
@@ -190,7 +200,7 @@ def _api_server_etcd(plane: Plane, files: PlaneFiles) -> _Flags:
 def _api_server_features(plane: Plane, files: PlaneFiles) -> _Flags:
     """What differs between releases: above all, how pods are born gated."""
     flags: _Flags = {"feature-gates": ",".join(_feature_gates(plane))}
-    if plane.webhooks_at:
+    if has_admission_settings(plane):
         flags["admission-control-config-file"] = str(files.admission)
     if plane.policies_version == _BETA:
         flags["runtime-config"] = f"admissionregistration.k8s.io/{_BETA}=true"

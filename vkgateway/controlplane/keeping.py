@@ -21,12 +21,14 @@ KEPT_ANNOTATION: Final = f"{RESERVED_PREFIX}kept"
 _NOT_KEPT: Final = frozenset({"metadata", "status"})
 
 _GROUP: Final = "admissionregistration.k8s.io"
-_GATES: Final = {
+_ADMISSION: Final = {
     "MutatingWebhookConfiguration": ("v1",),
     "MutatingAdmissionPolicyBinding": ("v1", "v1beta1"),
     "MutatingAdmissionPolicy": ("v1", "v1beta1"),
+    "ValidatingAdmissionPolicyBinding": ("v1",),
+    "ValidatingAdmissionPolicy": ("v1",),
 }
-"""What may gate pods, by kind with the versions in which releases have it."""
+"""What may gate or refuse pods, by kind with the versions in which releases have it."""
 
 Object = dict[str, Any]
 
@@ -52,7 +54,7 @@ async def put_back(client: Client, objects: Iterable[Object]) -> list[str]:
 
 
 async def remove_outgrown(client: Client, objects: Iterable[Object]) -> list[str]:
-    """Delete what gates pods and was kept once, but is none of these objects; returns it, as `Kind/name`.
+    """Delete what gates or refuses pods and was kept once, but is none of these objects; returns it, as `Kind/name`.
 
     A tenant that is upgraded to a release in which a policy does what a webhook did, or whose template leaves the gate
     out by now, would have both for ever. Raises ApiError.
@@ -60,7 +62,7 @@ async def remove_outgrown(client: Client, objects: Iterable[Object]) -> list[str
     discovery = Discovery(client)
     wanted = {(one["kind"], one["metadata"]["name"]) for one in objects}
     removed = []
-    for kind, versions in _GATES.items():
+    for kind, versions in _ADMISSION.items():
         resource = await _served(discovery, kind, versions)
         page = await client.list_all(resource) if resource is not None else None
         for found in (decode_object(bytes(item)).metadata for item in (page.items if page is not None else ())):

@@ -26,6 +26,7 @@ from vkgateway.controlplane.pki import (
 )
 from vkgateway.controlplane.plane import Plane
 from vkgateway.kube import kubeconfig
+from vkgateway.model.api import PodSecurity
 
 FRONT_PROXY_USER = "front-proxy-client"
 _KUBELET_CLIENT = "kubelet-client"
@@ -85,8 +86,12 @@ class PlaneFiles:
 
     @property
     def admission(self) -> Path:
-        """Where the API server reads by what it proves itself to webhooks."""
+        """Return the API server's settings of admission plugins."""
         return self.directory / "admission.yaml"
+
+    def admission_digest(self) -> str:
+        """Return a digest of these settings, which the API server reads once, when it starts."""
+        return hashlib.sha256(self.admission.read_bytes()).hexdigest()[:16]
 
 
 def write_files(
@@ -115,7 +120,7 @@ def write_files(
         wanted.ensure(files, now=now)
     for name, user in _USERS.items():
         _write_kubeconfig(files, name, plane=plane, user=user)
-    if plane.webhooks_at:
+    if has_admission_settings(plane):
         _write_admission(files, plane)
     kubeconfig.write(files.kubeconfig("admin"), admin_kubeconfig(plane, credentials=credentials))
     return files
@@ -233,7 +238,37 @@ def _write_kubeconfig(files: PlaneFiles, name: str, *, plane: Plane, user: str) 
     write_file(files.kubeconfig(name), yaml.safe_dump(document).encode(), mode=SECRET_MODE)
 
 
+def has_admission_settings(plane: Plane) -> bool:
+    """Tell whether the API server needs settings of admission plugins."""
+    return bool(plane.webhooks_at) or plane.pod_security != "privileged"
+
+
 def _write_admission(files: PlaneFiles, plane: Plane) -> None:
+    plugins = []
+    if plane.pod_security != "privileged":
+        plugins.append({"name": "PodSecurity", "configuration": _pod_security(plane.pod_security)})
+    if plane.webhooks_at:
+        plugins.append({"name": "MutatingAdmissionWebhook", "configuration": _webhooks(files, plane)})
+    document = {"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": plugins}
+    write_file(files.admission, yaml.safe_dump(document).encode())
+
+
+def _pod_security(level: PodSecurity) -> dict[str, Any]:
+    """Return the level of namespaces that name none, for pods and, as a warning, for what makes pods.
+
+    Labels of a namespace go over it, so the tenant's admission policy holds pods to the level everywhere.
+    https://kubernetes.io/docs/tasks/configure-pod-container/enforce-standards-admission-controller/
+    """
+    modes = ("enforce", "warn")
+    defaults = dict.fromkeys(modes, level) | {f"{mode}-version": "latest" for mode in modes}
+    return {
+        "apiVersion": "pod-security.admission.config.k8s.io/v1",
+        "kind": "PodSecurityConfiguration",
+        "defaults": defaults,
+    }
+
+
+def _webhooks(files: PlaneFiles, plane: Plane) -> dict[str, Any]:
     """Have the API server prove itself to the gateway's webhook, at that host and port and nowhere else.
 
     A tenant may well register other webhooks there: what it can ask for so is what its kubectl may ask for anyway.
@@ -241,15 +276,9 @@ def _write_admission(files: PlaneFiles, plane: Plane) -> None:
     """
     user = {"client-certificate": str(files.cert(_KUBELET_CLIENT)), "client-key": str(files.key(_KUBELET_CLIENT))}
     users = {"apiVersion": "v1", "kind": "Config", "users": [{"name": plane.webhooks_at, "user": user}]}
-    settings = {
+    write_file(files.kubeconfig(_WEBHOOKS), yaml.safe_dump(users).encode(), mode=SECRET_MODE)
+    return {
         "apiVersion": "apiserver.config.k8s.io/v1",
         "kind": "WebhookAdmissionConfiguration",
         "kubeConfigFile": str(files.kubeconfig(_WEBHOOKS)),
     }
-    document = {
-        "apiVersion": "apiserver.config.k8s.io/v1",
-        "kind": "AdmissionConfiguration",
-        "plugins": [{"name": "MutatingAdmissionWebhook", "configuration": settings}],
-    }
-    write_file(files.kubeconfig(_WEBHOOKS), yaml.safe_dump(users).encode(), mode=SECRET_MODE)
-    write_file(files.admission, yaml.safe_dump(document).encode())

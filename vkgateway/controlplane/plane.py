@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from vkgateway.controlplane.etcd.tenancy import COMPUTE_PREFIX, COMPUTE_USER, tenant_user
-from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION, PodSecurity
 from vkgateway.model.names import tenant_etcd_prefix
 
 ComponentName = Literal["apiserver", "controller-manager", "scheduler"]
@@ -46,7 +46,8 @@ class Plane:
 
     `group` starts its processes' names (`compute`, `tenant/alpha`); `cluster` names it in kubeconfigs;
     `kubelet_user` and `kubelet_groups` are who its API server is at the kubelets; `controllers_off` are controllers
-    that must not run, beside those that have nothing to do.
+    that must not run, beside those that have nothing to do; `pod_security` is the level of the Pod Security Standards
+    in namespaces without labels of their own.
     """
 
     group: str
@@ -64,6 +65,7 @@ class Plane:
     cluster_domain: str = CLUSTER_DOMAIN
     controllers_off: tuple[str, ...] = ()
     webhooks_at: str = ""
+    pod_security: PodSecurity = "privileged"
     tuning: Mapping[ComponentName, Tuning] = field(default_factory=dict)
 
     @property
@@ -114,6 +116,7 @@ def tenant_plane(
     service_cidr: str = SERVICE_CIDR,
     kubernetes_version: str = DEFAULT_KUBERNETES_VERSION,
     webhooks_at: str = "",
+    pod_security: PodSecurity = "privileged",
     tuning: Mapping[ComponentName, Tuning] | None = None,
 ) -> Plane:
     """Describe a tenant's control plane. `webhooks_at` is the gateway's endpoint, which new releases never call so."""
@@ -130,6 +133,7 @@ def tenant_plane(
         service_cidr=service_cidr,
         kubernetes_version=kubernetes_version,
         controllers_off=TENANT_CONTROLLERS_OFF,
+        pod_security=pod_security,
         tuning=tuning or {},
     )
     return plane if plane.policies_version else replace(plane, webhooks_at=webhooks_at)

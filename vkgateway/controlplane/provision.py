@@ -260,6 +260,7 @@ class Provisioner:
             service_cidr=service_cidr or template.service_cidr,
             kubernetes_version=tenant.spec.kubernetes_version,
             webhooks_at=self._webhooks_at,
+            pod_security=tenant.spec.policy.pod_security,
             tuning=template.tuning,
         )
 
@@ -271,6 +272,7 @@ class Provisioner:
             address=plane.address,
             port=plane.port,
             cluster_domain=plane.cluster_domain,
+            policy=tenant.spec.policy,
             webhooks_url=f"https://{plane.webhooks_at}" if plane.webhooks_at else "",
             webhooks_ca=base64.b64encode(self._webhooks_ca).decode(),
         )
@@ -326,10 +328,10 @@ class Provisioner:
         try:
             removed = await remove_outgrown(client, kept(objects))
         except errors.ApiError as error:
-            _log.warning("what gated pods before was not removed", tenant=tenant, error=str(error))
+            _log.warning("outgrown admission objects were not removed", tenant=tenant, error=str(error))
             return
         if removed:
-            _log.info("removed what gated pods before", tenant=tenant, objects=removed)
+            _log.info("removed outgrown admission objects", tenant=tenant, objects=removed)
 
     async def _apply(self, client: Client, objects: list[dict[str, Any]]) -> None:
         """Apply, and again while a server that has just started lacks its first namespaces."""

@@ -13,12 +13,16 @@ import yaml
 
 from vkgateway.controlplane.plane import SERVICE_CIDR, ComponentName, Tuning
 from vkgateway.kube import yamltext
+from vkgateway.model.api import TenantPolicy
 from vkgateway.model.errors import InputError
+from vkgateway.translate.admission import PodRules, pod_rules, pod_security_rules
 
 if TYPE_CHECKING:
     import jinja2
 
 SHIPPED = Path(__file__).parent / "tenant_templates"
+
+_DEFAULT_POLICY = TenantPolicy()
 
 _FILE = "template.yaml"
 _OBJECTS = "objects"
@@ -57,6 +61,7 @@ class TenantFacts:
     address: str
     port: int
     cluster_domain: str
+    policy: TenantPolicy = _DEFAULT_POLICY
     webhooks_url: str = ""
     """Where the tenant's API server may ask the gateway as a webhook; empty where it cannot, or need not."""
     webhooks_ca: str = ""
@@ -66,6 +71,16 @@ class TenantFacts:
     def kubelet_ca(self) -> str:
         """The authority that vouches for the virtual nodes' kubelet endpoint, which is that server, too: PEM."""
         return base64.b64decode(self.webhooks_ca).decode()
+
+    @property
+    def pod_rules(self) -> PodRules:
+        """The tenant's rules for pods, for an admission policy."""
+        return pod_rules(self.policy)
+
+    @property
+    def pod_security_rules(self) -> PodRules | None:
+        """The rules of the tenant's pod security level, for namespaces whose labels set another; None: no rules."""
+        return pod_security_rules(self.policy)
 
     @property
     def minor(self) -> int:

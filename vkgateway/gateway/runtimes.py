@@ -193,6 +193,7 @@ class TenantRuntimes:
             default_storage_class=policy.default_storage_class,
             image_pull_secrets=policy.image_pull_secrets,
             plugin_annotations=policy.plugin_annotations,
+            user_namespaces=policy.user_namespaces,
             service_range=access.service_range,
         )
         sources: dict[str, NodeSource] = {}

@@ -30,7 +30,15 @@ from vkgateway.gateway.status import (
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import TENANTS
-from vkgateway.model.api import DATASTORE_WRITABLE, GUARANTEE_KEPT, ApiServerStatus, Tenant, TenantSpec, TenantStatus
+from vkgateway.model.api import (
+    DATASTORE_WRITABLE,
+    GUARANTEE_KEPT,
+    ApiServerStatus,
+    Tenant,
+    TenantPolicy,
+    TenantSpec,
+    TenantStatus,
+)
 from vkgateway.model.errors import ConflictError, InputError, VkgatewayError
 from vkgateway.model.objects import Condition
 
@@ -66,6 +74,8 @@ class TenantRecord:
     unrenewed_why: str = ""
     keeping_due: float = 0.0
     """When the objects that are kept are looked at again (monotonic seconds)."""
+    kept_for: TenantPolicy | None = None
+    """The policy that these objects were last checked against."""
     recorded: TenantSpec | None = None
     """The accepted spec that the object is known to carry, beside our finalizer."""
     recorded_in: str = ""

@@ -79,7 +79,7 @@ class Upkeep:
                 raise
         elif self._monotonic() >= record.renewal_due:
             access = await self._renew(tenant, record, access)
-        elif self._monotonic() >= record.keeping_due:
+        elif self._monotonic() >= record.keeping_due or record.kept_for != tenant.spec.policy:
             await self._keep(tenant, record, access)
         served = api_server(access, version=tenant.spec.kubernetes_version)
         record.learn(control_plane=self._standing(record, access), api_server=served)
@@ -125,7 +125,7 @@ class Upkeep:
         access = await self._answering(tenant)
         if access is None:
             return None
-        record.access, record.built_from = access, _shape(tenant.spec)
+        record.access, record.built_from, record.kept_for = access, _shape(tenant.spec), tenant.spec.policy
         record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
         record.renewal_due = self._monotonic() + spread(RECALLED_SECONDS)
         record.keeping_due = record.renewal_due
@@ -173,6 +173,7 @@ class Upkeep:
     async def _keep(self, tenant: Tenant, record: TenantRecord, access: Access) -> None:
         """Have undone what the tenant's admins did to the objects that are kept; a failure is no trouble of theirs."""
         record.keeping_due = self._monotonic() + KEEP_SECONDS
+        record.kept_for = tenant.spec.policy
         try:
             await self._planes.keep(tenant, access)
         except VkgatewayError as error:
@@ -188,6 +189,7 @@ class Upkeep:
         record.unanswered, record.unrenewed_since = 0, None
         record.renewal_due = self._monotonic() + RENEW_SECONDS
         record.keeping_due = self._monotonic() + KEEP_SECONDS
+        record.kept_for = tenant.spec.policy
         record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
         return record.access
 
@@ -226,4 +228,4 @@ def _unready(error: errors.ApiError) -> str:
 
 def _shape(spec: TenantSpec) -> TenantSpec:
     """Return the part of a spec that the control plane is made from."""
-    return msgspec.structs.replace(spec, pools=(), policy=TenantPolicy())
+    return msgspec.structs.replace(spec, pools=(), policy=TenantPolicy(pod_security=spec.policy.pod_security))

@@ -47,7 +47,8 @@ class TenantPolicy(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=T
 
     `runtime_class_names` and `storage_class_names` give classes that are allowed, too, the names that they have in
     compute clusters. `default_storage_class` is what claims get that name none; empty: the compute cluster's default.
-    `plugin_annotations` holds beginnings of annotations for plug-ins of the compute clusters.
+    `plugin_annotations` holds beginnings of annotations for plug-ins of the compute clusters. `user_namespaces` says
+    that pods may ask for a user namespace (`hostUsers: false`): nodes without support never start such a pod.
     """
 
     pod_security: PodSecurity = "baseline"
@@ -58,6 +59,7 @@ class TenantPolicy(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=T
     default_storage_class: str = ""
     image_pull_secrets: tuple[str, ...] = ("*",)
     plugin_annotations: tuple[str, ...] = ()
+    user_namespaces: bool = False
 
 
 class ApiServerAccess(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import Milli
 from vkgateway.sync.admission.desk import ArbiterService, Desk
@@ -9,15 +12,18 @@ from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.copies import Copies, Reference
 from vkgateway.sync.metrics import pod_meter
 from vkgateway.sync.network.network import Network
+from vkgateway.sync.pods.case import decode
 from vkgateway.sync.pods.downward import Downward
 from vkgateway.sync.pods.hands import Hands
+from vkgateway.sync.pods.pace import FailurePace, Owner
 from vkgateway.sync.pods.reconciler import PodReconciler
 from vkgateway.sync.pods.replaced import Replaced
-from vkgateway.sync.pods.upward import Upward
+from vkgateway.sync.pods.upward import FailureDelayedError, Upward
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 from vkgateway.sync.shared import Shared
 from vkgateway.sync.storage.storage import Storage
 from vkgateway.sync.tokens import Tokens
+from vkgateway.translate.conditions import last_news
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.policy import refusals
 
@@ -41,7 +47,14 @@ class TenantPods:
         """Whether all has been known once, here and in a compute cluster: until then there is nothing to look at."""
         meter = pod_meter(tenant.name)
         self.tokens = Tokens(tenant.name, shared.client, clock=shared.clock)
-        upward = Upward(shared.client, events=shared.events, meter=meter, clock=shared.clock)
+        upward = Upward(
+            shared.client,
+            events=shared.events,
+            meter=meter,
+            clock=shared.clock,
+            pace=FailurePace(self._failed_before),
+            later=self._reconcile_later,
+        )
         downward = Downward(
             tenant,
             shared,
@@ -170,5 +183,17 @@ class TenantPods:
         """Fail a pod that waits for admission and breaks the policy; whether it does."""
         found = refusals(pod, tenant=self._tenant, pool=None)
         if found:
-            await self.hands.upward.refuse_pod(view, found)
+            with contextlib.suppress(FailureDelayedError):
+                await self.hands.upward.refuse_pod(view, found)
         return bool(found)
+
+    def _reconcile_later(self, view: TenantPodView, seconds: float) -> None:
+        """Have a pod reconciled again: by the gates until it has a node."""
+        add = self._shared.agenda.pod if view.spec.node_name else self._shared.agenda.gate
+        add(view.metadata.key, seconds)
+
+    def _failed_before(self) -> Iterator[tuple[Owner, float]]:
+        """Tell the failures that the tenant's pods still show: of each that never ran, the time of its last news."""
+        for view in self._shared.holdings.pods.items.values():
+            if view.phase == "Failed" and not view.ran:
+                yield view.owner, last_news(decode(view.status), since=view.metadata.creation_timestamp)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from vkgateway.model import times
 from vkgateway.model.objects import Object
 
 Conditions = list[Object]
@@ -42,6 +43,12 @@ def taken_away(status: Object) -> bool:
         entry["type"] == DISRUPTION_CONDITION and entry["status"] == "True" and entry.get("reason") != _BY_KUBELET
         for entry in status.get("conditions") or ()
     )
+
+
+def last_news(status: Object, *, since: str | None) -> float:
+    """Return when a pod's conditions last changed, or `since` if none did, in seconds since the epoch."""
+    moments = [since, *(entry.get("lastTransitionTime") for entry in status.get("conditions") or ())]
+    return max((times.parse(moment).timestamp() for moment in moments if moment), default=0.0)
 
 
 def tenant_conditions(

@@ -62,6 +62,7 @@ class TenantContext:
     default_storage_class: str = ""
     """What claims get that name none; empty: what they get in the compute clusters."""
     image_pull_secrets: tuple[str, ...] = (ANY,)
+    user_namespaces: bool = False
     cluster_domain: str = "cluster.local"
     dns_servers: tuple[str, ...] = ()
     api_service: str = ""

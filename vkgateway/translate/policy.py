@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from vkgateway.model.api import PodSecurity
 from vkgateway.model.names import COMPUTE_ROOT_CA, GROUP, is_forbidden_annotation, is_reserved
 from vkgateway.model.objects import Object
-from vkgateway.translate import security
-from vkgateway.translate.context import ANY, PoolContext, TenantContext
+from vkgateway.translate import security, words
+from vkgateway.translate.context import ANY, PoolContext
 from vkgateway.translate.down import is_scheduled
 from vkgateway.translate.references import references
 from vkgateway.translate.selectors import NodeTerms
@@ -16,8 +17,6 @@ NOT_SUPPORTED: Final = "NotSupported"
 RESERVED: Final = "Reserved"
 NOT_ALLOWED: Final = "NotAllowed"
 NODE_AFFINITY: Final = "NodeAffinity"
-
-_MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +32,40 @@ class Refusal:
     message: str
 
 
-def refusals(pod: Object, *, tenant: TenantContext, pool: PoolContext | None = None) -> tuple[Refusal, ...]:
-    """Everything that stands against forwarding a tenant's pod; empty if nothing does.
+def refusal(text: str, rule: str, value: str, **names: str) -> Refusal:
+    """Return a refusal with a text of `words`, filled in; the text starts with the field."""
+    message = text.format(**names)
+    return Refusal(field=message.partition(": ")[0], value=value, rule=rule, message=message)
 
+
+class PodPolicy(Protocol):
+    """The part of a tenant's policy that pods are judged by."""
+
+    @property
+    def pod_security(self) -> PodSecurity:
+        """The level of the Pod Security Standards."""
+
+    @property
+    def runtime_classes(self) -> tuple[str, ...]:
+        """Runtime classes that are allowed."""
+
+    @property
+    def runtime_class_names(self) -> Mapping[str, str]:
+        """Further ones, with their names in compute clusters."""
+
+    @property
+    def image_pull_secrets(self) -> tuple[str, ...]:
+        """Image pull secrets that are allowed."""
+
+    @property
+    def user_namespaces(self) -> bool:
+        """Whether pods may ask for a user namespace."""
+
+
+def refusals(pod: Object, *, tenant: PodPolicy, pool: PoolContext | None = None) -> tuple[Refusal, ...]:
+    """Return everything that stands against forwarding a tenant's pod; empty if nothing does.
+
+    All but the rule about the pool is refused by the tenant's API server, too, with the same words (`admission`).
     With the pool that the pod is bound to, also required node terms that its virtual node can never meet. Ephemeral
     containers are judged one by one, when they go down (`mutable.spec_changes`): none fails its pod.
     """
@@ -48,10 +78,10 @@ def refusals(pod: Object, *, tenant: TenantContext, pool: PoolContext | None = N
         Refusal(field=broken.field, value=broken.value, rule=broken.rule, message=broken.message)
         for broken in security.violations(pod, level=tenant.pod_security)
     ]
-    found += _unsupported_fields(spec)
-    for index, volume in enumerate(spec.get("volumes") or ()):
-        found += _volume(volume, f"spec.volumes[{index}]")
-        found += _volume_of_nodes(volume, f"spec.volumes[{index}]", tenant)
+    found += _unsupported_fields(spec, tenant)
+    for volume in spec.get("volumes") or ():
+        found += _volume(volume)
+        found += _volume_of_nodes(volume, tenant)
     found += _not_allowed(spec, tenant)
     found += reserved_references(pod)
     if pool is not None and not is_scheduled(pod):
@@ -59,58 +89,7 @@ def refusals(pod: Object, *, tenant: TenantContext, pool: PoolContext | None = N
     return tuple(found)
 
 
-def _reserved_metadata(metadata: Mapping[str, Any]) -> Iterator[Refusal]:
-    for kind, is_refused in (("labels", is_reserved), ("annotations", is_forbidden_annotation)):
-        for key, value in (metadata.get(kind) or {}).items():
-            if GROUP in key and is_refused(key):
-                message = f"{kind[:-1]} {key} is reserved to the platform; take it off the pod"
-                yield Refusal(field=f"metadata.{kind}[{key}]", value=value, rule=RESERVED, message=message)
-    if _MIRROR_ANNOTATION in (metadata.get("annotations") or {}):
-        message = "static pods are a node's own; a virtual node has none"
-        field = f"metadata.annotations[{_MIRROR_ANNOTATION}]"
-        yield Refusal(field=field, value="", rule=NOT_SUPPORTED, message=message)
-
-
-_UNSUPPORTED_FIELDS: Final[Mapping[str, str]] = {
-    "resourceClaims": "dynamic resource allocation is not supported yet; ask for extended resources in limits",
-}
-
-
-def _unsupported_fields(spec: Mapping[str, Any]) -> Iterator[Refusal]:
-    for name, message in _UNSUPPORTED_FIELDS.items():
-        if spec.get(name):
-            yield Refusal(field=f"spec.{name}", value=_first_name(spec[name]), rule=NOT_SUPPORTED, message=message)
-
-
-def _first_name(value: Any) -> str:
-    entry = value[0] if isinstance(value, list) else value
-    return str(next(iter(entry.values()), "")) if isinstance(entry, dict) else str(entry)
-
-
-_UNSUPPORTED_VOLUMES: Final[Mapping[str, str]] = {
-    "csi": "inline CSI volumes are not supported yet; use emptyDir, or a claim",
-}
-_UNSUPPORTED_SOURCES: Final[Mapping[str, str]] = {
-    "clusterTrustBundle": "projected trust bundles are not supported yet; project a ConfigMap with the certificates",
-    "podCertificate": "projected pod certificates are not supported yet; project a Secret with key and certificate",
-}
-
-
-def _volume(volume: Mapping[str, Any], path: str) -> Iterator[Refusal]:
-    name = str(volume.get("name", ""))
-    for kind, why in _UNSUPPORTED_VOLUMES.items():
-        if kind in volume:
-            message = f"volume {name}: {why}"
-            yield Refusal(field=f"{path}.{kind}", value=name, rule=NOT_SUPPORTED, message=message)
-    for index, source in enumerate((volume.get("projected") or {}).get("sources") or ()):
-        field = f"{path}.projected.sources[{index}]"
-        for kind, why in _UNSUPPORTED_SOURCES.items():
-            if kind in source:
-                message = f"volume {name}: {why}"
-                yield Refusal(field=f"{field}.{kind}", value=name, rule=NOT_SUPPORTED, message=message)
-
-
-_PODS_OWN_VOLUMES: Final = frozenset(
+POD_VOLUMES: Final = frozenset(
     {
         "configMap",
         "downwardAPI",
@@ -120,56 +99,83 @@ _PODS_OWN_VOLUMES: Final = frozenset(
         "persistentVolumeClaim",
         "projected",
         "secret",
-        *_UNSUPPORTED_VOLUMES,
+        *words.UNSUPPORTED_VOLUMES,
     }
 )
-"""Volumes that bring nothing but what is the tenant's; those not supported yet are told of elsewhere."""
+"""Volumes that bring nothing but what is the tenant's; those that are not supported have a rule of their own."""
 
 
-def _volume_of_nodes(volume: Mapping[str, Any], path: str, tenant: TenantContext) -> Iterator[Refusal]:
-    """Disks and file systems that nodes mount by their own name and credentials: whoever knows an id, has the data.
+def _reserved_metadata(metadata: Mapping[str, Any]) -> Iterator[Refusal]:
+    for kind, is_refused in (("labels", is_reserved), ("annotations", is_forbidden_annotation)):
+        for key, value in (metadata.get(kind) or {}).items():
+            if GROUP in key and is_refused(key):
+                yield refusal(words.RESERVED_KEY, RESERVED, value, kind=kind, key=key)
+    if words.MIRROR_ANNOTATION in (metadata.get("annotations") or {}):
+        yield refusal(words.STATIC_POD, NOT_SUPPORTED, "")
 
-    Level baseline allows them, for a cluster of one owner; here the nodes serve many. Host paths are that level's.
+
+def _unsupported_fields(spec: Mapping[str, Any], policy: PodPolicy) -> Iterator[Refusal]:
+    for claim in (spec.get("resourceClaims") or ())[:1]:
+        yield refusal(words.RESOURCE_CLAIM, NOT_SUPPORTED, claim["name"], name=claim["name"])
+    if spec.get("hostUsers") is False and not policy.user_namespaces:
+        yield refusal(words.USER_NAMESPACE, NOT_ALLOWED, "false")
+
+
+def _volume(volume: Mapping[str, Any]) -> Iterator[Refusal]:
+    name = volume["name"]
+    for kind, text in words.UNSUPPORTED_VOLUMES.items():
+        if kind in volume:
+            yield refusal(text, NOT_SUPPORTED, name, name=name)
+    for source in (volume.get("projected") or {}).get("sources") or ():
+        for kind, text in words.UNSUPPORTED_SOURCES.items():
+            if kind in source:
+                yield refusal(text, NOT_SUPPORTED, name, name=name)
+        if not source:
+            yield refusal(words.EMPTY_SOURCE, NOT_SUPPORTED, name, name=name)
+
+
+def _volume_of_nodes(volume: Mapping[str, Any], policy: PodPolicy) -> Iterator[Refusal]:
+    """Refuse disks and file systems that nodes mount with their own credentials: their ids are no secret.
+
+    Level baseline allows these volumes in a cluster of one owner; here the nodes serve many tenants. The level itself
+    refuses host paths.
     """
-    if tenant.pod_security == "privileged":
+    if policy.pod_security == "privileged":
         return
-    for kind in volume.keys() - _PODS_OWN_VOLUMES - {"name", "hostPath"}:
-        name = str(volume.get("name", ""))
-        message = f"volume {name}: {kind} volumes are mounted in the nodes' name, and not allowed to this tenant"
-        yield Refusal(field=f"{path}.{kind}", value=name, rule=NOT_ALLOWED, message=message)
+    for kind in volume.keys() - POD_VOLUMES - {"name", "hostPath"}:
+        yield refusal(words.NODE_VOLUME, NOT_ALLOWED, volume["name"], name=volume["name"], kind=kind)
 
 
-def _not_allowed(spec: Mapping[str, Any], tenant: TenantContext) -> Iterator[Refusal]:
+def _not_allowed(spec: Mapping[str, Any], policy: PodPolicy) -> Iterator[Refusal]:
     runtime_class = spec.get("runtimeClassName")
-    allowed = (*tenant.runtime_classes, *tenant.runtime_class_names)
+    allowed = allowed_runtime_classes(policy)
     if runtime_class and not _allows(allowed, runtime_class):
-        message = f"runtime class {runtime_class} is not allowed to this tenant{_instead(allowed)}"
-        yield Refusal(field="spec.runtimeClassName", value=runtime_class, rule=NOT_ALLOWED, message=message)
-    for index, secret in enumerate(spec.get("imagePullSecrets") or ()):
+        text = words.RUNTIME_CLASS
+        yield refusal(text, NOT_ALLOWED, runtime_class, name=runtime_class, allowed=words.listed(allowed))
+    for secret in spec.get("imagePullSecrets") or ():
         name = secret.get("name") or ""
-        if name and not _allows(tenant.image_pull_secrets, name):
-            message = f"image pull secret {name} is not allowed to this tenant{_instead(tenant.image_pull_secrets)}"
-            yield Refusal(field=f"spec.imagePullSecrets[{index}].name", value=name, rule=NOT_ALLOWED, message=message)
-    for index, toleration in enumerate(spec.get("tolerations") or ()):
+        if name and not _allows(policy.image_pull_secrets, name):
+            allowed = policy.image_pull_secrets
+            yield refusal(words.IMAGE_PULL, NOT_ALLOWED, name, name=name, allowed=words.listed(allowed))
+    for toleration in spec.get("tolerations") or ():
         key = toleration.get("key") or ""
         if GROUP in key and is_reserved(key):
-            message = f"taint {key} is the platform's own; take the toleration off the pod"
-            yield Refusal(field=f"spec.tolerations[{index}].key", value=key, rule=RESERVED, message=message)
+            yield refusal(words.TOLERATION, RESERVED, key, key=key)
+
+
+def allowed_runtime_classes(policy: PodPolicy) -> tuple[str, ...]:
+    """Return the runtime classes that a policy allows; `*` allows all."""
+    return (*policy.runtime_classes, *policy.runtime_class_names)
 
 
 def _allows(names: tuple[str, ...], name: str) -> bool:
     return name in names or ANY in names
 
 
-def _instead(names: tuple[str, ...]) -> str:
-    return f"; allowed: {', '.join(names)}" if names else "; it is allowed none"
-
-
 def reserved_references(pod: Object) -> Iterator[Refusal]:
-    """What a pod refers to under a name that is the platform's own below."""
+    """Return what a pod refers to under a name that the platform uses in compute namespaces."""
     if COMPUTE_ROOT_CA in references(pod).config_maps:
-        message = f"the name {COMPUTE_ROOT_CA} is the platform's own; give the ConfigMap another"
-        yield Refusal(field="spec", value=COMPUTE_ROOT_CA, rule=RESERVED, message=message)
+        yield refusal(words.ROOT_CA, RESERVED, COMPUTE_ROOT_CA)
 
 
 def _contradiction(spec: Mapping[str, Any], pool: PoolContext) -> Iterator[Refusal]:

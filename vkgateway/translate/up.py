@@ -156,6 +156,20 @@ def final_status(
     return _difference(wanted, tenant_status)
 
 
+def never_started(status: Object) -> bool:
+    """Tell whether a compute pod ends, other than well, before any of its containers ran.
+
+    A kubelet that never had a container says `ContainerStatusUnknown` of its end.
+    """
+    statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    states = [one.get(kind) or {} for one in statuses for kind in ("state", "lastState")]
+    ends = [state["terminated"] or {} for state in states if "terminated" in state]
+    has_run = any("running" in state for state in states) or any(
+        end.get("reason") != "ContainerStatusUnknown" for end in ends
+    )
+    return status.get("phase") != "Succeeded" and not has_run
+
+
 def ended_before(status: Object, moment: datetime) -> bool:
     """Whether a pod's phase is final, and its last container had ended before a moment; not where that is not told."""
     if status.get("phase") not in TERMINAL:

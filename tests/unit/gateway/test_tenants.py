@@ -403,6 +403,21 @@ async def test_what_is_kept_is_looked_at_now_and_then_and_is_no_trouble(world: W
         assert world.get("alpha")["metadata"]["resourceVersion"] == version
 
 
+async def test_a_changed_policy_reaches_what_is_kept_at_once_and_a_level_the_control_plane(world: World) -> None:
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway():
+        await until(lambda: world.phase("alpha") == "Ready")
+        document = world.get("alpha")
+        document["spec"]["policy"] = {"runtimeClasses": ["kata"]}
+        world.server.store.update(TENANTS, document, name="alpha")
+        await until(lambda: world.planes.kept["alpha"] == 1)
+        assert world.planes.made["alpha"] == 1
+        document = world.get("alpha")
+        document["spec"]["policy"] = {"podSecurity": "restricted"}
+        world.server.store.update(TENANTS, document, name="alpha")
+        await until(lambda: world.planes.made["alpha"] == 2)
+
+
 async def looked_at(world: World, tenants: TenantController) -> None:
     """Have alpha looked at, from beginning to end."""
     before = world.runtimes.served["alpha"]

@@ -18,6 +18,7 @@ SIDECAR = {"name": "mesh", "image": "busybox", "restartPolicy": "Always"}
 @pytest.fixture
 async def here() -> AsyncIterator[World]:
     async with world() as made:
+        made.policy = {"user_namespaces": True}
         yield made
 
 

@@ -17,6 +17,7 @@ from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.metrics import pod_meter
 from vkgateway.sync.pods.case import Case
+from vkgateway.sync.pods.pace import FailurePace
 from vkgateway.sync.pods.upward import Upward
 from vkgateway.sync.pods.views import decode_tenant_pod
 
@@ -42,7 +43,14 @@ class Deleting(Client):
 
 def upward_of(client: Deleting) -> Upward:
     events = EventRecorder(client, clock=lambda: 0.0)
-    client.upward = Upward(client, events=events, meter=pod_meter("memory"), clock=lambda: 0.0)
+    client.upward = Upward(
+        client,
+        events=events,
+        meter=pod_meter("memory"),
+        clock=lambda: 0.0,
+        pace=FailurePace(),
+        later=lambda _view, _seconds: None,
+    )
     return client.upward
 
 

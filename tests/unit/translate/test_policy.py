@@ -54,7 +54,7 @@ def test_static_pods() -> None:
 def test_volumes_that_nodes_mount_by_their_own_credentials(kind: str) -> None:
     wanted = pod(volumes=[{"name": "data", kind: {"volumeID": "vol-of-another-tenant"}}])
     refusal = only(wanted)
-    assert (refusal.rule, refusal.field, refusal.value) == ("NotAllowed", f"spec.volumes[0].{kind}", "data")
+    assert (refusal.rule, refusal.field, refusal.value) == ("NotAllowed", f"spec.volumes[data].{kind}", "data")
     assert refusals(wanted, tenant=replace(TENANT, pod_security="privileged"), pool=POOL) == ()
 
 
@@ -81,22 +81,25 @@ def test_volumes_of_the_pods_own(kind: str) -> None:
         ({"csi": {"driver": "d"}}, "csi"),
         (
             {"projected": {"sources": [{"clusterTrustBundle": {"path": "p"}}]}},
-            "projected.sources[0].clusterTrustBundle",
+            "projected.sources[*].clusterTrustBundle",
         ),
-        ({"projected": {"sources": [{"podCertificate": {}}]}}, "projected.sources[0].podCertificate"),
+        ({"projected": {"sources": [{"podCertificate": {}}]}}, "projected.sources[*].podCertificate"),
+        ({"projected": {"sources": [{}]}}, "projected.sources[*]"),
     ],
 )
 def test_volumes_that_are_not_supported_yet(volume: dict[str, Any], field: str) -> None:
     refusal = only(pod(volumes=[{"name": "data", **volume}]))
     assert refusal.rule == "NotSupported"
-    assert refusal.field == f"spec.volumes[0].{field}"
-    assert refusal.message.startswith("volume data: ")
+    assert refusal.field == f"spec.volumes[data].{field}"
 
 
 def test_fields_that_are_not_supported_yet() -> None:
     refusal = only(pod(resourceClaims=[{"name": "gpu"}]))
-    assert refusal.rule == "NotSupported"
-    assert refusal.field == "spec.resourceClaims"
+    assert (refusal.rule, refusal.field) == ("NotSupported", "spec.resourceClaims[gpu]")
+    refusal = only(pod(hostUsers=False))
+    assert (refusal.rule, refusal.field, refusal.value) == ("NotAllowed", "spec.hostUsers", "false")
+    assert refusals(pod(hostUsers=True), tenant=TENANT, pool=POOL) == ()
+    assert refusals(pod(hostUsers=False), tenant=replace(TENANT, user_namespaces=True), pool=POOL) == ()
 
 
 @pytest.mark.parametrize("spec", [{"schedulingGroup": {"podGroupName": "g"}}, {"workloadRef": {"name": "w"}}])
@@ -111,20 +114,25 @@ def test_full_name_without_subdomain_is_the_hostname() -> None:
 def test_runtime_classes_by_allow_list() -> None:
     refusal = only(pod(runtimeClassName="kata"), runtime_classes=("gvisor",))
     assert (refusal.rule, refusal.value) == ("NotAllowed", "kata")
-    assert refusal.message == "runtime class kata is not allowed to this tenant; allowed: gvisor"
+    assert refusal.message == (
+        "spec.runtimeClassName: runtime class kata is not allowed to this tenant; allowed runtime classes: gvisor"
+    )
     assert refusals(pod(runtimeClassName="kata"), tenant=replace(TENANT, runtime_classes=("kata",))) == ()
     assert refusals(pod(runtimeClassName="kata"), tenant=replace(TENANT, runtime_classes=("*",))) == ()
-    assert "allowed none" in only(pod(runtimeClassName="kata")).message
+    assert "allowed runtime classes: none" in only(pod(runtimeClassName="kata")).message
     mapped = {"sandbox": "gvisor-2"}
     assert refusals(pod(runtimeClassName="sandbox"), tenant=replace(TENANT, runtime_class_names=mapped)) == ()
-    assert "; allowed: sandbox" in only(pod(runtimeClassName="gvisor-2"), runtime_class_names=mapped).message
+    assert (
+        "; allowed runtime classes: sandbox"
+        in only(pod(runtimeClassName="gvisor-2"), runtime_class_names=mapped).message
+    )
 
 
 def test_pull_secrets_by_allow_list() -> None:
     wanted = pod(imagePullSecrets=[{"name": "a"}, {"name": "b"}])
     assert refusals(wanted, tenant=TENANT) == ()
     refusal = only(wanted, image_pull_secrets=("a",))
-    assert (refusal.field, refusal.value) == ("spec.imagePullSecrets[1].name", "b")
+    assert (refusal.field, refusal.value) == ("spec.imagePullSecrets[b]", "b")
 
 
 def test_the_platforms_taints() -> None:

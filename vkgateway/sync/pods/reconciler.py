@@ -39,7 +39,7 @@ from vkgateway.sync.pods.downward import OutdatedPlanError
 from vkgateway.sync.pods.hands import Hands
 from vkgateway.sync.pods.record import ComputePod, Instruction, Record, TenantPod
 from vkgateway.sync.pods.room import Room
-from vkgateway.sync.pods.upward import cleaned
+from vkgateway.sync.pods.upward import FailureDelayedError, cleaned
 from vkgateway.sync.pods.views import TenantPodView
 from vkgateway.sync.refusals import lacks_rights
 from vkgateway.sync.shared import Shared
@@ -165,6 +165,8 @@ class PodReconciler:
             except OutdatedPlanError:
                 self._outdated.add(case.key)
                 self._agenda.pod(case.key, _LOOK_AGAIN)
+                return
+            except FailureDelayedError:
                 return
             except errors.ApiError as error:
                 # The tenant's own webhooks may refuse a status. What goes down does not wait for that.

@@ -19,6 +19,7 @@ from vkgateway.sync.metrics import PodMeter
 from vkgateway.sync.pods.absences import Absence
 from vkgateway.sync.pods.case import Case, above_of, as_object, below_of, plan_of
 from vkgateway.sync.pods.logtails import kept_tails
+from vkgateway.sync.pods.pace import FailurePace
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 from vkgateway.translate.cleaning import Cleaner
 from vkgateway.translate.debugging import waiting_status
@@ -31,6 +32,7 @@ from vkgateway.translate.up import (
     failed_status,
     final_status,
     mirror_status,
+    never_started,
     strategic_status,
 )
 
@@ -41,6 +43,7 @@ FORWARDED_CONDITION: Final = "vkgateway.io/Forwarded"
 
 DELETED_BELOW: Final = "DeletionByComputeCluster"
 """Reason of DisruptionTarget where a pod was deleted below and nothing there says why."""
+_DELETED: Final = "the pod was deleted in the compute cluster"
 
 LOST: Final = Taken(
     reason="Lost",
@@ -50,11 +53,29 @@ LOST: Final = Taken(
 NEVER_STARTED: Final = Taken(reason="Deleted", message="the pod was deleted before it was started")
 
 
-class Upward:
-    """Writes about one tenant's pods; every write names the pod's UID, so that it never meets a namesake."""
+class FailureDelayedError(Exception):
+    """The pod fails later: too many pods of its controller have failed just now. It is reconciled again then."""
 
-    def __init__(self, client: Client, *, events: EventRecorder, meter: PodMeter, clock: Callable[[], float]) -> None:
+
+class Upward:
+    """Writes about one tenant's pods; every write names the pod's UID, so that it never meets a namesake.
+
+    `pace` says how soon pods may fail, and `later(view, seconds)` has a pod reconciled again.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        events: EventRecorder,
+        meter: PodMeter,
+        clock: Callable[[], float],
+        pace: FailurePace,
+        later: Callable[[TenantPodView, float], None],
+    ) -> None:
         self._client = client
+        self._pace = pace
+        self._later = later
         self._meter = meter
         self._events = events
         self._clock = clock
@@ -111,12 +132,19 @@ class Upward:
             await self._mirror(above.metadata, patch, standing)
 
     async def finish(self, case: Case) -> None:
-        """Write how the pod ended; a final status that stands above is never touched."""
+        """Write how the pod ended; a final status that stands above is never touched.
+
+        Raises:
+            FailureDelayedError: the pod failed before any container ran, as many of its controller did.
+        """
         above, below = above_of(case), below_of(case)
         if above.terminal:
             return
         ended = as_object(below)
         ended["status"] = with_tails(ended["status"], kept_tails(below))
+        if never_started(ended["status"]) and EVICTED not in below.metadata.annotations:
+            message = cleaned(case, ended["status"].get("message") or _DELETED, namespace=below.metadata.namespace)
+            await self._may_fail(above, ended["status"].get("reason") or DELETED_BELOW, message)
         taken = None
         if above.metadata.deletion_timestamp is None and below.metadata.deletion_timestamp is not None:
             # What was deleted only after its end was not ended by that: nobody was there to tell of it.
@@ -170,18 +198,19 @@ class Upward:
             raise
 
     async def refuse(self, case: Case) -> None:
-        """Fail the pod with the rule that it breaks."""
+        """Fail the pod with the rule that it breaks. Raises FailureDelayedError."""
         await self.refuse_pod(above_of(case), plan_of(case).refusals)
 
     async def refuse_pod(self, above: TenantPodView, refusals: Sequence[Refusal]) -> None:
-        """Fail a pod with the first of the rules that it breaks."""
+        """Fail a pod with the first of the rules that it breaks. Raises FailureDelayedError."""
         first, *more = refusals
         suffix = f" (and {len(more)} more)" if more else ""
         await self._fail(above, "PolicyRefused", f"{first.message}{suffix}")
 
     async def lose(self, case: Case) -> None:
-        """Fail the pod: it ran, and nothing of it is left below."""
+        """Fail the pod: it ran, and nothing of it is left below. Raises FailureDelayedError."""
         above = above_of(case)
+        await self._may_fail(above, LOST.reason, LOST.message)
         status = msgspec.json.decode(above.status)
         patch = final_status({"status": status}, status, taken=LOST, now=self._now())
         if patch is not None:
@@ -190,10 +219,29 @@ class Upward:
             await self._events.emit(above.metadata, reason=LOST.reason, message=LOST.message)
 
     async def fail(self, case: Case, reason: str, message: str) -> None:
-        """Fail a pod that never ran below, at once and for good."""
+        """Fail a pod that never ran below, for good. Raises FailureDelayedError."""
         await self._fail(above_of(case), reason, message)
 
+    async def _may_fail(self, above: TenantPodView, reason: str, message: str) -> None:
+        """Return if the pod may fail now, and note that it does; else report why it waits.
+
+        Raises:
+            FailureDelayedError: the pod is reconciled again when it may fail.
+        """
+        if above.terminal or above.metadata.deletion_timestamp is not None:
+            return
+        now = self._clock()
+        wait = self._pace.wait(above.owner, now=now)
+        if wait <= 0:
+            self._pace.note(above.owner, now=now)
+            return
+        self._later(above, wait)
+        why = f"the pod fails later, because other pods of {above.owner[1]} have just failed"
+        await self._report(above, reason, f"{message}; {why}", kind="Warning")
+        raise FailureDelayedError
+
     async def _fail(self, above: TenantPodView, reason: str, message: str) -> None:
+        await self._may_fail(above, reason, message)
         standing = msgspec.json.decode(above.status)
         patch = failed_status(reason, message, tenant_status=standing)
         if patch is not None:
@@ -205,17 +253,22 @@ class Upward:
         self, case: Case, reason: str, message: str, *, kind: Literal["Normal", "Warning"] = "Warning"
     ) -> None:
         """Tell why the pod waits: an event, and a condition that says the same for as long as it is so."""
-        await self._events.emit(above_of(case).metadata, reason=reason, message=message, kind=kind)
-        await self._set_not_forwarded(case, reason, message)
+        await self._report(above_of(case), reason, message, kind=kind)
 
     async def report_absences(self, case: Case, found: Sequence[Absence]) -> None:
         """Emit an event for each kind of absent object; the condition has the first reason and names all of them."""
-        for absence in found:
-            await self._events.emit(above_of(case).metadata, reason=absence.reason, message=absence.message)
-        await self._set_not_forwarded(case, found[0].reason, ", ".join(absence.message for absence in found))
-
-    async def _set_not_forwarded(self, case: Case, reason: str, message: str) -> None:
         above = above_of(case)
+        for absence in found:
+            await self._events.emit(above.metadata, reason=absence.reason, message=absence.message)
+        await self._set_not_forwarded(above, found[0].reason, ", ".join(absence.message for absence in found))
+
+    async def _report(
+        self, above: TenantPodView, reason: str, message: str, *, kind: Literal["Normal", "Warning"]
+    ) -> None:
+        await self._events.emit(above.metadata, reason=reason, message=message, kind=kind)
+        await self._set_not_forwarded(above, reason, message)
+
+    async def _set_not_forwarded(self, above: TenantPodView, reason: str, message: str) -> None:
         standing = msgspec.json.decode(above.status)
         patch = condition_status(
             standing,
@@ -292,7 +345,7 @@ def _taken(below: ComputePodView) -> Taken:
     reason, _, message = below.metadata.annotations.get(EVICTED, "").partition(": ")
     if reason:
         return Taken(reason=reason, message=message)
-    return Taken(reason=DELETED_BELOW, message="the pod was deleted in the compute cluster")
+    return Taken(reason=DELETED_BELOW, message=_DELETED)
 
 
 def _deleted_at(metadata: Meta) -> datetime:

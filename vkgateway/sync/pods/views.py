@@ -16,6 +16,7 @@ from vkgateway.model.names import (
 from vkgateway.model.objects import Meta
 from vkgateway.model.requests import Milli
 from vkgateway.sync.marks import FORWARDED, REQUESTS
+from vkgateway.sync.pods.pace import Owner, owner_of
 
 _KEPT_MAX = 32 * 1024
 """Bytes of a pod that are kept until it stands below. Tenants may hold back thousands of pods, of a megabyte each."""
@@ -60,7 +61,29 @@ class _Parts(msgspec.Struct, gc=False):
     status: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+class _OwnerReference(msgspec.Struct, gc=False):
+    kind: str = ""
+    name: str = ""
+    controller: bool | None = None
+
+
+class _TenantMeta(Meta, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    generate_name: str = ""
+    owner_references: tuple[_OwnerReference, ...] = ()
+
+    def take_owner(self) -> Owner:
+        """Return what the pod belongs to; the references, which nothing else reads, are dropped."""
+        references, self.owner_references = self.owner_references, ()
+        controller = next(((one.kind, one.name) for one in references if one.controller), None)
+        return owner_of(self.namespace, self.name, self.generate_name, controller)
+
+
+class _TenantParts(_Parts, gc=False):
+    metadata: _TenantMeta
+
+
 _parts = msgspec.json.Decoder(_Parts)
+_tenant_parts = msgspec.json.Decoder(_TenantParts)
 _requests = msgspec.json.Decoder(Milli)
 _spec = msgspec.json.Decoder(PodSpecFields)
 _status = msgspec.json.Decoder(PodStatusFields)
@@ -77,6 +100,7 @@ class TenantPodView(msgspec.Struct, gc=False):
     status: bytes
     fingerprint: str
     raw: bytes | None
+    owner: Owner
 
     @property
     def terminal(self) -> bool:
@@ -152,7 +176,7 @@ class ComputePodView(msgspec.Struct, gc=False):
 
 def decode_tenant_pod(data: bytes) -> TenantPodView:
     """Decode a tenant pod from the bytes of its JSON object."""
-    parts = _parts.decode(data)
+    parts = _tenant_parts.decode(data)
     status = bytes(parts.status)
     fields = _status.decode(status)
     spec = bytes(parts.spec)
@@ -164,6 +188,7 @@ def decode_tenant_pod(data: bytes) -> TenantPodView:
         status,
         fingerprint(parts.metadata, spec),
         bytes(data) if len(data) <= _KEPT_MAX else None,
+        parts.metadata.take_owner(),
     )
 
 

@@ -19,7 +19,7 @@ from vkgateway.translate.security.view import (
     uses,
 )
 
-_APPARMOR_ANNOTATION: Final = "container.apparmor.security.beta.kubernetes.io/"
+APPARMOR_ANNOTATION: Final = "container.apparmor.security.beta.kubernetes.io/"
 
 
 def app_armor(pod: PodView) -> Finding:
@@ -35,7 +35,7 @@ def app_armor(pod: PodView) -> Finding:
     annotations = sorted(
         f"{key}={quote(value)}"
         for key, value in pod.annotations.items()
-        if key.startswith(_APPARMOR_ANNOTATION) and not _allowed_app_armor(value)
+        if key.startswith(APPARMOR_ANNOTATION) and not _allowed_app_armor(value)
     )
     if pod_type is None and not types and not annotations:
         return None
@@ -51,7 +51,7 @@ def _allowed_app_armor(value: str) -> bool:
     return not value or value == "runtime/default" or value.startswith("localhost/")
 
 
-_DEFAULT_CAPABILITIES: Final = frozenset(
+DEFAULT_CAPABILITIES: Final = frozenset(
     {
         "AUDIT_WRITE",
         "CHOWN",
@@ -72,7 +72,7 @@ _DEFAULT_CAPABILITIES: Final = frozenset(
 
 def capabilities_baseline(pod: PodView) -> Finding:
     """Capabilities: none added beyond the runtime's defaults."""
-    bad = added(pod, _DEFAULT_CAPABILITIES)
+    bad = added(pod, DEFAULT_CAPABILITIES)
     if not bad:
         return None
     value = ", ".join(sorted(set().union(*bad.values())))
@@ -156,7 +156,7 @@ def proc_mount_baseline(pod: PodView) -> Finding:
     return None if pod.user_namespace else proc_mount_restricted(pod)
 
 
-_SELINUX_TYPES: Final = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
+SELINUX_TYPES: Final = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
 
 
 def selinux(pod: PodView) -> Finding:
@@ -165,14 +165,14 @@ def selinux(pod: PodView) -> Finding:
     def is_bad(context: Mapping[str, Any]) -> bool:
         options = context.get("seLinuxOptions") or {}
         kind = options.get("type") or ""
-        return kind not in _SELINUX_TYPES or bool(options.get("user") or options.get("role"))
+        return kind not in SELINUX_TYPES or bool(options.get("user") or options.get("role"))
 
     by_pod = is_bad(pod.security)
     bad = [c["name"] for c in pod.containers if is_bad(context(c))]
     if not by_pod and not bad:
         return None
     every = [context.get("seLinuxOptions") or {} for context in (pod.security, *map(context, pod.containers))]
-    types = sorted({kind for options in every if (kind := options.get("type") or "") not in _SELINUX_TYPES})
+    types = sorted({kind for options in every if (kind := options.get("type") or "") not in SELINUX_TYPES})
     data = [f"{plural(len(types), 'type')} {quoted(types)}"] if types else []
     data += ["user may not be set"] if any(options.get("user") for options in every) else []
     data += ["role may not be set"] if any(options.get("role") for options in every) else []
@@ -186,15 +186,15 @@ def seccomp_type(context: Mapping[str, Any]) -> str | None:
     return None if profile is None else profile.get("type", "")
 
 
-_SECCOMP: Final = ("RuntimeDefault", "Localhost")
+SECCOMP: Final = ("RuntimeDefault", "Localhost")
 
 
 def seccomp_baseline(pod: PodView) -> Finding:
     """Seccomp profiles: not switched off."""
     by_pod = seccomp_type(pod.security)
     types = {c["name"]: kind for c in pod.containers if (kind := seccomp_type(context(c))) is not None}
-    bad = {name: kind for name, kind in types.items() if kind not in _SECCOMP}
-    pod_is_bad = by_pod is not None and by_pod not in _SECCOMP
+    bad = {name: kind for name, kind in types.items() if kind not in SECCOMP}
+    pod_is_bad = by_pod is not None and by_pod not in SECCOMP
     if not bad and not pod_is_bad:
         return None
     values = sorted({*bad.values(), *([by_pod] if pod_is_bad and by_pod is not None else [])})
@@ -203,7 +203,7 @@ def seccomp_baseline(pod: PodView) -> Finding:
     return any_path("seccompProfile.type"), ", ".join(values), "seccompProfile", detail
 
 
-_SYSCTLS: Final = frozenset(
+SYSCTLS: Final = frozenset(
     {
         "kernel.shm_rmid_forced",
         "net.ipv4.ip_local_port_range",
@@ -223,7 +223,7 @@ _SYSCTLS: Final = frozenset(
 
 def sysctls(pod: PodView) -> Finding:
     """Sysctls: those that are safe and of the pod alone."""
-    bad = [entry["name"] for entry in pod.security.get("sysctls") or () if entry["name"] not in _SYSCTLS]
+    bad = [entry["name"] for entry in pod.security.get("sysctls") or () if entry["name"] not in SYSCTLS]
     if not bad:
         return None
     return "spec.securityContext.sysctls", bad[0], "forbidden sysctls", ", ".join(bad)

@@ -53,6 +53,11 @@ _LEVELS: Final[Mapping[PodSecurity, tuple[tuple[str, Check], ...]]] = {
 """A restricted rule that is stricter than a baseline one stands in its place; baseline rules come first."""
 
 
+def rule_names(level: PodSecurity) -> tuple[str, ...]:
+    """Return the names of a level's rules, in the plugin's order."""
+    return tuple(name for name, _ in _LEVELS[level])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
     """One rule of a level that a pod breaks: the rule's name, the field, what stands there, and the plugin's words."""

@@ -45,7 +45,7 @@ def capabilities_restricted(pod: PodView) -> Finding:
     return any_path("capabilities"), value, "unrestricted capabilities", "; ".join(details)
 
 
-_RESTRICTED_VOLUMES: Final = frozenset(
+RESTRICTED_VOLUMES: Final = frozenset(
     {
         "configMap",
         "csi",
@@ -65,7 +65,7 @@ def restricted_volumes(pod: PodView) -> Finding:
     bad = {
         volume["name"]: next((kind for kind in volume if kind != "name"), "unknown")
         for volume in pod.spec.get("volumes") or ()
-        if len(volume) > 1 and _RESTRICTED_VOLUMES.isdisjoint(volume)
+        if len(volume) > 1 and RESTRICTED_VOLUMES.isdisjoint(volume)
     }
     if not bad:
         return None

@@ -1,0 +1,91 @@
+"""The rules in CEL cover those of the gateway; that they say the same is tried against real API servers."""
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.refused import BY_LEVEL_BASELINE, BY_LEVEL_RESTRICTED, BY_POLICY, pod_of
+from tests.unit.translate.samples import TENANT
+from vkgateway.model.api import PodSecurity, TenantPolicy
+from vkgateway.translate import words
+from vkgateway.translate.admission import pod_rules, pod_security_rules
+from vkgateway.translate.policy import refusals
+from vkgateway.translate.security import violations
+from vkgateway.translate.security.levels import rule_names
+
+
+def text(policy: TenantPolicy) -> str:
+    found = [pod_rules(policy), pod_security_rules(policy)]
+    return "\n".join(variable.expression for rules in found if rules for variable in rules.variables)
+
+
+@pytest.mark.parametrize("name", [*BY_POLICY, *BY_LEVEL_BASELINE])
+def test_the_gateway_refuses_each_sample(name: str) -> None:
+    assert refusals(pod_of(name, {**BY_POLICY, **BY_LEVEL_BASELINE}[name]), tenant=TENANT)
+
+
+@pytest.mark.parametrize("level", ["baseline", "restricted"])
+def test_there_is_a_sample_of_each_rule_of_a_level(level: PodSecurity) -> None:
+    samples = {**BY_LEVEL_BASELINE, **(BY_LEVEL_RESTRICTED if level == "restricted" else {})}
+    pods = [pod_of(name, fields) for name, fields in samples.items()]
+    assert {one.rule for pod in pods for one in violations(pod, level=level)} == set(rule_names(level))
+
+
+TEXTS = [
+    words.RESERVED_KEY,
+    words.RESOURCE_CLAIM,
+    words.USER_NAMESPACE,
+    *words.UNSUPPORTED_VOLUMES.values(),
+    *words.UNSUPPORTED_SOURCES.values(),
+    words.NODE_VOLUME,
+    words.RUNTIME_CLASS,
+    words.TOLERATION,
+    words.ROOT_CA,
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_there_is_a_sample_of_each_text(text: str) -> None:
+    found = [one.message for name, fields in BY_POLICY.items() for one in refusals(pod_of(name, fields), tenant=TENANT)]
+    pattern = ".+".join(re.escape(part) for part in re.split(r"\{\w+\}", text))
+    assert any(re.fullmatch(pattern, message) for message in found)
+
+
+def test_each_text_is_in_the_expressions() -> None:
+    expressions = text(TenantPolicy(image_pull_secrets=("a",)))
+    for value in [*TEXTS, words.STATIC_POD, words.EMPTY_SOURCE, words.IMAGE_PULL]:
+        parts = re.split(r"\{\w+\}", value)
+        assert all(json.dumps(part) in expressions for part in parts if part)
+
+
+@pytest.mark.parametrize(
+    ("policy", "absent"),
+    [
+        ({"pod_security": "privileged"}, "violates PodSecurity"),
+        ({"pod_security": "privileged"}, words.NODE_VOLUME[-30:]),
+        ({"runtime_classes": ("*",)}, "runtime class"),
+        ({"image_pull_secrets": ("*",)}, "image pull secret"),
+        ({"user_namespaces": True}, "hostUsers: false"),
+    ],
+)
+def test_what_a_policy_allows_is_not_in_the_expressions(policy: dict[str, Any], absent: str) -> None:
+    strict = TenantPolicy(image_pull_secrets=("a",))
+    assert absent in text(strict)
+    assert absent not in text(TenantPolicy(**{"image_pull_secrets": ("a",), **policy}))
+
+
+def test_names_of_a_policy_are_quoted() -> None:
+    policy = TenantPolicy(runtime_classes=('a"]', "b"))
+    assert r'!(n in ["a\"]", "b"])' in text(policy)
+
+
+def test_the_words_say_what_is_allowed() -> None:
+    (refusal,) = refusals(
+        pod_of("p", {"runtimeClassName": "kata"}), tenant=replace(TENANT, runtime_classes=("gvisor", "runc"))
+    )
+    assert refusal.message == (
+        "spec.runtimeClassName: runtime class kata is not allowed to this tenant; allowed runtime classes: gvisor, runc"
+    )

@@ -1,0 +1,239 @@
+"""The rules of `policy` in CEL, for a ValidatingAdmissionPolicy in the tenant's API server.
+
+https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/
+
+The messages mirror the generators of `policy`, and take their texts from `words`. The expressions use only what
+Kubernetes 1.30 understands.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vkgateway.model.names import (
+    COMPUTE_ROOT_CA,
+    GANG_ANNOTATIONS,
+    GATEWAY_ANNOTATIONS,
+    GROUP,
+    HOLLOW_DOMAIN,
+)
+from vkgateway.translate import words
+from vkgateway.translate.context import ANY
+from vkgateway.translate.policy import POD_VOLUMES, PodPolicy, allowed_runtime_classes
+from vkgateway.translate.security import cel
+
+_PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
+_GROUP: Final = json.dumps(GROUP)
+_ROOT: Final = json.dumps(COMPUTE_ROOT_CA)
+_CONTAINERS: Final = "object.spec.containers + object.spec.?initContainers.orValue([])"
+_VOLUMES: Final = "object.spec.?volumes.orValue([])"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule for pods in CEL: whether a pod may break it, and the messages of what does."""
+
+    name: str
+    condition: str
+    """True for each pod that breaks the rule, cheap for all others."""
+    messages: str
+    """A list, empty for a pod that keeps the rule; in the order in which `policy` has the messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A named expression of an admission policy; later ones may use it."""
+
+    name: str
+    expression: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodRules:
+    """What an admission policy for pods is made of: which pods it looks at, and its variables.
+
+    The last variable, `refusals`, has the messages of all rules that a pod breaks.
+    """
+
+    condition: str
+    variables: tuple[Variable, ...]
+
+
+_SHARED: Final = (
+    Variable("containers", _CONTAINERS),
+    Variable("volumes", _VOLUMES),
+)
+
+
+def pod_rules(policy: PodPolicy) -> PodRules:
+    """Return all rules but those of the pod security level, for the pods of all namespaces.
+
+    Most pods break none. API servers evaluate one condition for these, and no variable.
+    """
+    rules = [rule for rule in _rules(policy) if rule.messages != "[]"]
+    return PodRules(
+        condition=" || ".join(f"({rule.condition})" for rule in rules),
+        variables=(
+            *_SHARED,
+            *(Variable(rule.name, rule.messages) for rule in rules),
+            Variable("refusals", " + ".join(f"variables.{rule.name}" for rule in rules)),
+        ),
+    )
+
+
+def pod_security_rules(policy: PodPolicy) -> PodRules | None:
+    """Return the rules of the tenant's pod security level, or None for level `privileged`.
+
+    They are for namespaces whose labels set another level; elsewhere the plugin PodSecurity applies the tenant's.
+    """
+    messages = cel.violations(policy.pod_security)
+    return PodRules("true", (*_SHARED, Variable("refusals", messages))) if messages != "[]" else None
+
+
+def _rules(policy: PodPolicy) -> tuple[Rule, ...]:
+    return (
+        _reserved_keys(),
+        _resource_claims(),
+        _user_namespace(policy),
+        _unsupported_volumes(),
+        _node_volumes(policy),
+        _runtime_class(policy),
+        _pull_secrets(policy),
+        _tolerations(),
+        _reserved_references(),
+    )
+
+
+def _reserved_keys() -> Rule:
+    labels, annotations = "object.metadata.?labels.orValue({})", "object.metadata.?annotations.orValue({})"
+    theirs = _list(sorted(GANG_ANNOTATIONS | GATEWAY_ANNOTATIONS))
+    static = f"{json.dumps(words.MIRROR_ANNOTATION)} in {annotations}"
+    in_labels = f"{labels}.filter(k, {_is_reserved('k')})"
+    in_annotations = f"{annotations}.filter(k, {_is_reserved('k')} && !(k in {theirs}))"
+    return Rule(
+        "reservedKeys",
+        f"{labels}.exists(k, k.contains({_GROUP}))"
+        f" || {annotations}.exists(k, k.contains({_GROUP}) && !(k in {theirs})) || {static}",
+        _sum(
+            f"{in_labels}.map(k, {_text(words.RESERVED_KEY, kind=json.dumps('labels'), key='k')})",
+            f"{in_annotations}.map(k, {_text(words.RESERVED_KEY, kind=json.dumps('annotations'), key='k')})",
+            _if(static, words.STATIC_POD),
+        ),
+    )
+
+
+def _resource_claims() -> Rule:
+    message = _text(words.RESOURCE_CLAIM, name="r.name")
+    return Rule(
+        "resourceClaims",
+        "has(object.spec.resourceClaims)",
+        f"object.spec.?resourceClaims.orValue([]).map(r, {message})",
+    )
+
+
+def _user_namespace(policy: PodPolicy) -> Rule:
+    asked = "!object.spec.?hostUsers.orValue(true)"
+    return Rule("userNamespace", asked, "[]" if policy.user_namespaces else _if(asked, words.USER_NAMESPACE))
+
+
+def _unsupported_volumes() -> Rule:
+    sources = "v.?projected.?sources.orValue([])"
+    volumes = {f"has(v.{kind})": text for kind, text in words.UNSUPPORTED_VOLUMES.items()}
+    odd_sources = {f"has(s.{kind})": text for kind, text in words.UNSUPPORTED_SOURCES.items()}
+    odd_sources["s.size() == 0"] = words.EMPTY_SOURCE
+    volumes |= {f"{sources}.exists(s, {condition})": text for condition, text in odd_sources.items()}
+    any_source = " || ".join(odd_sources)
+    kinds = " || ".join(f"has(v.{kind})" for kind in words.UNSUPPORTED_VOLUMES)
+    return Rule(
+        "unsupportedVolumes",
+        f"{_VOLUMES}.exists(v, {kinds} || has(v.projected) && {sources}.exists(s, {any_source}))",
+        _sum(
+            *(
+                f"variables.volumes.filter(v, {condition}).map(v, {_text(text, name='v.name')})"
+                for condition, text in volumes.items()
+            )
+        ),
+    )
+
+
+def _node_volumes(policy: PodPolicy) -> Rule:
+    is_other = f"!(k in {_list(sorted(POD_VOLUMES | {'name', 'hostPath'}))})"
+    text = _text(words.NODE_VOLUME, name="v.name", kind=f"v.filter(k, {is_other})[0]")
+    messages = f"variables.volumes.filter(v, v.exists(k, {is_other})).map(v, {text})"
+    return Rule(
+        "nodeVolumes",
+        f"{_VOLUMES}.exists(v, v.exists(k, {is_other}))",
+        "[]" if policy.pod_security == "privileged" else messages,
+    )
+
+
+def _runtime_class(policy: PodPolicy) -> Rule:
+    names = "[object.spec.?runtimeClassName.orValue('')]"
+    messages = _outside(names, allowed_runtime_classes(policy), words.RUNTIME_CLASS)
+    return Rule("runtimeClass", "has(object.spec.runtimeClassName)", messages)
+
+
+def _pull_secrets(policy: PodPolicy) -> Rule:
+    names = "object.spec.?imagePullSecrets.orValue([]).map(s, s.?name.orValue(''))"
+    messages = _outside(names, policy.image_pull_secrets, words.IMAGE_PULL)
+    return Rule("imagePullSecrets", "has(object.spec.imagePullSecrets)", messages)
+
+
+def _outside(names: str, allowed: tuple[str, ...], text: str) -> str:
+    """Refuse the names, other than "", that an allow-list lacks."""
+    if ANY in allowed:
+        return "[]"
+    message = _text(text, name="n", allowed=json.dumps(words.listed(allowed)))
+    return f"{names}.filter(n, n != '' && !(n in {_list(allowed)})).map(n, {message})"
+
+
+def _tolerations() -> Rule:
+    tolerations = "object.spec.?tolerations.orValue([])"
+    keys = f"{tolerations}.map(t, t.?key.orValue('')).filter(k, {_is_reserved('k')})"
+    return Rule(
+        "tolerations",
+        f"{tolerations}.exists(t, t.?key.orValue('').contains({_GROUP}))",
+        f"{keys}.map(k, {_text(words.TOLERATION, key='k')})",
+    )
+
+
+def _reserved_references() -> Rule:
+    by_env = f"has(e.valueFrom) && e.valueFrom.?configMapKeyRef.?name.orValue('') == {_ROOT}"
+    by_env_from = f"e.?configMapRef.?name.orValue('') == {_ROOT}"
+    by_source = f"s.?configMap.?name.orValue('') == {_ROOT}"
+    named = (
+        f"({_CONTAINERS}).exists(c, has(c.env) && c.env.exists(e, {by_env})"
+        f" || has(c.envFrom) && c.envFrom.exists(e, {by_env_from}))"
+        f" || {_VOLUMES}.exists(v, v.?configMap.?name.orValue('') == {_ROOT}"
+        f" || has(v.projected) && v.projected.?sources.orValue([]).exists(s, {by_source}))"
+    )
+    return Rule("reservedReferences", named, _if(named, words.ROOT_CA))
+
+
+def _is_reserved(key: str) -> str:
+    """Tell whether a key is reserved, as `names.is_reserved` does."""
+    prefix = rf"^([^/]*\.)?{re.escape(GROUP)}/"
+    return f"({key}.matches({json.dumps(prefix)}) && !{key}.startsWith({json.dumps(HOLLOW_DOMAIN + '/')}))"
+
+
+def _if(condition: str, text: str) -> str:
+    return f"({condition} ? [{_text(text)}] : [])"
+
+
+def _sum(*lists: str) -> str:
+    return " + ".join(each for each in lists if each != "[]") or "[]"
+
+
+def _list(names: Iterable[str]) -> str:
+    return json.dumps(list(names))
+
+
+def _text(text: str, **expressions: str) -> str:
+    """Return a text as an expression; `expressions` fill in its names."""
+    parts: list[Any] = _PLACEHOLDER.split(text)
+    literals = [json.dumps(part) for part in parts[::2]]
+    filled = [expressions[name] for name in parts[1::2]]
+    mixed = [part for pair in zip(literals, [*filled, ""], strict=True) for part in pair]
+    return " + ".join(part for part in mixed if part not in ("", '""'))
