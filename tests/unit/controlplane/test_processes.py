@@ -23,7 +23,9 @@ from vkgateway.controlplane.pki import Authority, alternative_names, common_name
 from vkgateway.controlplane.plane import COMPONENTS, ComponentName, Plane, Tuning, compute_plane, tenant_plane
 from vkgateway.controlplane.ports import bindable, choose_port
 from vkgateway.kubelet import identity
+from vkgateway.model.api import PodSecurity
 from vkgateway.model.errors import ConflictError, InputError, UnavailableError
+from vkgateway.programs.supervisor.spec import ProcessSpec
 
 NOW = datetime.datetime.now(datetime.UTC)
 ETCD = ("https://10.0.0.1:2379",)
@@ -234,6 +236,33 @@ def test_to_the_gateways_webhook_an_api_server_is_who_it_is_to_kubelets(tmp_path
     assert user["name"] == "10.0.0.1:10352"
     assert common_name(certificate.read_bytes()) == "vkgateway:tenant:alpha"
     assert Path(user["user"]["client-key"]).exists()
+
+
+@pytest.mark.parametrize("version", ["1.30.14", "1.36.3"])
+def test_an_api_server_holds_namespaces_without_labels_to_the_level(tmp_path: Path, version: str) -> None:
+    shape = dataclasses.replace(older_and_newer(version), pod_security="restricted")
+    files = write(tmp_path, shape)
+    plugins = {one["name"]: one["configuration"] for one in yaml.safe_load(files.admission.read_text())["plugins"]}
+    defaults = plugins["PodSecurity"]["defaults"]
+    assert (defaults["enforce"], defaults["enforce-version"], defaults["warn"]) == (
+        "restricted",
+        "latest",
+        "restricted",
+    )
+    assert ("MutatingAdmissionWebhook" in plugins) == (version == "1.30.14")
+    argv = component("apiserver", plane=shape, files=files, programs=BIN).argv
+    assert f"--admission-control-config-file={files.admission}" in argv
+
+
+def test_another_level_restarts_the_api_server_alone(tmp_path: Path) -> None:
+    def specs(level: PodSecurity) -> dict[str, ProcessSpec]:
+        shape = dataclasses.replace(plane(), pod_security=level)
+        files = write(tmp_path, shape)
+        return {name: component(name, plane=shape, files=files, programs=BIN) for name in PROGRAMS}
+
+    before, again, after = specs("baseline"), specs("baseline"), specs("restricted")
+    assert before == again
+    assert {name for name in PROGRAMS if before[name] != after[name]} == {"apiserver"}
 
 
 def test_a_template_changes_flags_and_takes_them_away(tmp_path: Path) -> None:
