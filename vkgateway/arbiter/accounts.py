@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from vkgateway.arbiter.facts import Pod, Pool, Quota
+from vkgateway.arbiter.facts import HOST_RESOURCES, Pod, Pool, Quota
 from vkgateway.arbiter.fitting import FloatArray, IntArray
 from vkgateway.model.requests import Milli
 
@@ -22,29 +22,22 @@ class Accounts:
         self.quotas: dict[str, Quota] = {quota.tenant: quota for quota in quotas if quota.pool == pool.key}
         self.used: dict[str, Milli] = {}
         """What each tenant's pods hold, and what is planned for them."""
+        self.shared: dict[str, Milli] = {}
+        """The part of `used` that counts for a tenant's share: see `Pool.shared_by`."""
         self._shares: dict[str, float] = {}
 
     def count(self, tenant: str, pod: Pod, times: int = 1) -> None:
         """Count what a tenant's pod holds."""
-        used = self.used.get(tenant)
-        if used is None:
-            used = self.used[tenant] = {}
-        for name, amount in pod.shape.requests:
-            left = used.get(name, 0) + amount * times
-            if left:
-                used[name] = left
-            else:
-                used.pop(name, None)
-        if not used:
-            del self.used[tenant]
+        _add(self.used, tenant, pod.shape.requests, times)
+        _add(self.shared, tenant, self.pool.shared_by(pod.shape), times)
         self._shares.pop(tenant, None)
 
     @cached_property
     def total(self) -> Milli:
-        """What the pool's usable nodes have of each governed resource."""
+        """What the pool's usable nodes have of each device, of cpu and of memory."""
         return {
             name: sum(node.allocatable.get(name, 0) for node in self.pool.nodes if node.usable)
-            for name in self.pool.governed
+            for name in (*self.pool.governed, *HOST_RESOURCES)
         }
 
     def share(self, tenant: str) -> float:
@@ -71,10 +64,13 @@ class Accounts:
         return largest / self._weight(tenant)
 
     def beyond_guarantee(self, tenant: str, resource: str) -> int:
-        """How much more of a resource it uses than its guarantee; less than zero: so much less."""
+        """Return how much more of a resource counts for its share than it is guaranteed, in thousandths.
+
+        The number is negative where it uses less.
+        """
         quota = self.quotas.get(tenant)
         guarantee = quota.guarantee.get(resource, 0) if quota is not None else 0
-        return self.used.get(tenant, {}).get(resource, 0) - guarantee
+        return self.shared.get(tenant, {}).get(resource, 0) - guarantee
 
     def _weight(self, tenant: str) -> float:
         quota = self.quotas.get(tenant)
@@ -122,3 +118,15 @@ def total_of(pods: Iterable[Pod]) -> Milli:
         for name, amount in pod.shape.requests:
             total[name] = total.get(name, 0) + amount
     return total
+
+
+def _add(sums: dict[str, Milli], tenant: str, requests: Iterable[tuple[str, int]], times: int) -> None:
+    total = sums.setdefault(tenant, {})
+    for name, amount in requests:
+        left = total.get(name, 0) + amount * times
+        if left:
+            total[name] = left
+        else:
+            total.pop(name, None)
+    if not total:
+        del sums[tenant]

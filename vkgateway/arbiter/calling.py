@@ -18,8 +18,8 @@ class Calling:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._all = _Kept(Evictable(pool.key, pool.unit), as_it_counts)
-        self._surplus = _Kept(Evictable(pool.key, pool.unit), self._only_surplus)
+        self._all = _Kept(Evictable(pool.key, pool.measure), as_it_counts)
+        self._surplus = _Kept(Evictable(pool.key, pool.measure), self._only_surplus)
         self._stale: set[str] = set()
         self._behind: dict[str, dict[str, None]] = {}
         self._ahead_of: dict[str, Sequence[str]] = {}
@@ -73,7 +73,7 @@ class Calling:
         surplus, behind = self.surplus(gangs, inside), self.behind(gangs).get(gang)
         if not behind:
             return surplus
-        found = Evictable(self._pool.key, self._pool.unit)
+        found = Evictable(self._pool.key, self._pool.measure)
         for name in sorted({*surplus.gangs(), *behind}):
             known = gangs[name]
             found.put(as_it_counts(known, inside) if name in behind else self._core_fixed(known, inside))

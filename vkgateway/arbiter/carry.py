@@ -79,7 +79,7 @@ class Carry:
 
     def _follow_pools(self, snapshot: Snapshot) -> list[Standing]:
         """Returns the standings that know nothing yet."""
-        pools: dict[PoolKey, Pool] = {pool.key: pool for pool in snapshot.pools if pool.governed}
+        pools: dict[PoolKey, Pool] = {pool.key: pool for pool in snapshot.pools}
         for key in [key for key in self.standings if key not in pools]:
             del self.standings[key]
         new = []

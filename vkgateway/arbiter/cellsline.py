@@ -42,7 +42,7 @@ def _only_later_work_is_in_its_way(ledger: Ledger, standing: Standing, ask: Ask)
     mark = standing.cells.mark()
     for pod, node in later:
         standing.cells.release(ask.tenant, node, pod.shape.amount(unit))
-    allowed = standing.within.allows(quota, ask.core, gone=total_of(pod for pod, _ in later))
+    allowed = standing.within.allows(quota, ask.gang, ask.core, gone=total_of(pod for pod, _ in later))
     fits = allowed and inside_of(standing, ask, ask.core)(standing.empty) is not None
     standing.cells.undo(mark)
     return fits

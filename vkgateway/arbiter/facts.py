@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -11,6 +11,9 @@ from vkgateway.model.requests import Milli
 
 PoolKey = tuple[str, str]
 """A compute cluster's name and a pool's."""
+
+HOST_RESOURCES = ("cpu", "memory")
+"""What is shared among gangs without devices."""
 
 PodState = StrEnum("PodState", {"WAITING": "waiting", "PLACED": "placed", "NOTIFIED": "notified", "ENDING": "ending"})
 """Waiting: nothing of it exists in the compute cluster. Placed: admitted to a node. Notified: placed, and told that it
@@ -120,8 +123,9 @@ class Node:
 class Pool:
     """Nodes that are handed out together.
 
-    `governed` are the resources that the arbiter hands out; cells are cut from the first of them. `levels` are the
-    node labels of the network, the widest first (domain, rack); none: all nodes are equally near.
+    `governed` are the devices (extended resources) of its nodes; cells are cut from the first of them. A pool may have
+    none: it has no cells then. `levels` are the node labels of the network, the widest first (domain, rack); none: all
+    nodes are equally near.
     """
 
     key: PoolKey
@@ -131,8 +135,25 @@ class Pool:
 
     @property
     def unit(self) -> str:
-        """The resource that cells are cut from."""
-        return self.governed[0]
+        """The resource that cells are cut from; empty in a pool without devices."""
+        return self.governed[0] if self.governed else ""
+
+    @property
+    def measure(self) -> str:
+        """The resource by which lost work is measured."""
+        return self.unit or "cpu"
+
+    def asks_devices(self, shape: Shape) -> bool:
+        """Return whether a pod of this shape asks for a device of the pool."""
+        return any(name in self.governed for name, _ in shape.requests)
+
+    def shared_by(self, shape: Shape) -> Iterator[tuple[str, int]]:
+        """Yield the requests of a shape that count for a tenant's share of the pool, with amounts in thousandths.
+
+        They are devices; cpu and memory count only for pods without devices, since other pods bring them along.
+        """
+        devices = [(name, amount) for name, amount in shape.requests if name in self.governed]
+        yield from devices or ((name, amount) for name, amount in shape.requests if name in HOST_RESOURCES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from vkgateway.arbiter.evictable import Evictable
+from vkgateway.arbiter.facts import HOST_RESOURCES, Pool
 from vkgateway.arbiter.fitting import BoolArray, FloatArray, IntArray
 
 
 class Latecomers:
     """What runs and borrows at one moment, and can be called in."""
 
-    def __init__(self, evictable: Evictable, resources: Sequence[str]) -> None:
+    def __init__(self, evictable: Evictable, pool: Pool) -> None:
         table = evictable.table()
         lots = np.flatnonzero(table.alive)
         lots = lots[np.lexsort((table.created[lots], table.tenant[lots]))]
@@ -22,10 +21,14 @@ class Latecomers:
         self._priority = np.array([*evictable.priorities(), 0], dtype=np.int64)[table.priority[lots]]
         columns = evictable.resources()
         self._held: dict[str, IntArray] = {}
-        for resource in resources:
+        # Devices bring cpu and memory along: those count only for pods without devices, as in `Pool.shared_by`.
+        bare = table.units == 0 if pool.unit else np.ones(len(table.alive), dtype=bool)
+        for resource in (*pool.governed, *HOST_RESOURCES):
             held = np.zeros(len(table.alive), dtype=np.int64)
             if resource in columns and columns[resource] < len(table.row_freed):
                 np.add.at(held, table.row_lot, table.row_freed[columns[resource]])
+            if resource in HOST_RESOURCES:
+                held[~bare] = 0
             self._held[resource] = held[lots]
         tenants = [*evictable.tenants()]
         bounds = table.tenant[lots].searchsorted(np.arange(len(tenants) + 1)).tolist()

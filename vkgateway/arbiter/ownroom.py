@@ -80,7 +80,7 @@ def _helpful(
     standing: Standing, ask: Ask, inside: Inside, candidates: Iterable[_Candidate], *, coming: Sequence[Pod], now: float
 ) -> set[str]:
     """The lots that would go if room were made by the tenant's own work alone."""
-    own = Evictable(standing.pool.key, standing.pool.unit)
+    own = Evictable(standing.pool.key, standing.pool.measure)
     for gang in {each.lot.gang.id: each.lot.gang for each in candidates}.values():
         own.put(gang)
     ceiling = inside.ceiling(standing.room)

@@ -11,7 +11,7 @@ from vkgateway.arbiter.standing import Standing
 
 def promotable(standing: Standing) -> list[Gang]:
     """Gangs of the guaranteed band of which something runs and borrows, where their tenant's cells have room."""
-    return [gang for gang in standing.borrowing() if standing.within.left(gang.tenant)]
+    return [gang for gang in standing.borrowing() if standing.within.has_room(gang.tenant, gang)]
 
 
 def promote(standing: Standing, gang: Gang) -> None:
@@ -19,7 +19,7 @@ def promote(standing: Standing, gang: Gang) -> None:
 
     First its core, all of it or none; then its other pods one by one.
     """
-    if not standing.within.left(gang.tenant):
+    if not standing.within.has_room(gang.tenant, gang):
         return
     placed = [pod for pod in gang.pods if standing.has(pod) and pod.state is PLACED]
     core = core_of(gang, placed)

@@ -130,7 +130,7 @@ def _count(gang: Gang, after: _After, sums: Mapping[PoolKey, Sums]) -> _Standing
         part = waits_in.part(gang.tenant)
         part.gangs_waiting += state == WAITING
         part.gangs_running += state != WAITING
-        unit = next(iter(waits_in.pool.governed), "")
+        unit = waits_in.pool.unit
     waiting = sum(pod.shape.amount(unit) for pod, place in places if place is None)
     return _Standing(line, unit, state, since, deadline, placed, borrowed, waiting)
 

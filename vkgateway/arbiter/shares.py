@@ -43,9 +43,8 @@ class Shares:
         without = standing.held_after_one(gang)
         for other, pod in self._started.get(gang.tenant, ()):
             if comes_after(other, gang):
-                for name, amount in pod.shape.requests:
-                    if name in without:
-                        without[name] += amount
+                for name, amount in standing.pool.shared_by(pod.shape):
+                    without[name] += amount
         return standing.shares_without(gang.tenant, without, 1).item(0)
 
     def of_all(self, at: IntArray) -> FloatArray:

@@ -56,6 +56,7 @@ class _Before(NamedTuple):
     ends: int
     within: WithinMark
     used: dict[str, Milli]
+    shared: dict[str, Milli]
     leaving: Leaving
 
 
@@ -215,7 +216,10 @@ class Standing(Accounts):
         self._changed_gangs = {}
         self._shares.clear()
         used = {tenant: dict(amounts) for tenant, amounts in self.used.items()}
-        self._before = _Before(self.room.save(), self.ends.mark(), self.within.mark(), used, self.leaving.copy())
+        shared = {tenant: dict(amounts) for tenant, amounts in self.shared.items()}
+        self._before = _Before(
+            self.room.save(), self.ends.mark(), self.within.mark(), used, shared, self.leaving.copy()
+        )
         for pod in self.leaving.values():
             if overdue(pod, now):
                 self.ends.drop(pod.uid)
@@ -229,7 +233,7 @@ class Standing(Accounts):
         self.ends.undo(before.ends)
         for name in self.within.undo(before.within):
             self.calling.changed(name)
-        self.used, self.leaving = before.used, before.leaving
+        self.used, self.shared, self.leaving = before.used, before.shared, before.leaving
         self._shares.clear()
         self.gangs.update(self._changed_gangs)
         for name in self._changed_gangs:
@@ -281,7 +285,7 @@ class Standing(Accounts):
         if kept is not None and comes_after(gang, kept):
             return False
         quota = self.quotas.get(gang.tenant)
-        return quota is not None and self.within.allows(quota, pods)
+        return quota is not None and self.within.allows(quota, gang, pods)
 
     # Who may be evicted
 
@@ -345,13 +349,13 @@ class Standing(Accounts):
         return self.held_after(gang.tenant, created, low, priority)
 
     def held_after(self, tenant: str, created: FloatArray, low: BoolArray, priority: FloatArray) -> dict[str, IntArray]:
-        """By governed resource what does not count against a tenant's gangs that have waited for long.
+        """By device, cpu and memory what does not count against a tenant's gangs that have waited for long.
 
         It is held by what leaves, and by those that came after the gang, are no better and borrow. All as it was when
         this was asked for first in the cycle.
         """
         if self._late is None:
-            self._late = Latecomers(self.evictable, self.pool.governed), self.leaving.copy()
+            self._late = Latecomers(self.evictable, self.pool), self.leaving.copy()
         late, leaving = self._late
         leaves = leaving.of(tenant)
         found = late.after(tenant, created, low, priority)

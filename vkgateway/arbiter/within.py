@@ -186,22 +186,36 @@ class Within:
         self._journal.remove((tenant, pod))
         self._leave(tenant, pod)
 
-    def allows(self, quota: Quota, pods: Sequence[Pod], *, gone: Mapping[str, int] | None = None) -> bool:
-        """Whether the guarantee, by its sums alone, has so much left; a necessary condition.
+    def allows(self, quota: Quota, gang: Gang, pods: Sequence[Pod], *, gone: Mapping[str, int] | None = None) -> bool:
+        """Return whether the sums of a guarantee have room for these pods of a gang; a necessary condition.
 
-        `gone`: what of it is as good as free. Of the unit, cells tell.
+        `gone` is the part of the guarantee in use that counts as free. The unit is judged by cells. Pods without
+        devices follow those of their gang that ask for devices; a gang without any is judged by the other resources of
+        the guarantee, cpu and memory in most cases.
         """
-        if not pods:
-            return False
-        named = [name for name in self.pool.governed if name in quota.guarantee and name != self.pool.unit]
-        if not all(self._amount(pod) or any(pod.shape.amount(name) for name in named) for pod in pods):
+        judged, named = self._judged(quota, gang, pods)
+        if not judged:
+            return bool(pods) and any(pod.uid in self.pods and self.pool.asks_devices(pod.shape) for pod in gang.pods)
+        if not all(self._amount(pod) or any(pod.shape.amount(name) for name in named) for pod in judged):
             return False
         used = self._used.get(quota.tenant, {})
         for name in named:
             held = used.get(name, 0) - (gone or {}).get(name, 0)
-            if held + sum(pod.shape.amount(name) for pod in pods) > quota.guarantee[name]:
+            if held + sum(pod.shape.amount(name) for pod in judged) > quota.guarantee[name]:
                 return False
-        return sum(self._amount(pod) for pod in pods) <= self.left(quota.tenant)
+        return sum(self._amount(pod) for pod in judged) <= self.left(quota.tenant)
+
+    def _judged(self, quota: Quota, gang: Gang, pods: Sequence[Pod]) -> tuple[Sequence[Pod], list[str]]:
+        """Return the pods that the guarantee must hold, and the resources whose sums count beside the unit's cells."""
+        devices = self.pool.governed
+        judged = [pod for pod in pods if self.pool.asks_devices(pod.shape)]
+        if judged or any(self.pool.asks_devices(pod.shape) for pod in gang.pods):
+            return judged, [name for name in devices if name in quota.guarantee and name != self.pool.unit]
+        return pods, [name for name in quota.guarantee if name not in devices]
+
+    def has_room(self, tenant: str, gang: Gang) -> bool:
+        """Return whether pods of a gang may move into the guarantee at all; a cheap test before `allows`."""
+        return self.left(tenant) > 0 or not any(self.pool.asks_devices(pod.shape) for pod in gang.pods)
 
     def left(self, tenant: str) -> int:
         """Thousandths of the unit that the tenant's cells still hold, bound or not."""

@@ -37,7 +37,7 @@ def gate_review(review: Any) -> Object:
 
 
 def _patch(request: Mapping[str, Any]) -> list[Object]:
-    """The JSON patch that gates the pod; none for what is no new pod, has a node already, or asks for no device."""
+    """The JSON patch that gates the pod; none for what is no new pod, has a node already, or is not governed."""
     pod = request.get("object")
     kind = (request.get("kind") or {}).get("kind")
     if kind != "Pod" or request.get("operation") != "CREATE" or not isinstance(pod, Mapping):

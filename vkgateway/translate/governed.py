@@ -1,4 +1,4 @@
-"""Pods that the arbiter governs: what they ask for, their gates and band, where they may go, how they are let go."""
+"""Pods that the arbiter governs: requests, gates, band, virtual nodes in reach, and the patch that admits them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -7,11 +7,14 @@ from vkgateway.model.names import ADMISSION_GATE, LOW_CLASS
 from vkgateway.model.objects import Object, Taint
 from vkgateway.model.requests import Milli, pod_requests
 from vkgateway.translate.context import HOSTNAME_LABEL
+from vkgateway.translate.gangs.marked import carries_mark
 from vkgateway.translate.selectors import PREFERRED, REQUIRED, compares, term_holds
 
 VirtualNode = tuple[Mapping[str, str], Sequence[Taint]]
 """A virtual node's labels and taints."""
 
+HOST_RESOURCES: Final = ("cpu", "memory")
+"""What a gang without devices waits for."""
 _NATIVE: Final = "kubernetes.io"
 _OTHER_PREFIXES: Final = ("requests.", "hugepages-")
 _KEEPING_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
@@ -29,8 +32,8 @@ def is_extended(resource: str) -> bool:
     return bool(slash) and not native
 
 
-def governed_amounts(pod: Mapping[str, Any]) -> Milli:
-    """The extended resources that a pod's containers ask for, in thousandths, summed as the scheduler sums them.
+def devices(pod: Mapping[str, Any]) -> Milli:
+    """Return the extended resources that a pod's containers ask for, in thousandths, summed as the scheduler sums them.
 
     Init containers count; an amount of zero does not.
     """
@@ -39,9 +42,17 @@ def governed_amounts(pod: Mapping[str, Any]) -> Milli:
     return {name: amount for name, amount in asked.items() if amount and is_extended(name)}
 
 
+def governed_amounts(pod: Mapping[str, Any]) -> Milli:
+    """Return what a pod waits for, in thousandths: devices, or without any the cpu and memory of a gang's pod."""
+    asked = devices(pod)
+    if asked or not carries_mark(pod):
+        return asked
+    return {name: amount for name, amount in pod_requests(pod).items() if amount and name in HOST_RESOURCES}
+
+
 def is_governed(pod: Mapping[str, Any]) -> bool:
-    """Tell whether a pod starts only when the arbiter says so: it asks for an extended resource."""
-    return bool(governed_amounts(pod))
+    """Return whether a pod starts only when the arbiter says so: it asks for a device, or carries a gang's mark."""
+    return carries_mark(pod) or bool(devices(pod))
 
 
 def has_gate(pod: Mapping[str, Any]) -> bool:

@@ -92,6 +92,8 @@ class Mix:
     step: float = 4.0
     sizes: tuple[int, ...] = (1, 1, 2, 4, 8)
     runs: tuple[float | None, ...] = (None, None, 5.0, 12.0, 40.0)
+    without_devices: float = 0.0
+    """The part of the gangs that ask for cpu alone, or have a first pod that does."""
     fields: dict[str, object] = field(default_factory=dict)
     """Said of all gangs."""
 
@@ -154,6 +156,10 @@ def gang_of(random: Random, mix: Mix, name: str) -> Gang:
         shapes = [gpus(random.choice(mix.sizes), random.choice((0, 8, 40))) for _ in range(count)]
     else:
         shapes = [random.choice(mix.sizes) for _ in range(count)]
+    if mix.without_devices and random.random() < mix.without_devices:
+        bare = gpus(0, random.choice((8, 24, 40, 64)))
+        shapes = [bare] * count if random.random() < 0.7 else [bare, *shapes]
+        count = len(shapes)
     elastic = random.random() < 0.4
     run = random.choice(mix.runs)
     fields: dict[str, object] = {
@@ -191,6 +197,8 @@ def _quotas(random: Random, mix: Mix, there: tuple[Node, ...], key: PoolKey = KE
         )
         if refusals(pool, [*found, one]):
             one = replace(one, guarantee={})
+        if mix.without_devices:
+            one = replace(one, guarantee=one.guarantee | {"cpu": random.choice((0, 0, 16_000, 40_000))})
         found.append(one)
     return tuple(found)
 

@@ -335,8 +335,9 @@ _SLOW = 500.0
 Telling = tuple[Story, Callable[[Story], None]]
 
 
-def whatever_comes(random: Random, *, more: int = 0) -> Telling:
-    return story(random, Mix(more_nodes=more)), lambda each: Told.of(each).play(each)
+def whatever_comes(random: Random, *, more: int = 0, without_devices: float = 0.0) -> Telling:
+    mix = Mix(more_nodes=more, without_devices=without_devices)
+    return story(random, mix), lambda each: Told.of(each).play(each)
 
 
 def called_in_at_once(random: Random, *, more: int = 0) -> Telling:
@@ -351,8 +352,9 @@ def called_in_at_once(random: Random, *, more: int = 0) -> Telling:
     return replace(begins, steps=steps), lambda each: Told.of(each).play(each)
 
 
-def deciding_again(random: Random, *, more: int = 0) -> Telling:
-    mix = Mix(more_nodes=more, downs=random.random() < 0.3, forgets=random.random() < 0.3, tail=2)
+def deciding_again(random: Random, *, more: int = 0, without_devices: float = 0.0) -> Telling:
+    downs, forgets = random.random() < 0.3, random.random() < 0.3
+    mix = Mix(more_nodes=more, downs=downs, forgets=forgets, tail=2, without_devices=without_devices)
     return story(random, mix), lambda each: Again.of(each).play(each)
 
 
@@ -550,6 +552,8 @@ _INVARIANTS = (whatever_comes, called_in_at_once, deciding_again, in_time, nobod
 INVARIANTS: dict[str, Callable[[Random], Telling]] = {
     **{each.__name__: each for each in _INVARIANTS},
     **{f"{each.__name__}_in_two_pools": partial(each, more=3) for each in _INVARIANTS},
+    "whatever_comes_without_devices": partial(whatever_comes, without_devices=0.6),
+    "deciding_again_without_devices": partial(deciding_again, without_devices=0.6),
     "in_time_beside_slow_ends": in_time_beside_slow_ends,
     "in_time_beside_slow_ends_in_two_pools": partial(in_time_beside_slow_ends, more=3),
     "whatever_comes_beside_slow_ends": whatever_comes_beside_slow_ends,

@@ -179,7 +179,7 @@ async def test_a_tenant_sees_what_waits_of_a_gang_that_runs(cli: Cli, server: Fa
     assert await cli("queue", "--kubeconfig", file, "-o", "json") == 0, cli.err
 
     new, grows = json.loads(cli.out)
-    assert (new["name"], new["pods"], new["running"]) == ("new", 1, 0)
+    assert (new["name"], new["pods"], new["running"]) == ("new", 1, 1), "pods of a gang count without devices, too"
     assert (grows["name"], grows["pods"], grows["running"], grows["pool"]) == ("grows", 1, 2, "a100.local")
     assert (grows["place"], grows["message"], grows["asks"]) == (0, said, f"{GPU} 8")
 

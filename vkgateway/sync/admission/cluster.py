@@ -85,7 +85,7 @@ class ClusterFacts:
         return link.trusted and link.nodes.complete and link.strangers.complete and link.topologies.known
 
     def pools(self, specs: Iterable[PoolSpec], *, images: frozenset[str], now: float) -> list[Pool]:
-        """The pools that hold something the arbiter hands out. `images` are those that any pod asks for."""
+        """Return the pools. `images` are those that any pod asks for."""
         specs = tuple(specs)
         self._assign({spec.name: self.link.nodes.pool(spec.node_selector) for spec in specs})
         self._judge_zones()
@@ -99,7 +99,7 @@ class ClusterFacts:
         for spec in specs:
             facts = self._pools.setdefault(spec.name, PoolFacts((self.link.name, spec.name), self._images, self._zones))
             found.append(facts.facts(spec, self._members[spec.name], self._occupancy, changed=changed, avoided=avoided))
-        return [pool for pool in found if pool.governed]
+        return found
 
     def avoid(self, node: str, *, until: float) -> bool:
         """Leave a node alone until then (seconds since the epoch); False: too many are left alone already."""

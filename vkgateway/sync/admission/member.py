@@ -19,7 +19,7 @@ from vkgateway.translate.governed import (
     VirtualNode,
     band_of,
     follows_others,
-    governed_amounts,
+    is_governed,
     other_gates,
     reachable,
     why_nowhere,
@@ -55,7 +55,7 @@ class Member:
     mark: str
     """Fingerprint of what it was read from."""
     governed: bool
-    """It asks for what the arbiter hands out; the others start when they like, and only count as members."""
+    """The arbiter admits it. Other members start without it, and only count: those of a Spark application."""
     marks: GangMarks | None
     """None: they make no sense, see `fault`."""
     fault: str
@@ -131,7 +131,7 @@ def read_member(
     beside = references(pod)
     found = {reference: known for reference in beside if (known := look(reference)) is not None}
     marks, fault = _marks(pod, found)
-    governed = bool(governed_amounts(pod))
+    governed = is_governed(pod)
     if not governed and marks is not None and not marks.way:
         return None
     contexts = {name: binding.pool for name, binding in bindings.items()}

@@ -11,6 +11,7 @@ from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.sync.admission.cluster import ClusterFacts
 from vkgateway.sync.admission.images import all_asked
 from vkgateway.sync.admission.tenant import TenantAdmission
+from vkgateway.translate.governed import is_extended
 
 
 def snapshot_of(
@@ -46,12 +47,20 @@ def snapshot_of(
 
 
 def _left(quota: Quota, clusters: Mapping[str, ClusterFacts]) -> Quota:
-    """What is left of a tenant's limit beside its pods that the arbiter does not place."""
+    """Return what a tenant's pods that the arbiter does not place leave of its limit and of its guarantee.
+
+    Of the guarantee they take cpu, memory and the like: devices are in cells, which only placed pods use.
+    """
     cluster = clusters.get(quota.pool[0])
     taken = cluster.unread(quota.tenant, quota.pool[1]) if cluster is not None else {}
-    if not taken or taken.keys().isdisjoint(quota.limit):
+    if not taken or (taken.keys().isdisjoint(quota.limit) and taken.keys().isdisjoint(quota.guarantee)):
         return quota
-    return replace(quota, limit={name: amount - taken.get(name, 0) for name, amount in quota.limit.items()})
+    limit = {name: amount - taken.get(name, 0) for name, amount in quota.limit.items()}
+    guarantee = {
+        name: amount if is_extended(name) else max(0, amount - taken.get(name, 0))
+        for name, amount in quota.guarantee.items()
+    }
+    return replace(quota, limit=limit, guarantee=guarantee)
 
 
 def _unreachable(gang: Gang) -> Hold:

@@ -21,8 +21,9 @@ from vkgateway.sync.storage.users import Claims
 from vkgateway.translate.conditions import taken_away
 from vkgateway.translate.context import PoolContext, TenantContext
 from vkgateway.translate.down import is_scheduled
+from vkgateway.translate.gangs.marked import carries_mark
 from vkgateway.translate.gangs.training import remade_once_gone
-from vkgateway.translate.governed import is_extended, is_governed
+from vkgateway.translate.governed import devices, is_extended
 from vkgateway.translate.policy import Refusal, refusals
 from vkgateway.translate.references import TokenSource, references
 
@@ -113,8 +114,8 @@ def make_plan(
         claims=refers.claims,
         service_account=pod["spec"].get("serviceAccountName") or "default",
         requests=requests,
-        # Most pods ask for nothing of the kind: those are not summed up a second time.
-        governed=any(map(is_extended, requests)) and is_governed(pod),
+        # Most pods ask for no device: those are not summed up a second time.
+        governed=carries_mark(pod) or (any(map(is_extended, requests)) and bool(devices(pod))),
         scheduled=is_scheduled(pod),
         refusals=refusals(pod, tenant=tenant, pool=pool),
     )

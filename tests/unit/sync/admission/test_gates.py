@@ -215,7 +215,7 @@ async def test_a_namesake_is_not_let_go_for_its_forerunner(made: Made) -> None:
 
 @pytest.mark.parametrize(
     "meta",
-    [{}, {"annotations": {"vkgateway.io/gang": "train", "vkgateway.io/gang-size": "2"}}],
+    [{}, {"labels": {"spark-app-selector": "pi", "spark-role": "executor"}}],
     ids=["alone", "member"],
 )
 async def test_our_gate_on_a_pod_that_asks_for_nothing_governed_is_lifted_and_no_other(

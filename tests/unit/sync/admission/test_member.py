@@ -78,10 +78,16 @@ def test_a_pod_that_asks_for_nothing_and_is_of_no_gang_is_no_member() -> None:
     assert read(pod(gpus="0")) is None
 
 
-def test_a_pod_of_a_gang_is_a_member_though_it_asks_for_nothing() -> None:
+def test_a_pod_with_the_mark_of_a_gang_is_governed_without_devices() -> None:
     one = known(pod(gpus="", metadata={"annotations": {"vkgateway.io/gang": "g", "vkgateway.io/gang-size": "2"}}))
-    assert not one.governed
+    assert one.governed
     assert one.group == "default/gang/g"
+
+
+def test_an_executor_of_spark_without_devices_is_a_member_that_nothing_holds_up() -> None:
+    one = known(pod(gpus="", metadata={"labels": {"spark-app-selector": "pi", "spark-role": "executor"}}))
+    assert not one.governed
+    assert one.group == "default/spark/pi/executors"
 
 
 def test_marks_that_make_no_sense_are_a_fault_and_the_pod_stands_alone() -> None:

@@ -1,0 +1,181 @@
+"""Gangs that ask for cpu and memory alone: all or nothing, guarantees as sums, borrowing, turns, mixed gangs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.arbiter.sim import GPU, KEY, Cluster, gang, gpus, node
+from vkgateway.arbiter.decisions import HoldCode
+from vkgateway.arbiter.facts import Band, Node, Quota, Shape
+
+GIB = 1024**3 * 1000
+MACHINE = {"cpu": 96_000, "memory": 512 * GIB, "pods": 110_000}
+
+
+def cpus(count: int, gib: int = 0) -> Shape:
+    return Shape.of({"cpu": count * 1000, "memory": gib * GIB, "pods": 1000})
+
+
+def machines(count: int, *, size: int = 0, used: int = 0) -> tuple[Node, ...]:
+    offered = MACHINE | ({GPU: size * 1000} if size else {})
+    return tuple(Node(name=f"m{at}", allocatable=offered, used={"cpu": used * 1000}) for at in range(count))
+
+
+def quota(tenant: str, *, cpu: int = 0, limit: int | None = None, gpu: int = 0) -> Quota:
+    guarantee = ({"cpu": cpu * 1000} if cpu else {}) | ({GPU: gpu * 1000} if gpu else {})
+    return Quota(tenant=tenant, pool=KEY, guarantee=guarantee, limit={} if limit is None else {"cpu": limit * 1000})
+
+
+def cluster(nodes: Sequence[Node], *quotas: Quota) -> Cluster:
+    found = Cluster(nodes, quotas)
+    if not any(GPU in each.allocatable for each in nodes):
+        found.pool = replace(found.pool, governed=())
+    return found
+
+
+DEVICES = pytest.mark.parametrize("devices", [0, 8], ids=["pool without devices", "pool with devices"])
+
+
+@DEVICES
+def test_one_of_two_gangs_runs_whole_and_the_other_waits_whole(devices: int) -> None:
+    made = cluster(machines(3, size=devices), quota("a"))
+    made.add(gang("a/x", "a", [cpus(90)] * 2), gang("a/y", "a", [cpus(90)] * 2))
+
+    decisions = made.cycle()
+
+    assert made.running() == {"a/x"}
+    assert len(made.placed("a/x")) == 2
+    assert [(hold.gang, hold.code) for hold in decisions.holds] == [("a/y", HoldCode.ROOM)]
+
+
+def test_what_other_pods_hold_is_no_room_for_it() -> None:
+    made = cluster(machines(2, used=10), quota("a"))
+    made.add(gang("a/x", "a", [cpus(90)] * 2))
+    assert [hold.code for hold in made.cycle().holds] == [HoldCode.ROOM]
+    made.add(gang("a/y", "a", [cpus(43)] * 4))
+    made.cycle()
+    assert made.running() == {"a/y"}
+
+
+def test_memory_is_judged_by_machine_like_cpu() -> None:
+    made = cluster(machines(2), quota("a"))
+    made.add(gang("a/x", "a", [cpus(1, 300)] * 3))
+    decisions = made.cycle()
+    assert [hold.code for hold in decisions.holds] == [HoldCode.INFEASIBLE]
+
+
+def test_a_pod_larger_than_any_machine_reads_the_most_that_one_has() -> None:
+    made = cluster(machines(2), quota("a"))
+    made.add(gang("a/x", "a", [cpus(100)]))
+    [hold] = made.cycle().holds
+    assert hold.code is HoldCode.INFEASIBLE
+    assert "a pod can have cpu 96 at most" in hold.message
+
+
+@DEVICES
+def test_the_limit_holds_for_the_whole_gang(devices: int) -> None:
+    made = cluster(machines(3, size=devices), quota("a", limit=180))
+    made.add(gang("a/x", "a", [cpus(90)] * 2), gang("a/y", "a", [cpus(1)] * 2))
+    decisions = made.cycle()
+    assert made.running() == {"a/x"}
+    assert [hold.code for hold in decisions.holds] == [HoldCode.QUOTA]
+
+
+@DEVICES
+def test_a_guarantee_of_cpu_is_a_sum_and_calls_in_what_is_borrowed(devices: int) -> None:
+    made = cluster(machines(2, size=devices), quota("a", cpu=180), quota("b"))
+    made.add(gang("b/x", "b", [cpus(90)] * 2))
+    made.cycle()
+    assert made.borrowed("b/x") == {True}
+
+    made.add(gang("a/x", "a", [cpus(90)] * 2), gang("a/y", "a", [cpus(1)]))
+    decisions = made.cycle()
+    assert [(evict.gang, len(evict.pods)) for evict in decisions.evicts] == [("b/x", 2)]
+    made.settle(30)
+    assert {"a/x", "a/y"} <= made.running()
+    assert made.borrowed("a/x") == {False}
+    assert made.borrowed("a/y") == {True}, "the guarantee is used up"
+
+
+def test_without_a_guarantee_nobody_goes_for_it() -> None:
+    made = cluster(machines(2), quota("a"), quota("b"))
+    made.add(gang("b/x", "b", [cpus(90)] * 2, band=Band.LOW))
+    made.cycle()
+    made.add(gang("a/x", "a", [cpus(90)] * 2))
+    assert not made.cycle().evicts
+
+
+def test_a_guarantee_that_is_granted_later_takes_in_what_runs() -> None:
+    made = cluster(machines(2), quota("a"))
+    made.add(gang("a/x", "a", [cpus(90)] * 2))
+    made.cycle()
+    assert made.borrowed("a/x") == {True}
+    made.quotas = (quota("a", cpu=180),)
+    made.cycle()
+    assert made.borrowed("a/x") == {False}
+
+
+def test_devices_that_are_guaranteed_call_in_cpu_where_it_stands_in_their_way() -> None:
+    made = cluster(machines(2, size=8), quota("a", gpu=16), quota("b"))
+    made.add(gang("b/x", "b", [cpus(90)] * 2))
+    made.cycle()
+    made.add(gang("a/small", "a", [gpus(8, 4)]))
+    assert not made.cycle().evicts, "there is cpu for it beside"
+    made.add(gang("a/big", "a", [gpus(8, 40)]))
+    assert [evict.gang for evict in made.cycle().evicts] == ["b/x"]
+    made.settle(30)
+    assert {"a/small", "a/big"} <= made.running()
+
+
+def test_tenants_take_turns_by_what_their_gangs_hold_of_cpu() -> None:
+    made = cluster(machines(3), quota("a"), quota("b"))
+    made.add(gang("a/x", "a", [cpus(90)]))
+    made.cycle()
+    made.advance(5)
+    made.add(gang("a/y", "a", [cpus(90)]))
+    made.advance(5)
+    made.add(gang("b/y", "b", [cpus(90)]), gang("b/z", "b", [cpus(90)]))
+    made.cycle()
+    assert made.running() == {"a/x", "b/y", "a/y"} or made.running() == {"a/x", "b/y", "b/z"}
+    assert "b/y" in made.running(), "its tenant holds nothing yet"
+
+
+def test_cpu_of_pods_with_devices_is_no_share() -> None:
+    made = cluster(machines(2, size=8), quota("a", gpu=8), quota("b"))
+    made.add(gang("a/x", "a", [gpus(8, 90)]))
+    made.cycle()
+    made.advance(5)
+    made.add(gang("b/y", "b", [cpus(90)]))
+    made.advance(5)
+    made.add(gang("a/y", "a", [cpus(90)]))
+    made.cycle()
+    assert "b/y" in made.running(), "neither holds cpu by itself, and it came first"
+
+
+@pytest.mark.parametrize("guaranteed", [16, 0])
+def test_a_launcher_without_devices_starts_with_its_workers_or_not_at_all(guaranteed: int) -> None:
+    made = cluster([node("n0"), node("n1")], quota("a", gpu=guaranteed))
+    shapes = [cpus(4), gpus(8, 62), gpus(8, 62)]
+    made.add(gang("a/mpi", "a", [Shape.of({"cpu": 4000}), *shapes[1:]]))
+    [hold] = made.cycle().holds
+    assert hold.code is HoldCode.INFEASIBLE
+    made.add(gang("a/mpi", "a", [Shape.of({"cpu": 2000}), *shapes[1:]]))
+    made.cycle()
+    assert len(made.placed("a/mpi")) == 3
+    assert made.borrowed("a/mpi") == {not guaranteed}
+
+
+def test_a_launcher_that_comes_late_is_as_safe_as_its_workers() -> None:
+    made = cluster([node("n0"), node("n1")], quota("a", gpu=16), quota("b"))
+    launcher = Shape.of({"cpu": 2000})
+    made.add(gang("a/mpi", "a", [gpus(8, 10), gpus(8, 10)]))
+    made.cycle()
+    running = made.gangs["a/mpi"]
+    late = replace(gang("a/late", "a", [launcher]).pods[0], rank=9)
+    made.gangs["a/mpi"] = replace(running, pods=(*running.pods, late))
+    made.cycle()
+    assert len(made.placed("a/mpi")) == 3
+    assert made.borrowed("a/mpi") == {False}
