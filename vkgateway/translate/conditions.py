@@ -80,6 +80,18 @@ def tenant_conditions(
     return made + [entry for entry in above if entry["type"] not in present]
 
 
+def unscheduled(status: Object) -> str:
+    """Return why no node of the pool takes a pod, as its tenant reads it; empty: that is not the case."""
+    return next(
+        (
+            entry.get("message") or entry.get("reason") or ""
+            for entry in status.get("conditions") or ()
+            if entry["type"] == POOL_SCHEDULED_CONDITION and entry["status"] == "False"
+        ),
+        "",
+    )
+
+
 def changed_conditions(wanted: Sequence[Object], standing: Sequence[Object]) -> Conditions:
     """What a strategic merge patch must say of conditions to make `wanted` of those that stand; others are left."""
     before = {entry["type"]: entry for entry in standing}

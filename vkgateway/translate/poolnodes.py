@@ -8,9 +8,10 @@ from typing import Any, Final
 from vkgateway.model.names import is_reserved
 from vkgateway.model.objects import NodeView, Object
 from vkgateway.model.quantity import Quantity, total
-from vkgateway.model.requests import milli
+from vkgateway.model.requests import Milli, milli
 from vkgateway.translate.context import HOSTNAME_LABEL, VIRTUAL_KEYS
 from vkgateway.translate.governed import is_extended
+from vkgateway.translate.machines import largest
 
 _OPERATING_SYSTEM: Final = "kubernetes.io/os"
 _ARCHITECTURE: Final = "kubernetes.io/arch"
@@ -44,6 +45,16 @@ class PoolNodes:
     def allocatable(self) -> dict[str, str]:
         """The sum over nodes that are Ready and open."""
         return total(_counted(node.status.allocatable) for node in self.nodes if node.usable)
+
+    @cached_property
+    def machines(self) -> tuple[Milli, ...]:
+        """What the largest nodes offer, be they usable or not: see `largest`."""
+        return largest(self.nodes)
+
+    @cached_property
+    def usable_machines(self) -> tuple[Milli, ...]:
+        """What the largest of the nodes offer that take pods now."""
+        return largest(node for node in self.nodes if node.usable)
 
     @cached_property
     def governed(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from vkgateway.model.objects import Object
 from vkgateway.sync.admission.beside import Beside
 from vkgateway.sync.admission.done import DoneRecords
 from vkgateway.sync.admission.gates import Gates, is_gated
+from vkgateway.sync.admission.machines import Machines
 from vkgateway.sync.admission.notices import Notices
 from vkgateway.sync.admission.tenant import Service, TenantAdmission
 from vkgateway.sync.compute.ownership import Key
@@ -71,6 +72,7 @@ class Desk:
         self._nodes: dict[str, VirtualNode] = {}
         """The tenant's virtual nodes as its API server shows them."""
         self.beside = Beside(name, client, changed=self._beside_changed)
+        self.machines = Machines(name, client, bindings=bindings, nodes=self._nodes, changed=self._machines_changed)
         self.notices = Notices(client, events=events, clock=clock)
         self.done = DoneRecords(name, links, who=lambda: self.admission, clock=clock)
         self.admission = TenantAdmission(
@@ -97,6 +99,7 @@ class Desk:
             whole=whole,
             places=places,
             refuse=refuse,
+            machines=self.machines.judge,
             later=self._agenda.gate,
             clock=clock,
             monotonic=shared.monotonic,
@@ -109,12 +112,14 @@ class Desk:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.beside.run(), name=f"tenant/{self._name}/beside")
                 group.create_task(self.done.run(), name=f"tenant/{self._name}/done")
+                group.create_task(self.machines.run(), name=f"tenant/{self._name}/machines")
         finally:
             self._service.remove(self._name)
 
     def rebound(self, quotas: Iterable[Quota]) -> None:
         """The tenant's pools, or what it may use of them, changed: pods may reach others now."""
         self.admission.rebound(quotas)
+        self.machines.rebound()
         self._reach_changed()
 
     def node_changed(self, name: str, node: VirtualNode) -> None:
@@ -132,6 +137,13 @@ class Desk:
         self.gates.pools_changed()
         for member in self.admission.gangs:
             self._agenda.gate(member.key)
+        self._machines_changed()
+
+    def _machines_changed(self) -> None:
+        """Look again at the pods that are held by their size, or whose size could not be judged yet."""
+        for key, view in self._pods.items.items():
+            if is_gated(view) and not self.admission.places(view.metadata.uid):
+                self._agenda.gate(key)
 
     def listed(self) -> None:
         """Everything that the tenant has is known: what was not read yet is read, looks that were put off are made."""
@@ -148,7 +160,9 @@ class Desk:
         view = new or old
         assert view is not None
         key = view.metadata.key
-        if new is not None and self.gates.wants(new):
+        if new is None:
+            self.gates.gone(view.metadata.uid)
+        elif self.gates.wants(new):
             self._read(key)
         self.below_changed(key)
 

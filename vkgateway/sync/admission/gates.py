@@ -18,7 +18,7 @@ from vkgateway.sync.admission.conditions import set_condition
 from vkgateway.sync.admission.member import Member, may_be_member, read_member
 from vkgateway.sync.admission.telling import Telling
 from vkgateway.sync.admission.tenant import TenantAdmission
-from vkgateway.sync.admission.verdicts import Said
+from vkgateway.sync.admission.verdicts import Said, Waits
 from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.pods.case import Binding, decode
@@ -26,8 +26,10 @@ from vkgateway.sync.pods.views import TenantPodView
 from vkgateway.translate.conditions import ADMITTED_CONDITION
 from vkgateway.translate.gangs import Reference
 from vkgateway.translate.governed import VirtualNode, ungate_patch
+from vkgateway.translate.machines import Judgement, admit_patch
 from vkgateway.translate.references import claims_of
 
+_ANYWHERE: Final = Judgement()
 _SERIOUS: Final = frozenset({HoldCode.INFEASIBLE, HoldCode.INVALID})
 """What will not pass by waiting."""
 
@@ -36,7 +38,8 @@ class Gates:
     """The gates of one tenant's pods. `later(key, seconds)` asks for another look at a pod.
 
     `refuse(view, pod)` fails a pod that breaks the tenant's policy, and says whether it does: such a pod is not let
-    wait for what it will never get.
+    wait for what it will never get. `machines(pod)` tells where a pod without devices or marks may go by its size;
+    None: that is not known yet.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Gates:
         whole: Callable[[TenantPodView], Awaitable[bytes]],
         places: Callable[[Object], Sequence[Sequence[Object]]] = lambda _pod: (),
         refuse: Callable[[TenantPodView, Object], Awaitable[bool]],
+        machines: Callable[[Object], Judgement | None] = lambda _pod: _ANYWHERE,
         later: Callable[[Key, float], None],
         clock: Callable[[], float],
         monotonic: Callable[[], float],
@@ -66,6 +70,7 @@ class Gates:
         self._whole = whole
         self._places = places
         self._refuse = refuse
+        self._machines = machines
         self._later = later
         self._clock = clock
         self._monotonic = monotonic
@@ -148,6 +153,10 @@ class Gates:
             if not users:
                 self._users.pop(reference, None)
 
+    def gone(self, uid: str) -> None:
+        """Drop what a pod that was deleted was notified of."""
+        self._telling.forget(uid)
+
     async def reconcile(self, key: Key) -> None:
         """Look at one pod that does not run below yet."""
         view = self._pods.items.get(key)
@@ -163,8 +172,7 @@ class Gates:
         member = self._admission.gangs.member(view.metadata.uid)
         if member is None or not member.governed:
             if is_gated(view):
-                # Put there by hand, or by a server that knows better: nobody else would ever take it off.
-                await self._let_go(view, "")
+                await self._settle_size(view)
             return
         verdict = self._admission.book.verdicts.get(member.uid)
         if verdict is None:
@@ -185,8 +193,30 @@ class Gates:
         self.note(whole, mark)
         return True
 
+    async def _settle_size(self, view: TenantPodView) -> None:
+        """Admit a gated pod without devices or marks to where a machine can take it, or report why it waits.
+
+        Its gate is from the policy by size, or was set by hand: only the gateway takes it off.
+        """
+        try:
+            whole = decode(await self._whole(view))
+        except (errors.NotFound, errors.Conflict):
+            return
+        judged = self._machines(whole)
+        if judged is None:
+            return
+        if not judged.why:
+            await self._lift(view, admit_patch(whole, judged))
+            return
+        code = HoldCode.ROOM if judged.passing else HoldCode.INFEASIBLE
+        group = f"{view.metadata.namespace}/pod/{view.metadata.uid}"
+        await self._tell(view, group, Waits(code, judged.why, judged.why))
+
     async def _let_go(self, view: TenantPodView, node: str) -> None:
         """Lift the gate, and narrow the pod to the virtual node that was chosen."""
+        await self._lift(view, ungate_patch(view.metadata.uid, node))
+
+    async def _lift(self, view: TenantPodView, patch: Object) -> None:
         metadata = view.metadata
         told = self._telling.is_told(metadata.uid)
         self._telling.forget(metadata.uid)
@@ -196,7 +226,7 @@ class Gates:
             await self._client.patch(
                 resources.PODS,
                 metadata.name,
-                ungate_patch(metadata.uid, node),
+                patch,
                 namespace=metadata.namespace,
                 kind="strategic",
                 metadata_only=True,
@@ -207,9 +237,12 @@ class Gates:
     async def tell(self, view: TenantPodView, member: Member) -> None:
         """Tell a pod why it waits: a condition that is refreshed now and then, and an event for each new reason."""
         waits = self._admission.waits(member)
-        if waits is None:
-            return
-        tell = self._telling.tell(member.uid, member.group, waits, now=self._monotonic())
+        if waits is not None:
+            await self._tell(view, member.group, waits)
+
+    async def _tell(self, view: TenantPodView, group: str, waits: Waits) -> None:
+        uid = view.metadata.uid
+        tell = self._telling.tell(uid, group, waits, now=self._monotonic())
         if tell.again is not None:
             self._later(view.metadata.key, tell.again)
         if tell.now is None:
@@ -220,7 +253,7 @@ class Gates:
                 await self._events.emit(view.metadata, reason=tell.now.code, message=tell.now.reason, kind=kind)
             await self._set_condition(view, status="False", reason=tell.now.code, message=tell.now.text)
         except errors.ApiError:
-            self._telling.failed(member.uid)
+            self._telling.failed(uid)
             raise
 
     async def _set_condition(self, view: TenantPodView, *, status: str, reason: str, message: str) -> None:

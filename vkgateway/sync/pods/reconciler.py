@@ -46,6 +46,7 @@ from vkgateway.sync.shared import Shared
 from vkgateway.sync.storage.users import Users
 from vkgateway.sync.tokens import Tokens
 from vkgateway.translate.context import TenantContext
+from vkgateway.translate.machines import rejection
 
 log = structlog.get_logger(__name__)
 
@@ -268,6 +269,9 @@ class PodReconciler:
         uid, node, requests = above.metadata.uid, above.spec.node_name, plan.requests
         # Before the compute nodes are known, nobody can say what a virtual node lacks.
         by_hand = not plan.scheduled and case.link.nodes.complete
+        if (by_hand or not plan.governed) and (too_large := _too_large(case, plan)) is not None:
+            self._room.withdraw(case.key, uid)
+            return too_large
         if not plan.governed:
             return self._room.ask(case.key, case.link, uid=uid, node=node, requests=requests, by_hand=by_hand)
         if by_hand:
@@ -333,6 +337,15 @@ class PodReconciler:
                 await self.hands.upward.report(case, "ForwardingDelayed", said)
         except (errors.ApiError, TimeoutError) as second:
             log.warning("cannot tell of a delay", tenant=self.tenant.name, pod="/".join(case.key), error=str(second))
+
+
+def _too_large(case: Case, plan: Plan) -> Admission | None:
+    """Return the rejection of a pod that no machine of its pool can take: it must not hold the virtual node's sums."""
+    nodes = case.link.nodes
+    if case.binding is None or not nodes.complete:
+        return None
+    found = rejection(plan.requests, nodes.pool(case.binding.pool.node_selector).machines)
+    return Admission("rejected", *found) if found is not None else None
 
 
 def _sentence(error: Exception) -> str:

@@ -12,6 +12,7 @@ import structlog
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
 from vkgateway.model import times
+from vkgateway.model.names import COMPUTE_NODE_ANNOTATION
 from vkgateway.model.objects import Meta, Object, decode_object
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.marks import EVICTED
@@ -22,6 +23,7 @@ from vkgateway.sync.pods.logtails import kept_tails
 from vkgateway.sync.pods.pace import FailurePace
 from vkgateway.sync.pods.views import ComputePodView, TenantPodView
 from vkgateway.translate.cleaning import Cleaner
+from vkgateway.translate.conditions import unscheduled
 from vkgateway.translate.debugging import waiting_status
 from vkgateway.translate.logtails import with_tails
 from vkgateway.translate.policy import Refusal
@@ -53,6 +55,11 @@ LOST: Final = Taken(
 NEVER_STARTED: Final = Taken(reason="Deleted", message="the pod was deleted before it was started")
 
 
+_REASON_SECONDS: Final = 60.0
+"""Seconds between two events of a pod about the compute scheduler's reason, which changes with the cluster."""
+_UNSCHEDULABLE: Final = b"Unschedulable"
+
+
 class FailureDelayedError(Exception):
     """The pod fails later: too many pods of its controller have failed just now. It is reconciled again then."""
 
@@ -81,6 +88,8 @@ class Upward:
         self._clock = clock
         self._written: dict[str, tuple[str, str]] = {}
         """Pod UIDs to the version that our last write of a status began from, and the one that it made."""
+        self._unscheduled: dict[str, float] = {}
+        """Pod UIDs to the time until which no other reason of the compute scheduler is reported."""
         self._removed: set[str] = set()
         """UIDs of pods that were removed, until the watch shows that they are gone."""
 
@@ -104,6 +113,7 @@ class Upward:
     def forget(self, uid: str) -> None:
         """Drop what is remembered of a pod that is gone."""
         self._written.pop(uid, None)
+        self._unscheduled.pop(uid, None)
         self._removed.discard(uid)
 
     async def whole(self, view: TenantPodView) -> bytes:
@@ -127,9 +137,26 @@ class Upward:
             node_ip=_node_ip(case),
             node_name=above.spec.node_name,
             observed=_observed(above, below, compute_pod["status"]),
+            hide=_nodes_named(case),
         )
         if patch is not None:
             await self._mirror(above.metadata, patch, standing)
+            await self._report_unscheduled(
+                above.metadata, patch, standing, placed=COMPUTE_NODE_ANNOTATION in below.metadata.annotations
+            )
+
+    async def _report_unscheduled(self, metadata: Meta, patch: Object, standing: Object, *, placed: bool) -> None:
+        """Emit the compute scheduler's reason as an event where it is new.
+
+        Pods that the arbiter placed are left out: one that its node does not take is placed again.
+        """
+        told = unscheduled(standing)
+        reason = unscheduled(patch)
+        now = self._clock()
+        if not reason or reason == told or placed or (told and self._unscheduled.get(metadata.uid, 0.0) > now):
+            return
+        self._unscheduled[metadata.uid] = now + _REASON_SECONDS
+        await self._events.emit(metadata, reason="FailedScheduling", message=reason)
 
     async def finish(self, case: Case) -> None:
         """Write how the pod ended; a final status that stands above is never touched.
@@ -329,6 +356,16 @@ def _observed(above: TenantPodView, below: ComputePodView, status: Object) -> in
     if seen is None:  # an older kubelet never tells
         return above.metadata.generation if status.get("startTime") else 0
     return above.metadata.generation if seen >= below.metadata.generation else 0
+
+
+def _nodes_named(case: Case) -> tuple[str, ...]:
+    """Return the compute nodes that the reason of a pod names which no node has taken."""
+    below = below_of(case)
+    status = bytes(below.status)
+    if below.spec.node_name or _UNSCHEDULABLE not in status:
+        return ()
+    text = status.decode()
+    return tuple(name for _, name in case.link.nodes.items if name in text)
 
 
 def cleaned(case: Case, text: str, *, namespace: str) -> str:

@@ -23,6 +23,7 @@ from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.pods.views import TenantPodView, decode_tenant_pod
 from vkgateway.translate.governed import CORDONED, VirtualNode
+from vkgateway.translate.machines import Judgement
 
 KEY = ("default", "web")
 GATE = {"name": ADMISSION_GATE}
@@ -41,6 +42,7 @@ class Made:
         self.nodes: dict[str, VirtualNode] = {}
         self.later: list[tuple[Key, float]] = []
         self.refused: list[str] = []
+        self.judged: Judgement | None = Judgement()
         self.admission = TenantAdmission(
             TENANT,
             self.pods.above,
@@ -62,6 +64,7 @@ class Made:
             events=EventRecorder(client, clock=lambda: self.now),
             whole=self._whole,
             refuse=self._refuse,
+            machines=lambda _pod: self.judged,
             later=lambda key, seconds: self.later.append((key, seconds)),
             clock=lambda: self.now,
             monotonic=lambda: self.now,
@@ -225,6 +228,31 @@ async def test_our_gate_on_a_pod_that_asks_for_nothing_governed_is_lifted_and_no
     await made.look()
     assert made.stored()["spec"]["schedulingGates"] == [{"name": "example.com/x"}]
     assert "nodeSelector" not in made.stored()["spec"]
+
+
+async def test_a_pod_without_devices_that_fits_no_machine_stays_gated_and_reads_why(made: Made) -> None:
+    made.judged = Judgement(why="no machine of a100.local has cpu 100; a pod can have cpu 96 at most")
+    made.create(**FREE)
+    await made.look()
+    made.now += 2
+    await made.look()
+    assert made.gated()
+    [condition] = made.stored()["status"]["conditions"]
+    assert (condition["reason"], condition["message"]) == ("Infeasible", made.judged.why)
+    assert made.events() == [("Infeasible", "Warning")]
+
+    made.judged = Judgement(nodes=("a100.local",), is_narrowed=True)
+    await made.look()
+    assert not made.gated()
+    assert made.stored()["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "a100.local"}
+
+
+async def test_a_pod_whose_size_cannot_be_judged_yet_stays_gated(made: Made) -> None:
+    made.judged = None
+    made.create(**FREE)
+    await made.look()
+    assert made.gated()
+    assert "conditions" not in made.stored().get("status", {})
 
 
 async def test_a_pod_that_could_not_be_read_is_not_taken_for_one_that_asks_for_nothing(made: Made) -> None:

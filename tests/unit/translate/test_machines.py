@@ -1,0 +1,145 @@
+"""Sizes of pods and machines: which machines count, where a pod may go, and the patch that keeps it there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fakes.patches import strategic
+from vkgateway.model.objects import Meta, NodeStatusView, NodeView
+from vkgateway.model.requests import Milli
+from vkgateway.translate.machines import (
+    Judgement,
+    PoolMachines,
+    admit_patch,
+    fits,
+    gate_policy,
+    judge,
+    largest,
+    rejection,
+)
+
+GIB = 1024**3 * 1000
+
+
+def size(cpu: int, gib: int = 64, **more: int) -> Milli:
+    return {"cpu": cpu * 1000, "memory": gib * GIB, **more}
+
+
+def machine(name: str, cpu: int, gib: int = 64, **more: str) -> NodeView:
+    allocatable = {"cpu": str(cpu), "memory": f"{gib}Gi", "pods": "110", "nvidia.com/gpu": "8", **more}
+    return NodeView(metadata=Meta(name=name), status=NodeStatusView(allocatable=allocatable))
+
+
+def pool(node: str, *usable: Milli, also: tuple[Milli, ...] = ()) -> PoolMachines:
+    return PoolMachines(node=node, usable=usable, all=usable + also)
+
+
+def test_the_largest_machines_are_those_that_none_exceeds() -> None:
+    nodes = [machine("a", 8), machine("b", 8), machine("c", 96, 32), machine("d", 96, 16), machine("e", 4)]
+    assert largest(nodes) == (size(8), size(96, 32))
+    assert largest([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "fit"),
+    [
+        (size(96), True),
+        (size(97), False),
+        ({"cpu": 500, "pods": 1000, "nvidia.com/gpu": 99_000}, True),
+        ({"hugepages-2Mi": 1000}, False),
+        ({"hugepages-2Mi": 0, "ephemeral-storage": 0}, True),
+        ({"ephemeral-storage": 1}, False),
+        (size(96, 65), False),
+    ],
+)
+def test_a_pod_fits_one_machine_in_every_resource(asked: Milli, fit: bool) -> None:
+    assert fits(asked, [size(4), size(96)]) is fit
+
+
+def test_two_machines_do_not_add_up() -> None:
+    machines = [size(96, 32), size(8, 512)]
+    assert not fits(size(90, 100), machines)
+    assert rejection(size(90, 100), machines) == (
+        "OutOfcpu",
+        "no machine of the pool has cpu 90, memory 100Gi together",
+    )
+    assert rejection(size(2, 600), machines) == (
+        "OutOfmemory",
+        "no machine of the pool has memory 600Gi; a pod can have memory 512Gi at most",
+    )
+    assert rejection(size(90, 10), machines) is None
+    assert rejection(size(90, 10), []) is None, "its machines may come back"
+
+
+def test_a_pod_goes_where_a_machine_is_large_enough() -> None:
+    small, big, other = pool("small", size(8)), pool("big", size(96)), pool("other", size(128))
+    assert judge(size(4), [small, big]) == Judgement(nodes=("small", "big"))
+    assert judge(size(90), [small, big]) == Judgement(nodes=("big",), is_narrowed=True)
+    assert judge(size(90), [small, big, other]) == Judgement(nodes=("big", "other"), is_narrowed=True)
+    assert judge(size(90), []) == Judgement(), "what it selects is another matter"
+
+
+def test_a_pod_that_fits_nowhere_reads_the_most_of_each_pool() -> None:
+    found = judge(size(200), [pool("small", size(8)), pool("big", size(96))])
+    assert not found.nodes
+    assert found.why == (
+        "no machine of small has cpu 200; a pod can have cpu 8 at most; "
+        "no machine of big has cpu 200; a pod can have cpu 96 at most"
+    )
+
+
+def test_machines_that_are_cordoned_are_waited_for() -> None:
+    found = judge(size(90), [pool("big", size(8), also=(size(96),))])
+    assert (found.passing, found.nodes) == (True, ())
+    assert found.why == "the machines of big that are large enough take no pods now"
+
+
+GATED: dict[str, Any] = {
+    "metadata": {"uid": "u1", "name": "web"},
+    "spec": {"schedulingGates": [{"name": "vkgateway.io/admission"}], "nodeSelector": {"a": "b"}},
+}
+
+
+def patched(pod: dict[str, Any], judgement: Judgement) -> dict[str, Any]:
+    spec: dict[str, Any] = strategic(pod, admit_patch(pod, judgement))["spec"]
+    assert not spec.get("schedulingGates")
+    return spec
+
+
+def test_a_pod_that_fits_everywhere_only_loses_its_gate() -> None:
+    assert patched(GATED, Judgement(nodes=("a", "b"))) == {"nodeSelector": {"a": "b"}, "schedulingGates": []}
+
+
+def test_a_pod_that_fits_one_virtual_node_is_kept_to_it() -> None:
+    spec = patched(GATED, Judgement(nodes=("big",), is_narrowed=True))
+    assert spec["nodeSelector"] == {"a": "b", "kubernetes.io/hostname": "big"}
+
+
+@pytest.mark.parametrize(
+    "terms", [[], [{"matchExpressions": [{"key": "x", "operator": "Exists"}]}, {"matchFields": []}]]
+)
+def test_a_pod_that_fits_several_is_kept_to_them_in_each_of_its_terms(terms: list[dict[str, Any]]) -> None:
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    affinity = {"nodeAffinity": {required: {"nodeSelectorTerms": terms}}} if terms else {}
+    pod = {**GATED, "spec": {**GATED["spec"], "affinity": affinity}}
+    spec = patched(pod, Judgement(nodes=("big", "other"), is_narrowed=True))
+    found = spec["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"]
+    only = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["big", "other"]}
+    assert [term["matchExpressions"][-1] for term in found] == [only] * max(1, len(terms))
+    assert [term["matchExpressions"][:-1] for term in found] == [
+        term.get("matchExpressions", []) for term in terms or [{}]
+    ]
+
+
+def test_the_policy_names_each_machine_once_and_holds_for_nothing_without_machines() -> None:
+    policy, binding = gate_policy([(size(96),), (size(96),), (size(8), size(2, 512))], api_version="a/v1")
+    expression = policy["spec"]["matchConditions"][-1]["expression"]
+    assert expression.count('"cpu": 96.0') == 1
+    assert '"cpu": 8.0' in expression
+    assert '"memory": 549755813888.0' in expression
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    assert policy["spec"]["failurePolicy"] == "Ignore"
+    nothing, _ = gate_policy([()], api_version="a/v1")
+    assert nothing["spec"]["matchConditions"][-1]["expression"] == "false"

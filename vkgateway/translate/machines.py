@@ -1,0 +1,233 @@
+"""Whether one machine of a pool can take a pod: a virtual node offers the sum of its machines, and no pod uses two.
+
+The rule has two halves. `gate_policy` is the tenant's admission policy: it gates each pod that is larger than every
+machine of some pool, so that the tenant's scheduler does not bind it by the sum. `judge` then says to which of its
+virtual nodes such a pod may go, or why to none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from vkgateway.model.names import ADMISSION_GATE
+from vkgateway.model.objects import NodeView, Object
+from vkgateway.model.requests import Milli, milli, render_milli
+from vkgateway.translate.context import HOSTNAME_LABEL
+from vkgateway.translate.governed import ungate_patch
+from vkgateway.translate.selectors import REQUIRED
+
+POLICY_NAME: Final = "vkgateway-machine-size"
+_HUGE: Final = "hugepages-"
+_HOST: Final = ("cpu", "memory", "ephemeral-storage")
+_KIND: Final = "MutatingAdmissionPolicy"
+
+
+def is_of_machines(resource: str) -> bool:
+    """Return whether a resource is a machine's own: cpu, memory, local storage or huge pages."""
+    return resource in _HOST or resource.startswith(_HUGE)
+
+
+def largest(nodes: Iterable[NodeView]) -> tuple[Milli, ...]:
+    """Return what the largest machines offer, in thousandths: those that no other one exceeds in every resource."""
+    sizes = {
+        tuple(sorted((name, value) for name, value in milli(node.status.allocatable).items() if is_of_machines(name)))
+        for node in nodes
+    }
+    found = [dict(size) for size in sorted(sizes)]
+    return tuple(one for one in found if not any(other is not one and fits(one, (other,)) for other in found))
+
+
+def fits(requests: Mapping[str, int], machines: Iterable[Milli]) -> bool:
+    """Return whether one of the machines, empty, has all that a pod asks for."""
+    wanted = [(name, amount) for name, amount in requests.items() if amount and is_of_machines(name)]
+    return any(all(machine.get(name, 0) >= amount for name, amount in wanted) for machine in machines)
+
+
+def rejection(requests: Mapping[str, int], machines: Sequence[Milli]) -> tuple[str, str] | None:
+    """Return reason and message, as a kubelet's, for a pod that no machine of a pool can take; None: one can.
+
+    A pool without machines rejects no pod: its machines may come back.
+    """
+    if not machines or fits(requests, machines):
+        return None
+    over = excess(requests, machines)
+    return f"OutOf{over[0] if over is not None else 'cpu'}", why_none_fits(requests, machines, where="the pool")
+
+
+def excess(requests: Mapping[str, int], machines: Sequence[Milli]) -> tuple[str, int, int] | None:
+    """Return the first resource of which a pod asks for more than every machine has: name, request, largest offer."""
+    for name in sorted(filter(is_of_machines, requests), key=lambda name: (name not in _HOST, name)):
+        most = max((machine.get(name, 0) for machine in machines), default=0)
+        if requests[name] > most:
+            return name, requests[name], most
+    return None
+
+
+def why_none_fits(requests: Mapping[str, int], machines: Sequence[Milli], *, where: str) -> str:
+    """Return the sentence for a pod that no machine of `where` can take."""
+    over = excess(requests, machines)
+    if over is not None:
+        name, amount, most = over
+        asked, offered = render_milli({name: amount}), render_milli({name: most})
+        return f"no machine of {where} has {asked}; a pod can have {offered} at most"
+    together = render_milli({name: amount for name, amount in requests.items() if amount and is_of_machines(name)})
+    return f"no machine of {where} has {together} together"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolMachines:
+    """The machines of the pool behind one virtual node."""
+
+    node: str
+    usable: tuple[Milli, ...]
+    """The largest of those that take pods now."""
+    all: tuple[Milli, ...]
+    """The largest of all, those included that are cordoned or down."""
+    several: bool = True
+    """More than one of them takes pods now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """Where a pod may go by its size."""
+
+    nodes: tuple[str, ...] = ()
+    """The virtual nodes with a machine for it; empty: it waits."""
+    is_narrowed: bool = False
+    """Other virtual nodes that it can reach have none."""
+    passing: bool = False
+    """It waits for machines that exist and take no pods now."""
+    why: str = ""
+
+
+def judge(requests: Mapping[str, int], pools: Sequence[PoolMachines]) -> Judgement:
+    """Judge a pod against the pools that it can reach."""
+    fitting = tuple(pool.node for pool in pools if fits(requests, pool.usable))
+    if fitting:
+        return Judgement(nodes=fitting, is_narrowed=len(fitting) < len(pools))
+    sleeping = [pool for pool in pools if fits(requests, pool.all)]
+    if sleeping:
+        names = ", ".join(pool.node for pool in sleeping)
+        return Judgement(passing=True, why=f"the machines of {names} that are large enough take no pods now")
+    return Judgement(why="; ".join(why_none_fits(requests, pool.all, where=pool.node) for pool in pools))
+
+
+def admit_patch(pod: Object, judgement: Judgement) -> Object:
+    """Return the strategic merge patch that takes our gate off a pod and keeps it to the nodes of a judgement.
+
+    A gated pod's node affinity may be narrowed: expressions may be added to each of its terms (KEP-3838).
+    """
+    patch = ungate_patch(pod["metadata"]["uid"], judgement.nodes[0] if _is_single(judgement) else "")
+    if judgement.is_narrowed and not _is_single(judgement):
+        expression = {"key": HOSTNAME_LABEL, "operator": "In", "values": list(judgement.nodes)}
+        affinity = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
+        terms = affinity.get("nodeSelectorTerms") or [{}]
+        narrowed = [{**term, "matchExpressions": [*(term.get("matchExpressions") or ()), expression]} for term in terms]
+        patch["spec"]["affinity"] = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": narrowed}}}
+    return patch
+
+
+def _is_single(judgement: Judgement) -> bool:
+    return judgement.is_narrowed and len(judgement.nodes) == 1
+
+
+def gate_policy(pools: Iterable[tuple[Milli, ...]], *, api_version: str) -> list[Object]:
+    """Return the policy and its binding for pools of these machines, each as `largest` returns them.
+
+    The policy counts init containers as if they all ran at once: it may gate a pod that fits, and the gateway takes
+    the gate off again.
+    """
+    shapes = sorted({json.dumps([_units(machine) for machine in pool], sort_keys=True) for pool in pools if pool})
+    names = sorted({name for shape in shapes for machine in json.loads(shape) for name in machine})
+    return [
+        {
+            "apiVersion": api_version,
+            "kind": _KIND,
+            "metadata": {"name": POLICY_NAME},
+            "spec": {
+                "failurePolicy": "Ignore",
+                "reinvocationPolicy": "IfNeeded",
+                "matchConstraints": {
+                    "matchPolicy": "Equivalent",
+                    "namespaceSelector": {},
+                    "objectSelector": {},
+                    "resourceRules": [
+                        {
+                            "apiGroups": [""],
+                            "apiVersions": ["v1"],
+                            "operations": ["CREATE"],
+                            "resources": ["pods"],
+                            "scope": "*",
+                        }
+                    ],
+                },
+                "matchConditions": [
+                    {"name": "not-bound", "expression": _NOT_BOUND},
+                    {"name": "not-gated", "expression": _NOT_GATED},
+                    {"name": "larger-than-a-machine", "expression": _larger(shapes, names)},
+                ],
+                "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": _ADD_GATE}}],
+            },
+        },
+        {
+            "apiVersion": api_version,
+            "kind": f"{_KIND}Binding",
+            "metadata": {"name": POLICY_NAME},
+            "spec": {"policyName": POLICY_NAME},
+        },
+    ]
+
+
+_NOT_BOUND: Final = "!has(object.spec.nodeName) || object.spec.nodeName == ''"
+_NOT_GATED: Final = (
+    f"!has(object.spec.schedulingGates) || !object.spec.schedulingGates.exists(gate, gate.name == '{ADMISSION_GATE}')"
+)
+_GATE: Final = f"{{'name': '{ADMISSION_GATE}'}}"
+_ADD_GATE: Final = (
+    "has(object.spec.schedulingGates)"
+    f" ? [JSONPatch{{op: 'add', path: '/spec/schedulingGates/-', value: {_GATE}}}]"
+    f" : [JSONPatch{{op: 'add', path: '/spec/schedulingGates', value: [{_GATE}]}}]"
+)
+
+
+def _larger(shapes: Sequence[str], names: Sequence[str]) -> str:
+    """Return the CEL expression that holds for a pod which fits no machine of at least one pool."""
+    if not shapes or not names:
+        return "false"
+    pod = "{" + ", ".join(f"'{name}': {_asked(name)}" for name in names) + "}"
+    fits_one = "pool.exists(machine, pod.all(name, name in machine && pod[name] <= machine[name] || pod[name] == 0.0))"
+    return f"[{pod}].exists(pod, [{', '.join(shapes)}].exists(pool, !{fits_one}))"
+
+
+def _asked(name: str) -> str:
+    """Return the CEL expression for the amount of a resource that a pod asks for, as a number."""
+    whole = _requested("object.spec", name)
+    containers = _sum(name, "object.spec.containers")
+    starting = f"(has(object.spec.initContainers) ? {_sum(name, 'object.spec.initContainers')} : 0.0)"
+    extra = _float(f"object.spec.overhead['{name}']")
+    overhead = f"(has(object.spec.overhead) && '{name}' in object.spec.overhead ? {extra} : 0.0)"
+    return f"({whole} ? {_value('object.spec', name)} : {containers} + {starting}) + {overhead}"
+
+
+def _sum(name: str, containers: str) -> str:
+    one = f"{_requested('c', name)} ? {_value('c', name)} : 0.0"
+    return f"([0.0] + {containers}.map(c, {one})).sum()"
+
+
+def _requested(owner: str, name: str) -> str:
+    return f"has({owner}.resources) && has({owner}.resources.requests) && '{name}' in {owner}.resources.requests"
+
+
+def _value(owner: str, name: str) -> str:
+    return _float(f"{owner}.resources.requests['{name}']")
+
+
+def _float(quantity: str) -> str:
+    return f"quantity(string({quantity})).asApproximateFloat()"
+
+
+def _units(machine: Mapping[str, int]) -> dict[str, float]:
+    return {name: amount / 1000 for name, amount in machine.items()}
