@@ -102,6 +102,32 @@ def test_gates_of_others_stay_and_ours_is_there_once(gated: Cluster) -> None:
     assert gates_of_new(gated, asking(limits=GPU), schedulingGates=ours) == [ADMISSION_GATE]
 
 
+MARKED = [
+    pytest.param({"annotations": {"vkgateway.io/gang": "job"}}, id="annotation"),
+    pytest.param({"labels": {"jobset.sigs.k8s.io/jobset-name": "s"}}, id="label"),
+]
+
+
+@pytest.mark.parametrize("metadata", MARKED)
+def test_a_pod_with_the_mark_of_a_gang_is_born_gated_without_devices(gated: Cluster, metadata: dict[str, Any]) -> None:
+    document = pod("newborn")
+    document["metadata"] |= metadata
+    answer = gated.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(document))
+    assert gates(json.loads(answer)) == [ADMISSION_GATE]
+
+
+@pytest.mark.skipif(not BY_POLICY, reason="pods are gated by size where the API server has admission policies")
+def test_a_pod_larger_than_any_machine_is_born_gated(gated: Cluster) -> None:
+    def of(cpu: str, **spec: Any) -> list[str]:
+        return gates_of_new(gated, asking(requests={"cpu": cpu}), **spec)
+
+    eventually(lambda: of("97") == [ADMISSION_GATE], what="the policy by size at work")
+    assert of("96") == []
+    sidecar = INIT | asking(requests={"cpu": "500m"}) | {"restartPolicy": "Always"}
+    assert of("95500m", initContainers=[sidecar]) == []
+    assert of("96", initContainers=[sidecar]) == [ADMISSION_GATE]
+
+
 NOT_ASKING = [
     pytest.param({}, {}, id="nothing"),
     pytest.param(asking(limits={"cpu": "1", "memory": "1Gi"}), {}, id="cpu and memory"),
@@ -185,3 +211,62 @@ def test_a_gate_that_was_deleted_or_changed_comes_back(platform: Platform, gated
     platform.compute.kubectl("patch", "tenant", "gates", "--type=merge", "-p", json.dumps(names))
 
     eventually(lambda: gates_of_new(gated, asking(limits=GPU)) == [ADMISSION_GATE], what="the gate is back")
+
+
+def cpus(name: str, amount: int, **metadata: Any) -> Document:
+    """A pod that asks for whole CPUs of machines that have 96."""
+    made = pod(name, container=asking(requests={"cpu": str(amount)}))
+    made["metadata"] |= metadata
+    return made
+
+
+def cpu_job(name: str) -> Document:
+    template = cpus(name, 90)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "parallelism": 2,
+            "completions": 2,
+            "template": {
+                "metadata": {"annotations": {"vkgateway.io/gang": "job"}},
+                "spec": template["spec"] | {"restartPolicy": "Never"},
+            },
+        },
+    }
+
+
+def said(cluster: Cluster, name: str, reason: str) -> str:
+    """The message of the first event of a pod with a reason; empty: there is none."""
+    return next((message for found, message in cluster.events(name) if found == reason), "")
+
+
+def running(cluster: Cluster, job: str) -> int:
+    found = cluster.get("pods", "-l", f"job-name={job}")["items"]
+    return sum(one["status"]["phase"] == "Running" for one in found)
+
+
+@pytest.mark.skipif(not BY_POLICY, reason="pods are gated by size where the API server has admission policies")
+def test_cpu_is_of_machines_not_of_their_sum(gated: Cluster) -> None:
+    gated.kubectl("delete", "deployments,daemonsets,pods", "--all", "--grace-period=1", "--timeout=60s")
+    try:
+        gated.apply(*(cpus(f"too-large-{number}", 100) for number in range(3)), cpus("fits", 85))
+        gated.wait_pod("fits")
+        assert "a pod can have cpu 96 at most" in eventually(
+            lambda: said(gated, "too-large-0", "Infeasible"), what="why it waits"
+        )
+
+        gated.apply(cpu_job("one"), cpu_job("two"))
+        eventually(lambda: running(gated, "one") + running(gated, "two") >= 2, what="a gang that runs")
+        assert {running(gated, "one"), running(gated, "two")} == {0, 2}
+
+        # Four machines have 11, 6, 6 and 96 left.
+        gated.apply(cpus("last", 90))
+        gated.wait_pod("last")
+        gated.apply(cpus("between", 20))
+        reason = eventually(lambda: said(gated, "between", "FailedScheduling"), what="the compute scheduler's reason")
+        assert "Insufficient cpu" in reason
+        assert "a100-" not in reason
+    finally:
+        gated.kubectl("delete", "jobs,pods", "--all", "--grace-period=1", "--wait=false")

@@ -164,7 +164,7 @@ def _starting(pod: Object) -> _Said:
         if trouble is not None and trouble["status"] == "False":
             return "starting", "It may start, and cannot yet.", _message(trouble)
     if not is_governed(pod):
-        return "ungoverned", "It asks for nothing that the arbiter hands out: it starts as in any cluster.", ""
+        return "ungoverned", "It asks for no device and carries no gang's mark: it starts as in any cluster.", ""
     bound = (pod.get("spec") or {}).get("nodeName")
     if bound:
         return "starting", "It was admitted, and is being started.", ""
