@@ -28,7 +28,7 @@ from vkgateway.translate.machines import Judgement
 KEY = ("default", "web")
 GATE = {"name": ADMISSION_GATE}
 GPU = {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
-FREE = {"containers": [{"name": "main", "image": "x"}]}
+FREE: dict[str, Any] = {"containers": [{"name": "main", "image": "x"}]}
 
 
 class Made:
