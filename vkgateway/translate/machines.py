@@ -164,11 +164,7 @@ def gate_policy(pools: Iterable[tuple[Milli, ...]], *, api_version: str) -> list
                         }
                     ],
                 },
-                "matchConditions": [
-                    {"name": "not-bound", "expression": _NOT_BOUND},
-                    {"name": "not-gated", "expression": _NOT_GATED},
-                    {"name": "larger-than-a-machine", "expression": _larger(shapes, names)},
-                ],
+                "matchConditions": [{"name": "larger-than-a-machine", "expression": _larger(shapes, names)}],
                 "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": _ADD_GATE}}],
             },
         },
@@ -181,10 +177,11 @@ def gate_policy(pools: Iterable[tuple[Milli, ...]], *, api_version: str) -> list
     ]
 
 
-_NOT_BOUND: Final = "!has(object.spec.nodeName) || object.spec.nodeName == ''"
-_NOT_GATED: Final = (
-    f"!has(object.spec.schedulingGates) || !object.spec.schedulingGates.exists(gate, gate.name == '{ADMISSION_GATE}')"
+_BOUND: Final = "has(object.spec.nodeName) && object.spec.nodeName != ''"
+_GATED: Final = (
+    f"has(object.spec.schedulingGates) && object.spec.schedulingGates.exists(gate, gate.name == '{ADMISSION_GATE}')"
 )
+_CONTAINERS: Final = "(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : []))"
 _GATE: Final = f"{{'name': '{ADMISSION_GATE}'}}"
 _ADD_GATE: Final = (
     "has(object.spec.schedulingGates)"
@@ -194,27 +191,33 @@ _ADD_GATE: Final = (
 
 
 def _larger(shapes: Sequence[str], names: Sequence[str]) -> str:
-    """Return the CEL expression that holds for a pod which fits no machine of at least one pool."""
-    if not shapes or not names:
+    """Return the CEL expression that holds for a pod which fits no machine of at least one pool.
+
+    Each pod that is created pays for it. So one condition asks for all, and most pods end at the cheap part: they fit
+    even the least that any machine has of each resource.
+    """
+    machines = [machine for shape in shapes for machine in json.loads(shape)]
+    if not machines or not names:
         return "false"
+    least = {name: min(machine.get(name, 0.0) for machine in machines) for name in names}
+    large = " || ".join(f"{_sum(name)} > {json.dumps(amount)}" for name, amount in least.items())
     pod = "{" + ", ".join(f"'{name}': {_asked(name)}" for name in names) + "}"
     fits_one = "pool.exists(machine, pod.all(name, name in machine && pod[name] <= machine[name] || pod[name] == 0.0))"
-    return f"[{pod}].exists(pod, [{', '.join(shapes)}].exists(pool, !{fits_one}))"
+    exact = f"[{pod}].exists(pod, [{', '.join(shapes)}].exists(pool, !{fits_one}))"
+    whole = "has(object.spec.resources) || has(object.spec.overhead)"
+    return f"!({_BOUND}) && !({_GATED}) && ({whole} || {large}) && {exact}"
 
 
 def _asked(name: str) -> str:
     """Return the CEL expression for the amount of a resource that a pod asks for, as a number."""
-    whole = _requested("object.spec", name)
-    containers = _sum(name, "object.spec.containers")
-    starting = f"(has(object.spec.initContainers) ? {_sum(name, 'object.spec.initContainers')} : 0.0)"
+    whole = f"{_requested('object.spec', name)} ? {_value('object.spec', name)} : {_sum(name)}"
     extra = _float(f"object.spec.overhead['{name}']")
-    overhead = f"(has(object.spec.overhead) && '{name}' in object.spec.overhead ? {extra} : 0.0)"
-    return f"({whole} ? {_value('object.spec', name)} : {containers} + {starting}) + {overhead}"
+    return f"({whole}) + (has(object.spec.overhead) && '{name}' in object.spec.overhead ? {extra} : 0.0)"
 
 
-def _sum(name: str, containers: str) -> str:
+def _sum(name: str) -> str:
     one = f"{_requested('c', name)} ? {_value('c', name)} : 0.0"
-    return f"([0.0] + {containers}.map(c, {one})).sum()"
+    return f"{_CONTAINERS}.map(c, {one}).sum()"
 
 
 def _requested(owner: str, name: str) -> str:
