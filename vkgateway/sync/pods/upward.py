@@ -54,7 +54,6 @@ LOST: Final = Taken(
 
 NEVER_STARTED: Final = Taken(reason="Deleted", message="the pod was deleted before it was started")
 
-
 _REASON_SECONDS: Final = 60.0
 """Seconds between two events of a pod about the compute scheduler's reason, which changes with the cluster."""
 _UNSCHEDULABLE: Final = b"Unschedulable"
