@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
+from vkgateway.gateway.virtualnodes import WHOLE, Part
 from vkgateway.kubelet.routes import metrics_path
 from vkgateway.model.api import Pool, TenantPool
+from vkgateway.model.names import virtual_node_name
 from vkgateway.model.objects import Object
 from vkgateway.model.quantity import Quantity, least
 from vkgateway.sync.compute.link import ComputeLink
@@ -26,6 +28,8 @@ _TIMES = ("lastHeartbeatTime", "lastTransitionTime")
 class NodeSource:
     """One virtual node of `tenant`, whose share of `pool` is `wanted`; `address` and `port` are the kubelet endpoint's.
 
+    It stands for `part` of the pool.
+
     `last_capacity` is what the node offered when it was seen last: it is shown while nothing is known of the compute
     nodes.
     """
@@ -37,10 +41,20 @@ class NodeSource:
     link: ComputeLink
     address: str
     port: int
+    part: Part = WHOLE
     last_capacity: Mapping[str, Quantity] = field(default_factory=dict)
 
+    @property
+    def pool_name(self) -> str:
+        """The name of the pool among those of all compute clusters."""
+        return virtual_node_name(self.pool.name, self.link.name)
+
     def members(self) -> PoolNodes:
-        """Return the pool's compute nodes as seen last."""
+        """Return the compute nodes behind the virtual node, as seen last."""
+        return self.link.nodes.pool(self.part.selector(self.pool), without_label=self.part.without_label)
+
+    def pool_members(self) -> PoolNodes:
+        """Return all compute nodes of the pool, as seen last."""
         return self.link.nodes.pool(self.pool.node_selector)
 
     def context(self) -> PoolContext:
@@ -48,20 +62,36 @@ class NodeSource:
         return translation.pool_context(
             name=self.pool.name,
             compute_cluster=self.link.name,
-            node_selector=self.pool.node_selector,
+            node_selector=self.part.selector(self.pool),
             tolerations=self.pool.tolerations,
             nodes=self.members(),
+            value=self.part.value,
+            without_label=self.part.without_label,
         )
 
+    @property
+    def nodes_known(self) -> bool:
+        """Whether anything is known of the compute nodes."""
+        return self.link.nodes.complete or bool(self.link.nodes.items)
+
     def capacity(self) -> dict[str, Quantity]:
-        """Return what the node offers to its tenant."""
-        if not self.link.nodes.complete and not self.link.nodes.items:
+        """Return what the node offers to its tenant; a retired one takes no more pods."""
+        if not self.nodes_known:
             return dict(self.last_capacity)
-        return dict(least(self.members().allocatable, self.wanted.limit))
+        offered = self._offered(self.members())
+        return dict.fromkeys([*offered, "pods"], "0") if self.part.retired else offered
+
+    def limit(self) -> dict[str, Quantity]:
+        """Return what the tenant may use of the pool, over all its virtual nodes; nodes must be known."""
+        return self._offered(self.pool_members())
+
+    def _offered(self, members: PoolNodes) -> dict[str, Quantity]:
+        allocatable = {**members.allocatable, **members.passed_through(self.pool.passed_through)}
+        return dict(least(allocatable, self.wanted.limit))
 
     def state(self) -> tuple[object, ...]:
         """Return what `build` goes by beside what the source says itself: while it is the same, so is the node."""
-        return self.members(), self.link.nodes.complete, self.link.reachable
+        return self.members(), self.pool_members(), self.link.nodes.complete, self.link.reachable
 
     def build(self) -> Object:
         """Return the Node object as it should be now, its conditions without times."""

@@ -32,6 +32,7 @@ from vkgateway.model.names import (
     virtual_node_name,
 )
 from vkgateway.model.objects import decode_object
+from vkgateway.model.quantity import Quantity, least, total
 from vkgateway.model.requests import milli
 from vkgateway.sync.admission.desk import ArbiterService
 from vkgateway.sync.compute.link import ComputeLink
@@ -72,8 +73,20 @@ class Wiring:
 
     def quotas(self) -> tuple[Quota, ...]:
         """What the tenant is guaranteed of each pool, and may use of it at most."""
-        sources = self.sources.values()
-        return tuple(quota(self.context.name, source.wanted, granted=self.granted) for source in sources)
+        pools = {(wanted.compute_cluster, wanted.name): wanted for wanted in self._wanted()}
+        return tuple(quota(self.context.name, wanted, granted=self.granted) for wanted in pools.values())
+
+    def _wanted(self) -> list[TenantPool]:
+        return [source.wanted for source in self.sources.values()]
+
+    def limit(self, pool_name: str) -> dict[str, Quantity]:
+        """Return what the tenant may use of a pool, over all its virtual nodes; nothing of one that it has no more."""
+        sources = [source for source in self.sources.values() if source.pool_name == pool_name]
+        if not sources:
+            return {}
+        if sources[0].nodes_known:
+            return sources[0].limit()
+        return dict(least(total(source.last_capacity for source in sources), sources[0].wanted.limit))
 
     def bindings(self) -> dict[str, Binding]:
         """What each virtual node stands for."""
@@ -119,6 +132,9 @@ class TenantRuntime:
         self._built_from: dict[str, tuple[object, ...]] = {}
         """By virtual node, what it was made from when it was looked at last."""
         self._limits: dict[str, Mapping[str, int]] = {}
+        """By pool, what its tenant may use of it."""
+        self._pool_names: dict[str, str] = {}
+        """By virtual node, the pool that it belongs to."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
@@ -159,6 +175,11 @@ class TenantRuntime:
                 self._nodes[name].refresh()
         if stays is not None:
             raise stays
+
+    def is_occupied(self, node: str) -> bool:
+        """Tell whether pods that have not ended are on a virtual node, or may be, as far as pods are known."""
+        pods = self._sync.holdings.pods
+        return not pods.complete or any(pod.spec.node_name == node and not pod.terminal for pod in pods.items.values())
 
     @property
     def sources(self) -> Mapping[str, NodeSource]:
@@ -224,10 +245,11 @@ class TenantRuntime:
 
     def _add_node(self, name: str) -> None:
         def build() -> dict[str, Any]:
-            node = self._wiring.sources[name].build()
-            self._limit(name, milli(node["status"]["allocatable"]))
-            return node
+            source = self._wiring.sources[name]
+            self._limit(source.pool_name)
+            return source.build()
 
+        self._pool_names[name] = self._wiring.sources[name].pool_name
         build()
         node = VirtualNode(
             self.client,
@@ -247,9 +269,9 @@ class TenantRuntime:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        self._limit(name, {})
+        self._limit(self._pool_names[name])
         await self._nodes[name].remove()
-        del self._nodes[name]
+        del self._nodes[name], self._pool_names[name]
         self._built_from.pop(name, None)
 
     async def _sweep(self) -> None:
@@ -276,10 +298,12 @@ class TenantRuntime:
                 log.warning("virtual nodes not swept", tenant=self.name, error=error.message)
             await asyncio.sleep(_BACKOFF.delay(failures) if failures else _SWEEP_AGAIN)
 
-    def _limit(self, name: str, limit: Mapping[str, int]) -> None:
-        if self._limits.get(name) != limit:
-            self._limits[name] = limit
-            self._sync.set_limit(name, dict(limit))
+    def _limit(self, pool_name: str) -> None:
+        """Tell the reconcilers what the tenant may use of a pool, if that has changed."""
+        limit = milli(self._wiring.limit(pool_name))
+        if self._limits.get(pool_name) != limit:
+            self._limits[pool_name] = limit
+            self._sync.set_limit(pool_name, dict(limit))
 
     def _spawn(self, what: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=f"tenant/{self.name}/{what}")
@@ -297,6 +321,8 @@ class TenantRuntime:
             name=source.wanted.name,
             compute_cluster=source.wanted.compute_cluster,
             node_name=name,
+            virtual_nodes_by=source.part.by,
+            value=source.part.value,
             ready=self._nodes[name].registered and source.link.reachable,
             capacity=source.capacity(),
         )

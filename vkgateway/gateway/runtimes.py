@@ -13,13 +13,15 @@ from vkgateway.gateway.nodes import NodeSource
 from vkgateway.gateway.planes import Access, NodesSeen
 from vkgateway.gateway.runtime import TenantRuntime, Wiring
 from vkgateway.gateway.status import failing, waiting
+from vkgateway.gateway.virtualnodes import parts
 from vkgateway.kube.client import Client
 from vkgateway.kubelet.target import PlacedPod, PodTarget
 from vkgateway.model import times
-from vkgateway.model.api import Tenant, TenantPool
+from vkgateway.model.api import Pool, Tenant, TenantPool, TenantPoolStatus
 from vkgateway.model.errors import NotFoundError
 from vkgateway.model.names import virtual_node_name
 from vkgateway.sync.admission.desk import ArbiterService
+from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.engine import Engine
 from vkgateway.sync.network.names import NameServers
 from vkgateway.translate.context import TenantContext
@@ -201,29 +203,59 @@ class TenantRuntimes:
         connected = self._computes.links
         links = dict(connected)
         unconnected: set[str] = set()
-        shown = {(pool.name, pool.compute_cluster): pool.capacity for pool in tenant.status.pools}
         for pool in tenant.spec.pools:
             cluster, link = self._computes.cluster(pool.compute_cluster), connected.get(pool.compute_cluster)
             found = next((one for one in cluster.spec.pools if one.name == pool.name), None) if cluster else None
-            name = virtual_node_name(pool.name, pool.compute_cluster)
-            if link is None or found is None:
-                missing.append(pool)
-                if link is None and cluster is not None:
-                    unconnected.add(name)
-                    if name in known:
-                        sources[name] = replace(known[name], wanted=pool)
-                        links[pool.compute_cluster] = known[name].link
+            if link is not None and found is not None:
+                sources |= self._sources(tenant, pool, found, link)
                 continue
-            sources[name] = NodeSource(
-                tenant=tenant.metadata.name,
-                name=name,
-                wanted=pool,
-                pool=found,
-                link=link,
-                address=self._address,
-                port=self._kubelet.port,
-                last_capacity=shown.get((pool.name, pool.compute_cluster), {}),
-            )
+            missing.append(pool)
+            if link is None and cluster is not None:
+                unconnected |= {virtual_node_name(pool.name, pool.compute_cluster), *_shown(tenant, pool)}
+                stays = {name: source for name, source in known.items() if _is_of(source, pool)}
+                sources |= {name: replace(source, wanted=pool) for name, source in stays.items()}
+                for source in stays.values():
+                    links[pool.compute_cluster] = source.link
         created = tenant.metadata.creation_timestamp
         granted = times.parse(created).timestamp() if created else 0.0
         return Wiring(context, links, sources, tuple(missing), frozenset(unconnected), granted)
+
+    def _sources(self, tenant: Tenant, wanted: TenantPool, pool: Pool, link: ComputeLink) -> dict[str, NodeSource]:
+        """Return what a pool's virtual nodes are made from, by their names."""
+        running = self._running.get(tenant.metadata.name)
+        shown = _shown(tenant, wanted)
+        found = parts(
+            pool,
+            link.nodes.pool(pool.node_selector).values(pool.virtual_nodes_by),
+            nodes_known=link.nodes.complete or bool(link.nodes.items),
+            shown=shown.values(),
+            is_occupied=running.is_occupied if running is not None else lambda _node: True,
+        )
+        return {
+            name: NodeSource(
+                tenant=tenant.metadata.name,
+                name=name,
+                wanted=wanted,
+                pool=pool,
+                link=link,
+                address=self._address,
+                port=self._kubelet.port,
+                part=part,
+                last_capacity=shown[name].capacity if name in shown else {},
+            )
+            for part in found
+            for name in (part.node_name(wanted),)
+        }
+
+
+def _shown(tenant: Tenant, pool: TenantPool) -> dict[str, TenantPoolStatus]:
+    """Return the virtual nodes of a pool as the tenant's status shows them, by their names."""
+    return {
+        status.node_name: status
+        for status in tenant.status.pools
+        if (status.name, status.compute_cluster) == (pool.name, pool.compute_cluster)
+    }
+
+
+def _is_of(source: NodeSource, pool: TenantPool) -> bool:
+    return (source.wanted.name, source.wanted.compute_cluster) == (pool.name, pool.compute_cluster)

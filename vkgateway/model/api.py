@@ -88,11 +88,17 @@ class ApiServerStatus(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class TenantPoolStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
-    """A tenant's virtual node for one pool, and the capacity it shows."""
+    """A tenant's virtual node, and the capacity it shows.
+
+    It stands for a pool or, where that is divided by a node label (`virtual_nodes_by`), for its nodes with one `value`
+    of the label; an empty value means nodes without the label.
+    """
 
     name: str
     compute_cluster: str
     node_name: str
+    virtual_nodes_by: str = ""
+    value: str = ""
     ready: bool = False
     capacity: Resources = {}
 
@@ -137,7 +143,9 @@ class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, fro
     `levels` are the labels of its nodes that tell their place in the network, the widest first. `cell_resource` is what
     guarantees' cells are pieces of; empty: the extended resource that most nodes offer. `notice_seconds` is the
     time between the notice of an eviction and the deletion, `grace_seconds` the most that an evicted pod may take to
-    end; None: as the gateway's settings say.
+    end; None: as the gateway's settings say. `virtual_nodes_by` is a label of its nodes: tenants see a virtual node
+    per value of it; empty: one for the pool. `passed_through` are extended resources that no node offers and that go
+    down with pods as they are.
     """
 
     name: str
@@ -145,6 +153,8 @@ class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, fro
     tolerations: tuple[dict[str, Any], ...] = ()
     levels: tuple[str, ...] = ()
     cell_resource: str = ""
+    virtual_nodes_by: str = ""
+    passed_through: tuple[str, ...] = ()
     notice_seconds: int | None = None
     grace_seconds: int | None = None
 

@@ -77,9 +77,11 @@ COMPUTE_ROOT_CA: Final = "vkgateway-root-ca.crt"
 
 TENANT_NAME_MAX: Final = 32
 NAMESPACE_MAX: Final = 63
+LABEL_VALUE_MAX: Final = 63
 OBJECT_NAME_MAX: Final = 253
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_NO_DNS_LABEL = re.compile(r"[^a-z0-9]+")
 _HASH_LENGTH = 10
 _TOKEN_SUFFIX_LENGTH = len("-01234567-token")
 
@@ -158,9 +160,21 @@ def compute_namespace(tenant: str, namespace: str) -> str:
     return f"{name[: NAMESPACE_MAX - _HASH_LENGTH - 1]}-{digest}"
 
 
-def virtual_node_name(pool: str, compute_cluster: str) -> str:
-    """Name of the tenant's node that stands for a pool of a compute cluster: `<pool>.<compute cluster>`."""
-    return f"{pool}.{compute_cluster}"
+def virtual_node_name(pool: str, compute_cluster: str, value: str = "") -> str:
+    """Return the name of a tenant's virtual node: `<pool>.<compute cluster>`.
+
+    A pool that is divided by a node label has a node per `value` of it: `<pool>.<value>.<compute cluster>`. Characters
+    that a node name must not hold become dashes. Where the name is changed by that, or is longer than a label value may
+    be, its end is replaced by 10 hexadecimal digits of the SHA-256 of the full name.
+    """
+    if not value:
+        return f"{pool}.{compute_cluster}"
+    full = f"{pool}.{value}.{compute_cluster}"
+    name = f"{pool}.{_NO_DNS_LABEL.sub('-', value.lower()).strip('-')}.{compute_cluster}"
+    if name == full and len(name) <= LABEL_VALUE_MAX:
+        return name
+    digest = hashlib.sha256(full.encode()).hexdigest()[:_HASH_LENGTH]
+    return f"{name[: LABEL_VALUE_MAX - _HASH_LENGTH - 1].rstrip('-.')}-{digest}"
 
 
 def token_secret_name(pod: str, uid: str) -> str:

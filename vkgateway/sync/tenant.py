@@ -127,9 +127,9 @@ class TenantSync:
         """Set what the tenant is guaranteed of each pool, and may use of it at most."""
         self.pods.desk.rebound(quotas)
 
-    def set_limit(self, node: str, limit: Milli) -> None:
-        """Set what may be used of a virtual node (what it shows as allocatable), and look at what it held back."""
-        self.pods.set_limit(node, limit)
+    def set_limit(self, pool: str, limit: Milli) -> None:
+        """Set what may be used of a pool, over all its virtual nodes, and reconcile the pods that were held there."""
+        self.pods.set_limit(pool, limit)
 
     def set_node(self, name: str, node: VirtualNode) -> None:
         """Set what the tenant's API server shows of a virtual node: labels and taints, the tenant's own among them."""

@@ -102,9 +102,9 @@ class TenantPods:
         self._tenant = self.hands.downward.tenant = self.reconciler.tenant = tenant
         self.reconciler.forget_plans()
 
-    def set_limit(self, node: str, limit: Milli) -> None:
-        """Set what may be used of a virtual node, and look at what it held back."""
-        for key in self.reconciler.set_limit(node, limit):
+    def set_limit(self, pool: str, limit: Milli) -> None:
+        """Set what may be used of a pool, and reconcile the pods that were held there."""
+        for key in self.reconciler.set_limit(pool, limit):
             self._shared.agenda.pod(key)
 
     def look_at_everything(self) -> None:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from vkgateway.model.api import PodSecurity
-from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, POOL_LABEL, VIRTUAL_NODE_TYPE
+from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, POOL_LABEL, VIRTUAL_NODE_TYPE, virtual_node_name
 from vkgateway.translate.plugins import staying_plugins
 
 INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
@@ -110,8 +110,9 @@ def _staying_annotations(kept: tuple[str, ...], allowed: tuple[str, ...]) -> tup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolContext:
-    """A pool of a compute cluster and the virtual node that stands for it.
+    """A virtual node, and the pool of a compute cluster that it stands for, or a part of that pool.
 
+    `node_selector` chooses the compute nodes behind the virtual node, of which none carries the label `without_label`.
     `node_labels` are the labels that the virtual node carries. `carried` are the label keys that any node of the
     pool carries (`nodes.carried_labels`); without them, the virtual node's own count, less those that are virtual.
     """
@@ -120,6 +121,7 @@ class PoolContext:
     compute_cluster: str
     node_name: str
     node_selector: dict[str, str] = field(default_factory=dict)
+    without_label: str = ""
     tolerations: tuple[dict[str, Any], ...] | list[dict[str, Any]] = ()
     node_labels: dict[str, str] = field(default_factory=dict)
     carried: frozenset[str] = frozenset()
@@ -134,6 +136,16 @@ class PoolContext:
             INSTANCE_TYPE_LABEL: self.name,
             HOSTNAME_LABEL: self.node_name,
         }
+
+    @property
+    def pool_name(self) -> str:
+        """The name of the pool among those of all compute clusters."""
+        return virtual_node_name(self.name, self.compute_cluster)
+
+    def node_requirements(self) -> list[dict[str, Any]]:
+        """Return node selector requirements that exactly the compute nodes behind the virtual node meet."""
+        chosen = [{"key": key, "operator": "In", "values": [value]} for key, value in self.node_selector.items()]
+        return [*chosen, *([{"key": self.without_label, "operator": "DoesNotExist"}] if self.without_label else [])]
 
     def carries(self, key: str) -> bool:
         """Tell whether real nodes of the pool carry a label."""

@@ -25,7 +25,13 @@ from vkgateway.translate.dns import forward_dns
 from vkgateway.translate.governed import band_of
 from vkgateway.translate.metadata import forward_metadata
 from vkgateway.translate.peers import NamespaceLabels, Peers
-from vkgateway.translate.placement import forward_affinity, forward_tolerations, pinned, spread_constraints
+from vkgateway.translate.placement import (
+    forward_affinity,
+    forward_tolerations,
+    pinned,
+    spread_constraints,
+    without_label,
+)
 from vkgateway.translate.selectors import NodeTerms
 
 _DROPPED: Final = (
@@ -121,6 +127,8 @@ def _forward_placement(
         kept = forward_affinity(affinity or {}, terms=terms, peers=Peers(tenant, namespaces))
         if kept:
             made["affinity"] = kept
+    if pool.without_label:
+        made["affinity"] = without_label(made.get("affinity") or {}, pool.without_label)
     constraints = made.get("topologySpreadConstraints")
     if constraints:
         made["topologySpreadConstraints"] = spread_constraints(constraints, peers=Peers(tenant, namespaces))

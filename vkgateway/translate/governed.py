@@ -6,7 +6,6 @@ from typing import Any, Final, Literal
 from vkgateway.model.names import ADMISSION_GATE, LOW_CLASS
 from vkgateway.model.objects import Object, Taint
 from vkgateway.model.requests import Milli, pod_requests
-from vkgateway.translate.context import HOSTNAME_LABEL
 from vkgateway.translate.gangs.marked import carries_mark
 from vkgateway.translate.selectors import PREFERRED, REQUIRED, compares, term_holds
 
@@ -75,15 +74,15 @@ def band_of(spec: Mapping[str, Any]) -> Literal["guaranteed", "low"]:
     return "low" if low else "guaranteed"
 
 
-def ungate_patch(uid: str, node_name: str) -> Object:
-    """Strategic merge patch that takes our gate off a pod and narrows it to a virtual node, if one is named.
+def ungate_patch(uid: str, narrowing: Mapping[str, str]) -> Object:
+    """Return a strategic merge patch that takes our gate off a pod and adds `narrowing` to its node selector.
 
     Other gates stay. While a pod is gated, its nodeSelector may be added to (KEP-3838). The server refuses the patch as
     a conflict if the pod is another than that of `uid`.
     """
     spec: Object = {"schedulingGates": [{"$patch": "delete", "name": ADMISSION_GATE}]}
-    if node_name:
-        spec["nodeSelector"] = {HOSTNAME_LABEL: node_name}
+    if narrowing:
+        spec["nodeSelector"] = dict(narrowing)
     return {"metadata": {"uid": uid}, "spec": spec}
 
 

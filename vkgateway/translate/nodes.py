@@ -28,13 +28,19 @@ def pool_context(
     node_selector: dict[str, str],
     tolerations: Sequence[dict[str, Any]],
     nodes: PoolNodes,
+    value: str = "",
+    without_label: str = "",
 ) -> PoolContext:
-    """Gather a pool's context from the compute nodes that belong to it."""
+    """Gather the context of a virtual node from the compute nodes behind it.
+
+    `value` is the one that these nodes have of the label that divides the pool, where one does.
+    """
     return PoolContext(
         name=name,
         compute_cluster=compute_cluster,
-        node_name=virtual_node_name(name, compute_cluster),
+        node_name=virtual_node_name(name, compute_cluster, value),
         node_selector=node_selector,
+        without_label=without_label,
         tolerations=tuple(tolerations),
         node_labels=nodes.common_labels,
         carried=nodes.carried_labels,

@@ -33,11 +33,19 @@ def forward_affinity(affinity: Mapping[str, Any], *, terms: NodeTerms, peers: Pe
 
 def pinned(affinity: Mapping[str, Any], node: str) -> Object:
     """An affinity that requires, beside what it says, the compute node of a name. It is not changed."""
+    return _requiring(affinity, "matchFields", {"key": "metadata.name", "operator": "In", "values": [node]})
+
+
+def without_label(affinity: Mapping[str, Any], label: str) -> Object:
+    """Return an affinity that requires, in addition, a compute node without a label. The given one is not changed."""
+    return _requiring(affinity, "matchExpressions", {"key": label, "operator": "DoesNotExist"})
+
+
+def _requiring(affinity: Mapping[str, Any], kind: str, requirement: Mapping[str, Any]) -> Object:
     by_node = affinity.get("nodeAffinity") or {}
     required = by_node.get(_REQUIRED) or {}
-    only = {"key": "metadata.name", "operator": "In", "values": [node]}
     alternatives: Sequence[Mapping[str, Any]] = required.get("nodeSelectorTerms") or [{}]
-    terms = [{**term, "matchFields": [*(term.get("matchFields") or ()), only]} for term in alternatives]
+    terms = [{**term, kind: [*(term.get(kind) or ()), requirement]} for term in alternatives]
     return {**affinity, "nodeAffinity": {**by_node, _REQUIRED: {**required, "nodeSelectorTerms": terms}}}
 
 

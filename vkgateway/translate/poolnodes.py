@@ -13,15 +13,19 @@ from vkgateway.translate.context import HOSTNAME_LABEL, VIRTUAL_KEYS
 from vkgateway.translate.governed import is_extended
 from vkgateway.translate.machines import largest
 
+AMPLE: Final = "1000000000"
+"""The amount of a passed-through resource that a node shows: more than any pod asks for."""
 _OPERATING_SYSTEM: Final = "kubernetes.io/os"
 _ARCHITECTURE: Final = "kubernetes.io/arch"
 _NO_LABEL_PREFIXES: Final = ("node-role.kubernetes.io/", "beta.kubernetes.io/")
 _NO_RESOURCE_PREFIXES: Final = ("attachable-volumes-",)
 
 
-def in_pool(node: NodeView, node_selector: Mapping[str, str]) -> bool:
-    """Tell whether a compute node belongs to the pool that a selector chooses."""
+def in_pool(node: NodeView, node_selector: Mapping[str, str], without_label: str = "") -> bool:
+    """Tell whether a selector chooses a compute node, and the node does not carry the label `without_label`."""
     labels = node.metadata.labels
+    if without_label and without_label in labels:
+        return False
     return all(labels.get(key) == value for key, value in node_selector.items())
 
 
@@ -40,6 +44,15 @@ class PoolNodes:
 
     def __init__(self, nodes: Iterable[NodeView]) -> None:
         self.nodes: Final = tuple(nodes)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of the nodes."""
+        return frozenset(node.metadata.name for node in self.nodes)
+
+    def values(self, label: str) -> frozenset[str]:
+        """Return the values of a label on the nodes, with an empty one if some node does not carry it."""
+        return frozenset(node.metadata.labels.get(label, "") for node in self.nodes)
 
     @cached_property
     def allocatable(self) -> dict[str, str]:
@@ -67,6 +80,14 @@ class PoolNodes:
             if amount > 0 and is_extended(name)
         )
         return tuple(sorted(offers, key=lambda name: (-offers[name], name)))
+
+    def passed_through(self, names: Iterable[str]) -> dict[str, str]:
+        """Return an ample amount of each extended resource that no node offers and that pods may ask for all the same.
+
+        A scheduler plug-in of the compute cluster gives such a resource its meaning.
+        """
+        offered = {name for node in self.nodes for name in node.status.allocatable}
+        return {name: AMPLE for name in names if name not in offered}
 
     @cached_property
     def common_labels(self) -> dict[str, str]:

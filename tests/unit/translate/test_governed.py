@@ -91,7 +91,7 @@ def test_bands(spec: dict[str, Any], band: str) -> None:
 
 
 def test_letting_go_touches_our_gate_and_the_virtual_nodes_name_only() -> None:
-    assert ungate_patch("6c5f", "a100.local") == {
+    assert ungate_patch("6c5f", {"kubernetes.io/hostname": "a100.local"}) == {
         "metadata": {"uid": "6c5f"},
         "spec": {
             "schedulingGates": [{"$patch": "delete", "name": "vkgateway.io/admission"}],
@@ -103,7 +103,7 @@ def test_letting_go_touches_our_gate_and_the_virtual_nodes_name_only() -> None:
 def test_letting_go_as_a_server_does_it() -> None:
     mine = {"name": "a.example.com/b"}
     gated = free(schedulingGates=[mine, OURS], nodeSelector={"zone": "z1"})
-    after = strategic(gated, ungate_patch("6c5f", "a100.local"))["spec"]
+    after = strategic(gated, ungate_patch("6c5f", {"kubernetes.io/hostname": "a100.local"}))["spec"]
     assert after == {
         **gated["spec"],
         "schedulingGates": [mine],
@@ -217,7 +217,7 @@ def test_why_a_pod_can_go_nowhere(spec: dict[str, Any], why: str) -> None:
 
 def test_the_labels_that_the_gateway_gives_its_nodes_are_enough() -> None:
     nodes: dict[str, VirtualNode] = {POOL.node_name: (POOL.virtual_labels(), ())}
-    let_go = ungate_patch("u", POOL.node_name)["spec"]["nodeSelector"]
+    let_go = ungate_patch("u", {"kubernetes.io/hostname": POOL.node_name})["spec"]["nodeSelector"]
     assert reachable(free(nodeSelector={**let_go, "type": "virtual-kubelet"}), nodes) == (POOL.node_name,)
 
 

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from vkgateway.arbiter.decisions import HoldCode
-from vkgateway.arbiter.poolsums import node_name
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
@@ -16,9 +15,10 @@ from vkgateway.model.objects import Object
 from vkgateway.sync.admission.beside import Beside
 from vkgateway.sync.admission.conditions import set_condition
 from vkgateway.sync.admission.member import Member, may_be_member, read_member
+from vkgateway.sync.admission.reach import narrowing
 from vkgateway.sync.admission.telling import Telling
 from vkgateway.sync.admission.tenant import TenantAdmission
-from vkgateway.sync.admission.verdicts import Said, Waits
+from vkgateway.sync.admission.verdicts import Said, Verdict, Waits
 from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.pods.case import Binding, decode
@@ -178,7 +178,12 @@ class Gates:
         if verdict is None:
             await self.tell(view, member)
         elif verdict.said is Said.ADMITTED and is_gated(view) and not member.waiting_gates:
-            await self._let_go(view, node_name(verdict.pool) if member.is_narrowed else "")
+            await self._let_go(view, self._narrowing(member, verdict))
+
+    def _narrowing(self, member: Member, verdict: Verdict) -> dict[str, str]:
+        if not member.is_narrowed:
+            return {}
+        return narrowing(verdict.pool, verdict.node, self._bindings, any_part=member.follows_others)
 
     async def _read(self, view: TenantPodView) -> bool:
         """Read a pod as a whole; false where it is another by now, or will never run."""
@@ -212,9 +217,9 @@ class Gates:
         group = f"{view.metadata.namespace}/pod/{view.metadata.uid}"
         await self._tell(view, group, Waits(code, judged.why, judged.why))
 
-    async def _let_go(self, view: TenantPodView, node: str) -> None:
-        """Lift the gate, and narrow the pod to the virtual node that was chosen."""
-        await self._lift(view, ungate_patch(view.metadata.uid, node))
+    async def _let_go(self, view: TenantPodView, narrowing: Mapping[str, str]) -> None:
+        """Lift the gate, and add to the pod's node selector."""
+        await self._lift(view, ungate_patch(view.metadata.uid, narrowing))
 
     async def _lift(self, view: TenantPodView, patch: Object) -> None:
         metadata = view.metadata

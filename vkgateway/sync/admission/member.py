@@ -10,6 +10,7 @@ from vkgateway.arbiter.facts import Band, PoolKey, Shape
 from vkgateway.model import times
 from vkgateway.model.names import RESERVED_PREFIX
 from vkgateway.model.objects import Object
+from vkgateway.sync.admission.reach import parts_within_reach, pools_of
 from vkgateway.sync.admission.shapes import shape_of
 from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.pods.case import Binding
@@ -77,18 +78,20 @@ class Member:
     nowhere: str = ""
     """Why it may run in none of the pools that there are; empty where it may."""
 
+    virtual_nodes: int = 1
+    """On how many virtual nodes it may run."""
     follows_others: bool = False
     """Its tenant's scheduler alone can tell which virtual node it may go to: that is up to other pods."""
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether it is let go to the very virtual node that was found for it.
+        """Whether it is let go to the pool that was found for it.
 
-        Where that is left to the tenant's scheduler, room is looked for anew on the one that it chose. Members of a
-        gang stay together, whatever they say.
+        Where that is left to the tenant's scheduler, room is looked for again on the node that the scheduler chose.
+        Members of a gang stay in one pool, whatever they say.
         """
         lone = self.marks is None or self.marks.minimum <= 1
-        return not (self.follows_others and lone and len(self.pools) > 1)
+        return not (self.follows_others and lone and self.virtual_nodes > 1)
 
     @property
     def group(self) -> str:
@@ -138,7 +141,9 @@ def read_member(
     labels = {name: context.virtual_labels() for name, context in contexts.items()}
     seen = {name: _seen(carries, nodes.get(name)) for name, carries in labels.items()}
     reach = reachable(pod, seen)
-    pools = tuple((contexts[name].compute_cluster, contexts[name].name) for name in reach)
+    pools = pools_of(reach, bindings)
+    if parts := parts_within_reach(reach, bindings):
+        places = [*places, parts]
     carried = frozenset().union(*(context.carried for context in contexts.values()))
     grace = spec.get("terminationGracePeriodSeconds")
     created = metadata.get("creationTimestamp")
@@ -151,6 +156,7 @@ def read_member(
         fault=fault,
         shape=shape_of(pod, carried=carried, nodes=labels, places=places),
         pools=pools,
+        virtual_nodes=len(reach),
         nowhere="" if pools or not seen else why_nowhere(pod, seen),
         bound=bool(spec.get("nodeName")),
         band=Band(band_of(spec)),

@@ -10,7 +10,7 @@ from vkgateway.arbiter.facts import Node, Pool, PoolKey, Toleration
 from vkgateway.arbiter.matching import tolerates
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import NodeView
-from vkgateway.model.requests import milli
+from vkgateway.model.requests import Milli, milli
 from vkgateway.sync.admission.images import NodeImages
 from vkgateway.sync.admission.numa import NodeZones
 from vkgateway.sync.admission.occupancy import Occupancy
@@ -80,7 +80,8 @@ class PoolFacts:
         taken = tuple(toleration(entry) for entry in spec.tolerations)
         old = {node.name: node for node in self._facts.nodes} if self._facts is not None else {}
         self._seen = _Seen(spec, members, avoided)
-        self._bare = {node.metadata.name: _bare(node, taken) for node in members.nodes}
+        ample = milli(members.passed_through(spec.passed_through))
+        self._bare = {node.metadata.name: _bare(node, taken, ample) for node in members.nodes}
         nodes = []
         for name in sorted(self._bare):
             node = self._node(name, occupancy, avoided)
@@ -107,8 +108,8 @@ class PoolFacts:
         )
 
 
-def _bare(view: NodeView, taken: Sequence[Toleration]) -> Node:
-    """A node without the taints that every pod of the pool tolerates.
+def _bare(view: NodeView, taken: Sequence[Toleration], ample: Milli) -> Node:
+    """A node without the taints that every pod of the pool tolerates, and with `ample` of what is passed through.
 
     Those of nodes that are cordoned, down or pressed pass, so they only close it for now: what would fit there but
     for them is not told that it never will.
@@ -116,7 +117,7 @@ def _bare(view: NodeView, taken: Sequence[Toleration]) -> Node:
     passing = any(taint.key in _PASSING and taint.effect != "PreferNoSchedule" for taint in view.spec.taints)
     return Node(
         name=view.metadata.name,
-        allocatable=milli(view.status.allocatable),
+        allocatable={**milli(view.status.allocatable), **ample},
         labels=view.metadata.labels,
         taints=tuple(taint for taint in view.spec.taints if taint.key not in _PASSING and not tolerates(taken, taint)),
         usable=view.usable and not passing,

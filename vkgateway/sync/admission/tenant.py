@@ -18,6 +18,7 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.sync.admission.accounts import Accounts, Audience
 from vkgateway.sync.admission.gangs import Bounds, LeftAlone, Memory, Seen, TenantGangs
 from vkgateway.sync.admission.member import Member, gang_id
+from vkgateway.sync.admission.reach import in_front_of
 from vkgateway.sync.admission.sight import Sight, ending_gang, is_placed, recovered
 from vkgateway.sync.admission.verdicts import PREEMPTED, Book, Said, Verdict, Waits
 from vkgateway.sync.compute.link import ComputeLink
@@ -336,8 +337,7 @@ class TenantAdmission:
         if verdict is None:
             waits = self.waits(member)
             return _PENDING if waits is None else Admission("held", waits.code, waits.reason)
-        binding = self._bindings.get(node)
-        if binding is None or (binding.link.name, binding.pool.name) != verdict.pool:
+        if node not in in_front_of(verdict.pool, verdict.node, self._bindings):
             self.take_back(uid)
             return _PENDING
         if verdict.said is Said.EVICTING:

@@ -11,6 +11,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.objects import NodeStatusView, NodeView
 from vkgateway.sync.compute.nodeviews import decode_node
+from vkgateway.translate.context import PoolContext
 from vkgateway.translate.poolnodes import PoolNodes, in_pool
 
 
@@ -20,16 +21,23 @@ class ComputeNodes(Reflector[NodeView]):
     def __init__(self, client: Client, *, on_news: Callable[[], None]) -> None:
         super().__init__(client, resources.NODES, decode=decode_node, on_change=self.changed, on_complete=on_news)
         self._on_news = on_news
-        self._pools: dict[frozenset[tuple[str, str]], PoolNodes] = {}
+        self._pools: dict[tuple[frozenset[tuple[str, str]], str], PoolNodes] = {}
 
-    def pool(self, selector: Mapping[str, str]) -> PoolNodes:
-        """The nodes that a selector chooses, as seen last; kept until a node changes."""
-        chosen = frozenset(selector.items())
+    def pool(self, selector: Mapping[str, str], *, without_label: str = "") -> PoolNodes:
+        """Return the nodes that a selector chooses and that do not carry a label, as last seen.
+
+        The result is the same object until a node changes.
+        """
+        chosen = frozenset(selector.items()), without_label
         found = self._pools.get(chosen)
         if found is None:
-            found = PoolNodes(node for node in self.items.values() if in_pool(node, selector))
+            found = PoolNodes(node for node in self.items.values() if in_pool(node, selector, without_label))
             self._pools[chosen] = found
         return found
+
+    def behind(self, pool: PoolContext) -> PoolNodes:
+        """Return the compute nodes behind a virtual node, as last seen."""
+        return self.pool(pool.node_selector, without_label=pool.without_label)
 
     def changed(self, old: NodeView | None, new: NodeView | None) -> None:
         """A node appeared, changed or went."""

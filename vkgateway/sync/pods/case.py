@@ -7,6 +7,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from vkgateway.arbiter.facts import PoolKey
 from vkgateway.arbiter.limits import Admission
 from vkgateway.model.names import COMPUTE_ROOT_CA
 from vkgateway.model.objects import Object
@@ -35,6 +36,15 @@ class Binding:
     pool: PoolContext
     link: ComputeLink
     node_ip: str
+
+    @property
+    def pool_key(self) -> PoolKey:
+        """The pool that it stands for, or for a part of."""
+        return self.pool.compute_cluster, self.pool.name
+
+    def has_behind(self, compute_node: str) -> bool:
+        """Tell whether a compute node is behind the virtual node, as far as nodes are known."""
+        return compute_node in self.link.nodes.behind(self.pool).names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,9 +118,14 @@ class PodReconciler:
         """
         self._outdated = set(self._plans)
 
-    def set_limit(self, node: str, limit: Milli) -> list[Key]:
-        """Set what may be used of a virtual node; returns the pods that were held there."""
-        return self._room.set_limit(node, limit)
+    def set_limit(self, pool: str, limit: Milli) -> list[Key]:
+        """Set what may be used of a pool; returns the pods that were held there."""
+        return self._room.set_limit(pool, limit)
+
+    def _pool_of(self, node: str) -> str:
+        """Return the name of the pool that a virtual node belongs to."""
+        binding = self.bindings.get(node)
+        return binding.pool.pool_name if binding is not None else node
 
     async def reconcile(self, key: Key) -> None:
         """Look at one pod and do what follows; raises `errors.ApiError` where that must be tried again."""
@@ -183,7 +188,7 @@ class PodReconciler:
         """Count the pod with what it has below, which it keeps."""
         above, requests = above_of(case), below_of(case).requests
         if requests is not None:
-            self._room.resize(above.metadata.uid, above.spec.node_name, requests)
+            self._room.resize(above.metadata.uid, self._pool_of(above.spec.node_name), requests)
 
     async def _observe(self, case: Case) -> Record:
         """Reduce a case to its record; what a state does not need is not looked up."""
@@ -245,11 +250,11 @@ class PodReconciler:
             case.plan = plan
             if absent and old is not None and old.requests != plan.requests:
                 self._room.withdraw(case.key, uid)
-        node = case.tenant.spec.node_name
         if not absent:
-            self._room.running(case.key, uid=uid, node=node, requests=plan.requests)
+            pool = self._pool_of(case.tenant.spec.node_name)
+            self._room.running(case.key, uid=uid, pool=pool, requests=plan.requests)
             if below_of(case).forwarded != case.tenant.fingerprint:
-                case.resize = self._room.resize(uid, node, plan.requests)
+                case.resize = self._room.resize(uid, pool, plan.requests)
             if plan.governed:
                 case.admission = self._arbiter.ask_running(case)
             return
@@ -266,21 +271,21 @@ class PodReconciler:
     def _admit(self, case: Case, plan: Plan) -> Admission:
         """What is said of a pod that is not below yet: by its tenant's limits, and by the arbiter if it governs it."""
         above = above_of(case)
-        uid, node, requests = above.metadata.uid, above.spec.node_name, plan.requests
+        uid, pool, requests = above.metadata.uid, self._pool_of(above.spec.node_name), plan.requests
         # Before the compute nodes are known, nobody can say what a virtual node lacks.
         by_hand = not plan.scheduled and case.link.nodes.complete
         if (by_hand or not plan.governed) and (too_large := _too_large(case, plan)) is not None:
             self._room.withdraw(case.key, uid)
             return too_large
         if not plan.governed:
-            return self._room.ask(case.key, case.link, uid=uid, node=node, requests=requests, by_hand=by_hand)
+            return self._room.ask(case.key, case.link, uid=uid, pool=pool, requests=requests, by_hand=by_hand)
         if by_hand:
-            rejected = self._room.stand(case.key, case.link, uid=uid, node=node, requests=requests)
+            rejected = self._room.stand(case.key, case.link, uid=uid, pool=pool, requests=requests)
             if rejected is not None:
                 return rejected
         admission = self._arbiter.ask(case)
         if admission.verdict == "admitted":
-            self._room.running(case.key, uid=uid, node=node, requests=requests)
+            self._room.running(case.key, uid=uid, pool=pool, requests=requests)
         return admission
 
     @staticmethod

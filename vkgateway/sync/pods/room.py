@@ -28,41 +28,41 @@ class Room:
         self._held: dict[str, Key] = {}
         self._counted: set[ComputeLink] = set()
 
-    def set_limit(self, node: str, limit: Milli) -> list[Key]:
-        """Set what may be used of a virtual node; returns the pods that were held there."""
-        self._limits.set_limit(node, limit)
-        return [self._held[uid] for uid in self._limits.waiting(node) if uid in self._held]
+    def set_limit(self, pool: str, limit: Milli) -> list[Key]:
+        """Set what may be used of a pool; returns the pods that were held there."""
+        self._limits.set_limit(pool, limit)
+        return [self._held[uid] for uid in self._limits.waiting(pool) if uid in self._held]
 
     def ask(
-        self, key: Key, link: ComputeLink, *, uid: str, node: str, requests: Milli, by_hand: bool = False
+        self, key: Key, link: ComputeLink, *, uid: str, pool: str, requests: Milli, by_hand: bool = False
     ) -> Admission:
         """Admit a pod that is not below yet, or hold it; what runs below already comes first."""
         self._look(link)
         self._uids[key].add(uid)
-        admission = self._limits.ask(uid, node, requests, by_hand=by_hand)
+        admission = self._limits.ask(uid, pool, requests, by_hand=by_hand)
         if admission.verdict == "held":
             self._held[uid] = key
         return admission
 
-    def stand(self, key: Key, link: ComputeLink, *, uid: str, node: str, requests: Milli) -> Admission | None:
+    def stand(self, key: Key, link: ComputeLink, *, uid: str, pool: str, requests: Milli) -> Admission | None:
         """Let a pod that was put on a node by hand wait for the arbiter, if it fits there; else the rejection."""
         self._look(link)
         self._uids[key].add(uid)
-        return self._limits.stand(uid, node, requests)
+        return self._limits.stand(uid, pool, requests)
 
-    def running(self, key: Key, *, uid: str, node: str, requests: Milli) -> None:
+    def running(self, key: Key, *, uid: str, pool: str, requests: Milli) -> None:
         """Note a pod that is known to run, where its compute pod does not tell what it was admitted with."""
         self._uids[key].add(uid)
-        self._limits.running(uid, node, requests)
+        self._limits.running(uid, pool, requests)
 
-    def resize(self, uid: str, node: str, requests: Milli) -> Admission | None:
+    def resize(self, uid: str, pool: str, requests: Milli) -> Admission | None:
         """Count a running pod with what it asks for now, where that fits; None where that is what it counts with."""
         counted = self._limits.counted(uid)
         if counted is None or counted == requests:
             return None
         admission = self._limits.resize(uid, requests)
         if admission.verdict == "admitted":
-            for held in self._limits.waiting(node):
+            for held in self._limits.waiting(pool):
                 if held in self._held:
                     self._wake(self._held[held])
         return admission
@@ -117,8 +117,8 @@ class Room:
             return
         requests = below.requests
         if requests is not None:
-            node = virtual_node_name(below.metadata.labels.get(POOL_LABEL, ""), link.name)
-            self.running(key, uid=below.tenant_uid, node=node, requests=requests)
+            pool = virtual_node_name(below.metadata.labels.get(POOL_LABEL, ""), link.name)
+            self.running(key, uid=below.tenant_uid, pool=pool, requests=requests)
 
     def _release(self, key: Key, uid: str) -> None:
         self._uids[key].discard(uid)

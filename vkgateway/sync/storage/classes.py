@@ -14,7 +14,7 @@ from vkgateway.model.objects import Object
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.pods.case import Binding
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.storage.classes import MIRRORED_LABEL, Offer, Pools, class_above, names_above
+from vkgateway.translate.storage.classes import MIRRORED_LABEL, LabelsBehind, Offer, class_above, names_above
 
 log = structlog.get_logger(__name__)
 
@@ -60,9 +60,9 @@ class Classes:
     def _wanted(self, links: Iterable[ComputeLink], *, clusters: int) -> dict[str, Object]:
         offers: dict[str, list[Offer]] = {}
         for link in sorted(links, key=lambda link: link.name):
-            pools = self._pools(link)
+            labels_behind = self._labels_behind(link)
             for view in link.classes.items.values():
-                offer = Offer(cluster=link.name, storage_class=view, pools=pools)
+                offer = Offer(cluster=link.name, storage_class=view, labels_behind=labels_behind)
                 for name in names_above(self.tenant, view.metadata.name):
                     offers.setdefault(name, []).append(offer)
         default = self.tenant.default_storage_class
@@ -71,11 +71,9 @@ class Classes:
             for name, found in sorted(offers.items())
         }
 
-    def _pools(self, link: ComputeLink) -> Pools:
+    def _labels_behind(self, link: ComputeLink) -> LabelsBehind:
         pools = (binding.pool for binding in self._bindings.values() if binding.link is link)
-        return {
-            pool.name: [node.metadata.labels for node in link.nodes.pool(pool.node_selector).nodes] for pool in pools
-        }
+        return [(pool, [node.metadata.labels for node in link.nodes.behind(pool).nodes]) for pool in pools]
 
     async def _write(self, wanted: Object, there: Object | None) -> None:
         name = wanted["metadata"]["name"]

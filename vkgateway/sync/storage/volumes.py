@@ -216,11 +216,11 @@ class Volumes:
     async def _affinity(self, link: ComputeLink, below: ClaimView) -> Object | None:
         bindings = self._bindings.values()
         clusters = len(self._clusters())
-        pools = {b.pool.name: link.nodes.pool(b.pool.node_selector) for b in bindings if b.link is link}
+        nodes_behind = [(b.pool, link.nodes.behind(b.pool)) for b in bindings if b.link is link]
         if below.bound and not link.nodes.complete:
             raise UnavailableError("the nodes of the compute cluster are not known now")
         nodes = await self._below.nodes_of(link, below) if below.bound else None
-        return node_affinity(link.name, clusters=clusters, pools=pools, below=nodes)
+        return node_affinity(link.name, clusters=clusters, nodes_behind=nodes_behind, below=nodes)
 
     def _clusters(self) -> set[str]:
         """The compute clusters in which the tenant has pools."""

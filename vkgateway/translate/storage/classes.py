@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, POOL_LABEL
+from vkgateway.model.names import COMPUTE_CLUSTER_LABEL
 from vkgateway.model.objects import Object
-from vkgateway.translate.context import ANY, TenantContext
+from vkgateway.translate.context import ANY, PoolContext, TenantContext
+from vkgateway.translate.storage.places import choosing
 from vkgateway.translate.storage.views import (
     DEFAULT_CLASS_ANNOTATION,
     PROVISIONER,
@@ -19,17 +20,17 @@ from vkgateway.translate.storage.views import (
 MIRRORED_LABEL: Final = "vkgateway.io/mirrored"
 """On storage classes that the gateway keeps in a tenant: those are made as the policy says, and taken away again."""
 
-Pools = Mapping[str, Sequence[Mapping[str, str]]]
-"""A tenant's pools in one compute cluster, by name, each with the labels of its nodes."""
+LabelsBehind = Sequence[tuple[PoolContext, Sequence[Mapping[str, str]]]]
+"""A tenant's virtual nodes in one compute cluster, each with the labels of the compute nodes behind it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A class of one compute cluster, and the tenant's pools there."""
+    """A class of one compute cluster, and the tenant's virtual nodes there."""
 
     cluster: str
     storage_class: ClassView
-    pools: Pools
+    labels_behind: LabelsBehind
 
 
 def allows_any(tenant: TenantContext) -> bool:
@@ -92,13 +93,14 @@ def _term(offer: Offer) -> Object:
     expressions = [{"key": COMPUTE_CLUSTER_LABEL, "values": [offer.cluster]}]
     terms = offer.storage_class.allowed_topologies
     if terms:
-        pools = [
-            name
-            for name, nodes in sorted(offer.pools.items())
+        reached = [
+            pool
+            for pool, nodes in offer.labels_behind
             if any(_meets(labels, term) for labels in nodes for term in terms)
         ]
-        if len(pools) < len(offer.pools):
-            expressions.append({"key": POOL_LABEL, "values": pools or [NOWHERE]})
+        chosen = choosing(reached, [pool for pool, _ in offer.labels_behind])
+        if chosen is not None:
+            expressions.append({"key": chosen[0], "values": chosen[1] or [NOWHERE]})
     return {"matchLabelExpressions": expressions}
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Final
 
-from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, GROUP, POOL_LABEL
+from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, GROUP
 from vkgateway.model.objects import NodeView, Object
 from vkgateway.model.quantity import Quantity
+from vkgateway.translate.context import PoolContext
 from vkgateway.translate.poolnodes import PoolNodes
 from vkgateway.translate.selectors import term_holds
 from vkgateway.translate.storage.claims import same
+from vkgateway.translate.storage.places import choosing
 from vkgateway.translate.storage.views import PROVISIONAL_ANNOTATION, PROVISIONER, STORAGE, ClaimView, VolumeView
 
 VOLUME_FINALIZER: Final = f"{GROUP}/volume"
@@ -88,12 +90,17 @@ def volume_patch(volume: VolumeView, *, capacity: Quantity | None, node_affinity
 
 
 def node_affinity(
-    cluster: str, *, clusters: int, pools: Mapping[str, PoolNodes], below: Object | None = None
+    cluster: str,
+    *,
+    clusters: int,
+    nodes_behind: Sequence[tuple[PoolContext, PoolNodes]],
+    below: Object | None = None,
 ) -> Object | None:
     """Where above a volume can be used, on the labels of virtual nodes; None: wherever the tenant has pools.
 
-    `cluster` is the compute cluster that it is in, one of `clusters`; `pools` the tenant's there, by name, and `below`
-    what the compute volume says of nodes, where that is known. Pools without any node that can reach it are left out.
+    `cluster` is the compute cluster that it is in, one of `clusters`; `nodes_behind` the tenant's virtual nodes there,
+    with the compute nodes behind each; `below` what the compute volume says of nodes, where that is known. Virtual
+    nodes without any compute node that can reach the volume are left out.
     """
     expressions: list[Object] = []
     if clusters > 1:
@@ -101,12 +108,11 @@ def node_affinity(
     terms = node_terms(below)
     if terms:
         reached = [
-            name
-            for name, pool in sorted(pools.items())
-            if any(_holds(term, node) for term in terms for node in pool.nodes)
+            pool for pool, behind in nodes_behind if any(_holds(term, node) for term in terms for node in behind.nodes)
         ]
-        if reached and len(reached) < len(pools):
-            expressions.append({"key": POOL_LABEL, "operator": "In", "values": reached})
+        chosen = choosing(reached, [pool for pool, _ in nodes_behind])
+        if reached and chosen is not None:
+            expressions.append({"key": chosen[0], "operator": "In", "values": chosen[1]})
     if not expressions:
         return None
     return {"required": {"nodeSelectorTerms": [{"matchExpressions": expressions}]}}

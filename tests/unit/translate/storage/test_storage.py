@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from vkgateway.model.names import virtual_node_name
 from vkgateway.model.objects import Meta, NodeView
-from vkgateway.translate.context import TenantContext
+from vkgateway.translate.context import PoolContext, TenantContext
 from vkgateway.translate.poolnodes import PoolNodes
 from vkgateway.translate.storage.claims import same, status_patch, unsupported
 from vkgateway.translate.storage.classes import Offer, allowed_names, class_above, class_below, names_above
@@ -54,6 +55,10 @@ def test_a_class_may_have_several_names_and_a_name_only_one_class() -> None:
     assert allowed_names(both, ["gold", "local", "slow"]) == ["best", "gold", "local", "slow"]
 
 
+def virtual(name: str, value: str = "") -> PoolContext:
+    return PoolContext(name=name, compute_cluster="east", node_name=virtual_node_name(name, "east", value))
+
+
 def nodes(**labels: str) -> list[dict[str, str]]:
     return [labels]
 
@@ -67,9 +72,9 @@ def topologies(*offers: Offer, clusters: int) -> list[list[list[str]]] | None:
 
 def test_where_its_volumes_may_be_is_told_in_terms_of_virtual_nodes() -> None:
     zone_a = ({"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]},)
-    pools = {"cpu": nodes(zone="a"), "gpu": nodes(zone="b")}
-    anywhere = Offer(cluster="east", storage_class=storage_class(), pools=pools)
-    there = Offer(cluster="west", storage_class=storage_class(allowed_topologies=zone_a), pools=pools)
+    behind = [(virtual("cpu"), nodes(zone="a")), (virtual("gpu"), nodes(zone="b"))]
+    anywhere = Offer(cluster="east", storage_class=storage_class(), labels_behind=behind)
+    there = Offer(cluster="west", storage_class=storage_class(allowed_topologies=zone_a), labels_behind=behind)
 
     assert topologies(anywhere, clusters=1) is None
     assert topologies(there, clusters=1) == [[["west"], ["cpu"]]]
@@ -78,7 +83,7 @@ def test_where_its_volumes_may_be_is_told_in_terms_of_virtual_nodes() -> None:
 
 
 def test_with_several_compute_clusters_volumes_wait_for_the_pod() -> None:
-    offer = Offer(cluster="east", storage_class=storage_class(), pools={})
+    offer = Offer(cluster="east", storage_class=storage_class(), labels_behind=[])
     for clusters, mode in ((1, "Immediate"), (2, "WaitForFirstConsumer")):
         assert class_above("local", [offer], clusters=clusters, default=False)["volumeBindingMode"] == mode
 
@@ -88,8 +93,8 @@ def pool(*hosts: str) -> PoolNodes:
 
 
 def reached(below: dict[str, Any] | None, *, clusters: int = 1) -> list[list[str]]:
-    pools = {"cpu": pool("c1", "c2"), "gpu": pool("g1")}
-    found = node_affinity("east", clusters=clusters, pools=pools, below=below)
+    behind = [(virtual("cpu"), pool("c1", "c2")), (virtual("gpu"), pool("g1"))]
+    found = node_affinity("east", clusters=clusters, nodes_behind=behind, below=below)
     if found is None:
         return []
     (term,) = found["required"]["nodeSelectorTerms"]
@@ -161,3 +166,19 @@ def test_what_is_not_supported_is_said(field: dict[str, Any]) -> None:
 def test_classes_are_named_in_the_old_way_too() -> None:
     old = b'{"metadata": {"annotations": {"volume.beta.kubernetes.io/storage-class": "old"}}, "spec": {}}'
     assert decode_claim(old).class_name == "old"
+
+
+def test_of_a_divided_pool_only_the_virtual_nodes_that_reach_a_volume_are_named() -> None:
+    parts = [(virtual("gpu", "a"), pool("g1")), (virtual("gpu", "b"), pool("g2")), (virtual("cpu"), pool("c1"))]
+
+    def place(*hosts: str) -> list[dict[str, Any]]:
+        found = node_affinity("east", clusters=1, nodes_behind=parts, below=on(*hosts))
+        assert found is not None
+        (term,) = found["required"]["nodeSelectorTerms"]
+        expressions: list[dict[str, Any]] = term["matchExpressions"]
+        return expressions
+
+    assert place("g2", "c1") == [
+        {"key": "kubernetes.io/hostname", "operator": "In", "values": ["cpu.east", "gpu.b.east"]}
+    ]
+    assert place("g1", "g2") == [{"key": "vkgateway.io/pool", "operator": "In", "values": ["gpu"]}]
