@@ -9,7 +9,7 @@ from typing import Final
 
 from vkgateway.gateway.virtualnodes import WHOLE, Part
 from vkgateway.kubelet.routes import metrics_path
-from vkgateway.model.api import Pool, TenantPool
+from vkgateway.model.api import Pool, TenantPool, TenantPoolStatus
 from vkgateway.model.names import virtual_node_name
 from vkgateway.model.objects import Object
 from vkgateway.model.quantity import Quantity, least
@@ -88,6 +88,18 @@ class NodeSource:
     def _offered(self, members: PoolNodes) -> dict[str, Quantity]:
         allocatable = {**members.allocatable, **members.passed_through(self.pool.passed_through)}
         return dict(least(allocatable, self.wanted.limit))
+
+    def seen(self, *, ready: bool = False) -> TenantPoolStatus:
+        """Return how the virtual node is shown in its tenant's status."""
+        return TenantPoolStatus(
+            name=self.wanted.name,
+            compute_cluster=self.wanted.compute_cluster,
+            node_name=self.name,
+            virtual_nodes_by=self.part.by,
+            value=self.part.value,
+            ready=ready,
+            capacity=self.capacity(),
+        )
 
     def state(self) -> tuple[object, ...]:
         """Return what `build` goes by beside what the source says itself: while it is the same, so is the node."""

@@ -23,7 +23,7 @@ from vkgateway.kube.resources import NODES, PODS
 from vkgateway.kubelet.absentpod import AbsentPod
 from vkgateway.kubelet.target import NoComputePodError, PlacedPod, PodTarget
 from vkgateway.kubelet.virtualnode import VirtualNode
-from vkgateway.model.api import TenantPool, TenantPoolStatus
+from vkgateway.model.api import TenantPool
 from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
 from vkgateway.model.names import (
     COMPUTE_CLUSTER_LABEL,
@@ -188,7 +188,10 @@ class TenantRuntime:
 
     def seen(self) -> NodesSeen:
         """Say how the virtual nodes are."""
-        pools = tuple(self._pool_status(name, source) for name, source in self._wiring.sources.items())
+        pools = tuple(
+            source.seen(ready=self._nodes[name].registered and source.link.reachable)
+            for name, source in self._wiring.sources.items()
+        )
         return NodesSeen(self._verdict(), pools)
 
     def find(self, namespace: str, pod: str) -> PodTarget:
@@ -315,17 +318,6 @@ class TenantRuntime:
             log.error("work for a tenant failed", tenant=self.name, task=task.get_name(), exc_info=error)
             self.broken = True
             self._on_change()
-
-    def _pool_status(self, name: str, source: NodeSource) -> TenantPoolStatus:
-        return TenantPoolStatus(
-            name=source.wanted.name,
-            compute_cluster=source.wanted.compute_cluster,
-            node_name=name,
-            virtual_nodes_by=source.part.by,
-            value=source.part.value,
-            ready=self._nodes[name].registered and source.link.reachable,
-            capacity=source.capacity(),
-        )
 
     def _verdict(self) -> Verdict:
         if self._wiring.missing:

@@ -224,6 +224,8 @@ class TenantRuntimes:
         """Return what a pool's virtual nodes are made from, by their names."""
         running = self._running.get(tenant.metadata.name)
         shown = _shown(tenant, wanted)
+        if running is not None:
+            shown |= {name: source.seen() for name, source in running.sources.items() if _is_of(source, wanted)}
         found = parts(
             pool,
             link.nodes.pool(pool.node_selector).values(pool.virtual_nodes_by),

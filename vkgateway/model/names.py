@@ -170,7 +170,8 @@ def virtual_node_name(pool: str, compute_cluster: str, value: str = "") -> str:
     if not value:
         return f"{pool}.{compute_cluster}"
     full = f"{pool}.{value}.{compute_cluster}"
-    name = f"{pool}.{_NO_DNS_LABEL.sub('-', value.lower()).strip('-')}.{compute_cluster}"
+    part = _NO_DNS_LABEL.sub("-", value.lower()).strip("-") or "value"
+    name = f"{pool}.{part}.{compute_cluster}"
     if name == full and len(name) <= LABEL_VALUE_MAX:
         return name
     digest = hashlib.sha256(full.encode()).hexdigest()[:_HASH_LENGTH]

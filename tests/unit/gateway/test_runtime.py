@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from vkgateway.gateway.planes import Access, NodesSeen
 from vkgateway.gateway.runtimes import TenantRuntimes
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
-from vkgateway.kube.resources import NAMESPACES, NODES, PODS
+from vkgateway.kube.resources import COMPUTE_CLUSTERS, NAMESPACES, NODES, PODS
 from vkgateway.kubelet.target import NoComputePodError
 from vkgateway.kubelet.virtualnode import SETTLE_SECONDS
 from vkgateway.model.api import ComputeClusterSpec, Pool, Tenant, TenantPool, TenantSpec
@@ -166,6 +167,70 @@ async def test_the_node_follows_the_limit_and_the_compute_nodes(world: Setting) 
     await until(lambda: len(world.link.nodes.items) == 1)
     await world.serve(wide)
     await until(lambda: (world.node("a100.local") or {})["status"]["allocatable"][GPU] == "8")
+
+
+ZONE = "topology.kubernetes.io/zone"
+
+
+async def set_pool(world: Setting, **spec: Any) -> None:
+    """Set fields of the pool."""
+    cluster = world.compute.store.get(COMPUTE_CLUSTERS, "local")
+    pool = {"name": "a100", "nodeSelector": {"pool": "a100"}, **spec}
+    world.compute.store.update(COMPUTE_CLUSTERS, {**cluster, "spec": {"pools": [pool]}}, name="local")
+    before = world.computes.cluster("local")
+    await until(lambda: world.computes.cluster("local") is not before)
+
+
+async def divide(world: Setting, *zones: str) -> None:
+    """Divide the pool by zone, and label its nodes."""
+    for number, zone in enumerate(zones):
+        node = copy.deepcopy(world.compute.store.get(NODES, f"local-{number}"))
+        node["metadata"]["labels"][ZONE] = zone
+        world.compute.store.update(NODES, node, name=f"local-{number}")
+    await set_pool(world, virtualNodesBy=ZONE)
+    await until(lambda: {node.metadata.labels.get(ZONE) for node in world.link.nodes.items.values()} == set(zones))
+
+
+async def test_a_divided_pool_becomes_a_node_for_each_value_and_its_limit_stays_the_pools(world: Setting) -> None:
+    await divide(world, "zone-a", "Zone_B")
+    wide = TenantPool(name="a100", limit={GPU: 12})
+    seen = await world.ready(wide)
+
+    first, second = sorted(pool.node_name for pool in seen.pools)
+    assert (first, second.startswith("a100.zone-b.local-")) == ("a100.zone-a.local", True)
+    for name, zone in ((first, "zone-a"), (second, "Zone_B")):
+        node = world.node(name)
+        assert node is not None
+        assert node["status"]["allocatable"][GPU] == "8"
+        assert node["metadata"]["labels"][ZONE] == zone
+        assert node["metadata"]["labels"]["vkgateway.io/pool"] == "a100"
+    assert world.node("a100.local") is None
+
+
+async def test_a_pool_that_is_divided_keeps_its_node_until_the_last_pod_there_has_ended(world: Setting) -> None:
+    await world.ready(TenantPool(name="a100"))
+    pod = {"metadata": {"name": "old", "namespace": "default"}, "spec": {"nodeName": "a100.local", "containers": []}}
+    world.tenant.store.create(PODS, pod)
+    await divide(world, "a", "b")
+    pool = TenantPool(name="a100")
+
+    seen = await world.ready(pool)
+    assert {one.node_name for one in seen.pools} == {"a100.a.local", "a100.b.local", "a100.local"}
+    await until(lambda: (world.node("a100.local") or {})["status"]["allocatable"][GPU] == "0")
+    assert (world.node("a100.local") or {})["status"]["allocatable"]["pods"] == "0"
+
+    ended = {**pod, "status": {"phase": "Succeeded"}}
+    world.tenant.store.update(PODS, ended, name="old", namespace="default", status=True)
+    await until(lambda: not world.runtimes._running["alpha"].is_occupied("a100.local"))
+    await world.ready(pool)
+    assert world.node("a100.local") is None
+
+
+async def test_what_no_node_offers_and_a_scheduler_plugin_does_is_shown(world: Setting) -> None:
+    await set_pool(world, passedThrough=["nvidia.com/gpumem", GPU])
+    await world.ready(TenantPool(name="a100"))
+    offered = (world.node("a100.local") or {})["status"]["allocatable"]
+    assert (offered["nvidia.com/gpumem"], offered[GPU]) == ("1000000000", "16")
 
 
 async def test_a_pool_that_goes_takes_its_node_along(world: Setting) -> None:

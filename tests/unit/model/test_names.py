@@ -1,5 +1,7 @@
 """Names: which tenants' names are accepted, and that compute names never collide."""
 
+import re
+
 import pytest
 
 from vkgateway.model import names
@@ -62,3 +64,25 @@ def test_token_secret_name_fits() -> None:
     assert len(names.token_secret_name("p" * 253, "u")) <= 253
     assert names.token_secret_name("p" * 237 + "." + "q" * 15, "u")[237] == "-"
     assert names.token_secret_name("web", "u") != names.token_secret_name("web", "v")
+
+
+@pytest.mark.parametrize(
+    ("pool", "value", "cluster", "name"),
+    [
+        ("a100", "", "local", "a100.local"),
+        ("a100", "zone-a", "local", "a100.zone-a.local"),
+        ("a100", "eu-west-1a", "berlin", "a100.eu-west-1a.berlin"),
+    ],
+)
+def test_virtual_nodes(pool: str, value: str, cluster: str, name: str) -> None:
+    assert names.virtual_node_name(pool, cluster, value) == name
+
+
+@pytest.mark.parametrize("value", ["Zone_A", "a.b", "-", "x" * 63, "\N{GREEK SMALL LETTER ALPHA}"])
+@pytest.mark.parametrize(("pool", "cluster"), [("a100", "local"), ("p" * 31, "c" * 31)])
+def test_any_label_value_makes_a_virtual_nodes_name_of_its_own(pool: str, value: str, cluster: str) -> None:
+    name = names.virtual_node_name(pool, cluster, value)
+    assert len(name) <= 63
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", name)
+    others = ["zone-a", "a-b", "y" * 63, ""]
+    assert name not in {names.virtual_node_name(pool, cluster, other) for other in others}

@@ -1,0 +1,119 @@
+"""A pool whose nodes are in several zones, shown to its tenant as a virtual node for each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod
+from tests.e2e.test_arbiter import clear, count, gpus, pods, waits
+
+ZONE = "topology.kubernetes.io/zone"
+GPU = "nvidia.com/gpu"
+
+
+def a100(platform: Platform) -> tuple[int, Document]:
+    """The pool in the ComputeCluster, and its place there."""
+    pools = platform.compute.get("computecluster", "local")["spec"]["pools"]
+    return next((index, pool) for index, pool in enumerate(pools) if pool["name"] == "a100")
+
+
+@pytest.fixture(scope="module")
+def divided(platform: Platform) -> Iterator[None]:
+    """The pool is divided by zone, and as before afterwards."""
+    index, pool = a100(platform)
+    patch = {"op": "add", "path": f"/spec/pools/{index}/virtualNodesBy", "value": ZONE}
+    change(platform, patch)
+    yield
+    change(platform, {**patch, "value": pool.get("virtualNodesBy", "")})
+
+
+def change(platform: Platform, patch: Document) -> None:
+    platform.compute.kubectl("patch", "computecluster", "local", "--type=json", "-p", json.dumps([patch]))
+
+
+@pytest.fixture(scope="module")
+def team(platform: Platform, divided: None) -> Iterator[Cluster]:
+    """A tenant with half of the pool."""
+    platform.vkgateway("tenant", "create", "zoned", "--pool", f"a100:guarantee={GPU}=8,limit={GPU}=16")
+    yield platform.tenant("zoned")
+    platform.vkgateway("tenant", "delete", "zoned", "--yes")
+
+
+@pytest.fixture
+def tenant(team: Cluster) -> Iterator[Cluster]:
+    """The same, empty."""
+    yield team
+    clear(team)
+
+
+def labelled(document: Document, app: str) -> Document:
+    """A pod of the pool, with a label by which it is spread."""
+    document["metadata"]["labels"] = {"app": app}
+    document["spec"]["nodeSelector"] = {"vkgateway.io/pool": "a100", **document["spec"].get("nodeSelector", {})}
+    return document
+
+
+def over_zones(app: str) -> list[Document]:
+    """A topology spread constraint that must be kept."""
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": ZONE,
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app": app}},
+        }
+    ]
+
+
+def nodes_of(cluster: Cluster, start: str) -> list[str]:
+    return sorted(each["spec"]["nodeName"] for each in pods(cluster, start))
+
+
+def compute_zones(platform: Platform, start: str) -> list[str]:
+    """The zones of the compute nodes on which the tenant's pods really are."""
+    nodes = {
+        one["metadata"]["name"]: one["metadata"]["labels"].get(ZONE) for one in platform.compute.get("nodes")["items"]
+    }
+    found = platform.compute.get("pods", "-n", "zoned--default")["items"]
+    return sorted(str(nodes[each["spec"]["nodeName"]]) for each in found if each["metadata"]["name"].startswith(start))
+
+
+def test_each_zone_of_the_pool_is_a_virtual_node(tenant: Cluster) -> None:
+    zones = {node["metadata"]["name"]: node["metadata"]["labels"][ZONE] for node in tenant.get("nodes")["items"]}
+    assert zones == {"a100.zone-0.local": "zone-0", "a100.zone-1.local": "zone-1"}
+
+
+@pytest.mark.parametrize("devices", [0, 1])
+def test_pods_are_spread_over_zones(tenant: Cluster, platform: Platform, devices: int) -> None:
+    app = f"spread{devices}"
+    names = [f"{app}-{number}" for number in range(2)]
+    made = [gpus(name, devices) if devices else pod(name) for name in names]
+    for each in made:
+        labelled(each, app)["spec"]["topologySpreadConstraints"] = over_zones(app)
+    tenant.apply(*made)
+    eventually(lambda: count(tenant, "Running", app) == 2, what="both pods run")
+    assert nodes_of(tenant, app) == ["a100.zone-0.local", "a100.zone-1.local"]
+    assert compute_zones(platform, app) == ["zone-0", "zone-1"]
+
+
+@pytest.mark.parametrize("devices", [0, 1])
+def test_a_pod_that_selects_a_zone_runs_there(tenant: Cluster, platform: Platform, devices: int) -> None:
+    name = f"there{devices}"
+    made = gpus(name, devices) if devices else pod(name)
+    made["spec"]["nodeSelector"] = {ZONE: "zone-1"}
+    tenant.apply(labelled(made, name))
+    eventually(lambda: tenant.phase(name) == "Running", what="it runs")
+    assert nodes_of(tenant, name) == ["a100.zone-1.local"]
+    assert compute_zones(platform, name) == ["zone-1"]
+
+
+def test_the_limit_is_that_of_the_pool_and_not_of_each_zone(tenant: Cluster) -> None:
+    for number, zone in enumerate(("zone-0", "zone-1", "zone-0")):
+        made = gpus(f"big-{number}", 8, nodeSelector={ZONE: zone})
+        tenant.apply(labelled(made, "big"))
+        if number < 2:
+            tenant.wait_pod(f"big-{number}")
+    waits(tenant, "big-2", "WaitingForQuota")

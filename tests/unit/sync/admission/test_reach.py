@@ -1,0 +1,99 @@
+"""Tests of what a pod's virtual nodes mean for pools and compute nodes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from vkgateway.model.objects import Meta, NodeView
+from vkgateway.sync.admission.reach import in_front_of, narrowing, parts_within_reach, pools_of
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.pods.case import Binding
+from vkgateway.translate.context import PoolContext
+from vkgateway.translate.poolnodes import PoolNodes, in_pool
+
+ZONE = "topology.kubernetes.io/zone"
+A100 = ("local", "a100")
+V100 = ("local", "v100")
+
+
+class Nodes:
+    """Compute nodes: a100-0 in zone a, a100-1 in zone b, a100-2 without a zone, v100-0 in zone a."""
+
+    def __init__(self) -> None:
+        labels: dict[str, dict[str, str]] = {
+            "a100-0": {"pool": "a100", ZONE: "a"},
+            "a100-1": {"pool": "a100", ZONE: "b"},
+            "a100-2": {"pool": "a100"},
+            "v100-0": {"pool": "v100", ZONE: "a"},
+        }
+        self.views = [NodeView(metadata=Meta(name=name, labels=found)) for name, found in labels.items()]
+
+    def behind(self, pool: PoolContext) -> PoolNodes:
+        return PoolNodes(view for view in self.views if in_pool(view, pool.node_selector, pool.without_label))
+
+
+def binding(name: str, node: str, selector: dict[str, str], without_label: str = "") -> Binding:
+    link = cast(ComputeLink, SimpleNamespace(name="local", nodes=Nodes()))
+    context = PoolContext(
+        name=name, compute_cluster="local", node_name=node, node_selector=selector, without_label=without_label
+    )
+    return Binding(pool=context, link=link, node_ip="10.0.0.1")
+
+
+BINDINGS = {
+    "a100.local": binding("a100", "a100.local", {"pool": "a100"}, ZONE),
+    "a100.a.local": binding("a100", "a100.a.local", {"pool": "a100", ZONE: "a"}),
+    "a100.b.local": binding("a100", "a100.b.local", {"pool": "a100", ZONE: "b"}),
+    "v100.local": binding("v100", "v100.local", {"pool": "v100"}),
+}
+
+
+def chosen(terms: list[dict[str, Any]]) -> set[str]:
+    """The compute nodes that node selector terms choose."""
+
+    def meets(labels: dict[str, str], requirement: dict[str, Any]) -> bool:
+        if requirement["operator"] == "DoesNotExist":
+            return requirement["key"] not in labels
+        return labels.get(requirement["key"]) in requirement["values"]
+
+    return {
+        view.metadata.name
+        for view in Nodes().views
+        if any(all(meets(view.metadata.labels, one) for one in term["matchExpressions"]) for term in terms)
+    }
+
+
+def test_virtual_nodes_of_one_pool_are_one_pool() -> None:
+    assert pools_of(["a100.b.local", "v100.local", "a100.a.local"], BINDINGS) == (A100, V100)
+    assert pools_of([], BINDINGS) == ()
+
+
+def test_nothing_is_asked_of_compute_nodes_where_all_virtual_nodes_of_the_pools_are_within_reach() -> None:
+    assert parts_within_reach(["v100.local"], BINDINGS) == []
+    assert parts_within_reach(list(BINDINGS), BINDINGS) == []
+    assert parts_within_reach([], BINDINGS) == []
+
+
+def test_a_pod_that_reaches_a_part_of_a_pool_runs_on_nodes_behind_it() -> None:
+    assert chosen(parts_within_reach(["a100.a.local"], BINDINGS)) == {"a100-0"}
+    assert chosen(parts_within_reach(["a100.local", "a100.b.local"], BINDINGS)) == {"a100-1", "a100-2"}
+    assert chosen(parts_within_reach(["a100.a.local", "v100.local"], BINDINGS)) == {"a100-0", "v100-0"}
+
+
+def test_an_admitted_pod_is_led_to_the_virtual_node_in_front_of_its_compute_node() -> None:
+    assert narrowing(A100, "a100-1", BINDINGS, any_part=False) == {"kubernetes.io/hostname": "a100.b.local"}
+    assert narrowing(A100, "a100-2", BINDINGS, any_part=False) == {"kubernetes.io/hostname": "a100.local"}
+    assert narrowing(V100, "not known yet", BINDINGS, any_part=False) == {"kubernetes.io/hostname": "v100.local"}
+
+
+def test_where_the_tenants_scheduler_spreads_pods_it_chooses_the_part() -> None:
+    pool = {"vkgateway.io/compute-cluster": "local", "vkgateway.io/pool": "a100"}
+    assert narrowing(A100, "a100-1", BINDINGS, any_part=True) == pool
+    assert narrowing(A100, "gone", BINDINGS, any_part=False) == pool
+    assert narrowing(V100, "v100-0", BINDINGS, any_part=True) == {"kubernetes.io/hostname": "v100.local"}
+
+
+def test_a_pod_bound_elsewhere_in_its_pool_is_not_in_front_of_its_compute_node() -> None:
+    assert in_front_of(A100, "a100-0", BINDINGS) == ["a100.a.local"]
+    assert in_front_of(A100, "", BINDINGS) == ["a100.local", "a100.a.local", "a100.b.local"]
