@@ -120,7 +120,8 @@ def admit_patch(pod: Object, judgement: Judgement) -> Object:
 
     A gated pod's node affinity may be narrowed: expressions may be added to each of its terms (KEP-3838).
     """
-    patch = ungate_patch(pod["metadata"]["uid"], judgement.nodes[0] if _is_single(judgement) else "")
+    only = {HOSTNAME_LABEL: judgement.nodes[0]} if _is_single(judgement) else {}
+    patch = ungate_patch(pod["metadata"]["uid"], only)
     if judgement.is_narrowed and not _is_single(judgement):
         expression = {"key": HOSTNAME_LABEL, "operator": "In", "values": list(judgement.nodes)}
         affinity = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}

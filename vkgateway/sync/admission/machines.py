@@ -129,6 +129,6 @@ class Machines:
         binding = self._bindings[node]
         if not binding.link.nodes.complete:
             return None
-        found = binding.link.nodes.pool(binding.pool.node_selector)
+        found = binding.link.nodes.behind(binding.pool)
         several = sum(each.usable for each in found.nodes) > 1
         return PoolMachines(node=node, usable=found.usable_machines, all=found.machines, several=several)

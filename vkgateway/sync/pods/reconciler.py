@@ -349,7 +349,7 @@ def _too_large(case: Case, plan: Plan) -> Admission | None:
     nodes = case.link.nodes
     if case.binding is None or not nodes.complete:
         return None
-    found = rejection(plan.requests, nodes.pool(case.binding.pool.node_selector).machines)
+    found = rejection(plan.requests, nodes.behind(case.binding.pool).machines)
     return Admission("rejected", *found) if found is not None else None
 
 
