@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
+from tests.unit.arbiter.apart import INVARIANTS as APART
 from tests.unit.arbiter.changing import whatever_changes
 from tests.unit.arbiter.stories import Story, shortened
 from tests.unit.arbiter.told import INVARIANTS as TOLD
 
-INVARIANTS = {**TOLD, "whatever_changes": whatever_changes}
+INVARIANTS = {**TOLD, **APART, "whatever_changes": whatever_changes}
 
 _CHUNK = 100
 _EVERY = 10.0

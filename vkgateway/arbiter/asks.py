@@ -44,6 +44,12 @@ class Ask:
         """Where it may go: what is there already binds it to its pool."""
         return (self.bound,) if self.bound is not None else self.gang.pools
 
+    @property
+    def reach(self) -> tuple[tuple[PoolKey, ...], ...]:
+        """Where it and, if it is a part of a gang, the other parts may go."""
+        part = self.gang.part
+        return part.pools if part is not None else (self.pools,)
+
 
 def read(gang: Gang, kind: Callable[[Hashable], int] = lambda _: -1) -> Ask | Hold | None:
     """What the gang asks for; a hold: nothing can be done for it yet; None: nothing of it waits.
@@ -69,16 +75,19 @@ def read(gang: Gang, kind: Callable[[Hashable], int] = lambda _: -1) -> Ask | Ho
         may_stay = len(running) + len(told)
         if (not core and not rest) or (core and may_stay + len(core) > max(gang.minimum, gang.maximum)):
             return at_maximum(gang, len(waiting))
-    what = gang.id if running or told else _what(gang, core)
+    what = gang.id if running or told else what_of(gang, core, gang.pools)
+    if gang.part is not None:
+        what = gang.id if gang.part.alike is None else (gang.part.number, gang.part.alike)
     bound = next((pod.pool for pod in running + told), None)
     return Ask(gang, tuple(core), tuple(rest), running, told, what, kind(what), bound)
 
 
-def _what(gang: Gang, core: Sequence[Pod]) -> Hashable:
+def what_of(gang: Gang, core: Sequence[Pod], pools: Sequence[PoolKey]) -> Hashable:
+    """All that decides whether these pods of a gang can start, of which nothing is there."""
     return (
         # Images decide among equal nodes at most: never whether there is one.
         tuple((pod.shape.requests, pod.shape.terms, pod.shape.tolerations) for pod in core),
-        gang.pools,
+        pools,
         gang.required_level,
         gang.preferred_level,
         gang.band,
@@ -145,7 +154,7 @@ _STAYS = (PLACED, WAITING)
 
 
 def _faults(gang: Gang) -> Iterator[str]:
-    if gang.minimum < 1:
+    if gang.minimum < 1 and gang.part is None:
         yield f"its minimum is {gang.minimum}; it must be 1 or more"
     for role, number in sorted(gang.role_minimum.items()):
         if number < 0:
@@ -158,5 +167,5 @@ def _faults(gang: Gang) -> Iterator[str]:
                 yield f"pod {pod.uid} asks for less than nothing of {resource}"
     if not gang.pools:
         yield "it names no pool that it may run in"
-    if len({pod.pool for pod in gang.pods if pod.state is PLACED}) > 1:
+    if len({pod.pool for pod in gang.pods if pod.state is PLACED and not pod.pools}) > 1:
         yield "its pods run in more than one pool"

@@ -14,11 +14,13 @@ from vkgateway.arbiter.facts import GUARANTEED, Gang, Plan, Pod
 from vkgateway.arbiter.feasible import impossible
 from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.forecast import Reservation, earliest
+from vkgateway.arbiter.guaranteed import try_inside
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.limitline import crowds_out, keep_limit
 from vkgateway.arbiter.plans import Making, among, carry_out, find_room, let_go, place_now
 from vkgateway.arbiter.shares import Shares
 from vkgateway.arbiter.standing import Standing
+from vkgateway.arbiter.together import try_together, undecided_parts
 from vkgateway.arbiter.turn import Turn
 from vkgateway.arbiter.victims import choose
 
@@ -35,7 +37,9 @@ def start_borrowed(ledger: Ledger) -> IntArray:
     step, booked = _Step(ledger, turn), ledger.booked
     while (ask := turn.next(booked=ledger.booked != booked)) is not None:
         booked, plan = ledger.booked, ledger.plans.get(ask.gang.id)
-        if plan is None:
+        if ask.gang.part is not None:
+            step.try_parts(ask)
+        elif plan is None:
             step.try_all(ask)
         else:
             step.try_others(ask, plan)
@@ -92,6 +96,67 @@ class _Step:
             if not self._alone(ask):
                 self._turn.give_up()
 
+    def try_parts(self, ask: Ask) -> None:
+        """Start or plan all parts of a gang, or reserve places for them; nothing, where another part was tried."""
+        parts = undecided_parts(self._ledger, ask)
+        equals = ask.tenant, tuple(part.kind for part in parts)
+        if self._ledger.is_decided(ask) or not parts:
+            return
+        if equals not in self._failed:
+            if try_together(self._ledger, parts, self._try_part) is None:
+                if any(part.gang.id in self._ledger.plans for part in parts):
+                    self._hope_again()
+                return
+            self._failed.add(equals)
+            self._reserve_parts(parts)
+        if not any(self._alone(part) for part in parts):
+            self._turn.give_up()
+
+    def _try_part(self, pools: Sequence[Standing], ask: Ask) -> bool:
+        if ask.gang.band is GUARANTEED and try_inside(self._ledger, pools, ask):
+            return True
+        there = {standing.pool.key for standing in pools}
+        allowed = [standing for standing in self._open(ask) if standing.pool.key in there]
+        return self.start(allowed, ask) or self.make_room(allowed, ask)
+
+    def _reserve_parts(self, parts: Sequence[Ask]) -> None:
+        """Reserve a place for each part that does not fit, and for the others what they need when these can start."""
+        pools = {part.gang.id: list(self._open(part)) for part in parts}
+        for part in parts:
+            if not pools[part.gang.id]:
+                keep_limit(self._ledger, self._pools(part), part)
+        if not all(pools.values()):
+            return
+        free = {part.gang.id: self._free(part, pools[part.gang.id]) for part in parts}
+        short = [part for part in parts if free[part.gang.id] is None]
+        found = {part.gang.id: self._first_reservation(part, pools[part.gang.id]) for part in short}
+        aged = self._ledger.has_aged(parts[0].gang)
+        if not short or not (aged or all(found.values())):
+            return
+        starts = [each[1].start if each is not None else None for each in found.values()]
+        known = [start for start in starts if start is not None]
+        last = max(known) if len(known) == len(starts) else None
+        for part in parts:
+            place = free[part.gang.id]
+            if place is not None:
+                standing, nodes = place
+                found[part.gang.id] = standing, Reservation.of(part.gang, part.core, nodes, last, ends=standing.ends)
+        for each in found.values():
+            if each is not None and each[0].reservation is None:
+                each[0].reservation = each[1]
+
+    def _free(self, part: Ask, pools: Sequence[Standing]) -> tuple[Standing, dict[str, str]] | None:
+        """Return where a part fits now, beside what is reserved."""
+        for standing in pools:
+            nodes = find_behind(self._ledger, standing, part, part.core)
+            if nodes is not None:
+                return standing, nodes
+        return None
+
+    def _first_reservation(self, part: Ask, pools: Sequence[Standing]) -> tuple[Standing, Reservation] | None:
+        found = [(each, kept) for each in pools if (kept := self._reservation(each, part)) is not None]
+        return best(found, _start_of) if found else None
+
     def try_others(self, ask: Ask, plan: Plan) -> None:
         """Start whoever has a plan in another pool that has room for good; nobody goes for it then."""
         pools = (standing for standing in self._open(ask) if standing.pool.key != plan.pool)
@@ -129,7 +194,7 @@ class _Step:
         return any(self._alone_in(standing, ask) for standing in self._ledger.pools(ask))
 
     def _alone_in(self, standing: Standing, ask: Ask) -> bool:
-        name = ask.gang.id
+        name = ask.gang.whole
         return bool(ask.there) or name in standing.behind or bool(self._ledger.told_for(name, standing))
 
     def start(self, pools: Sequence[Standing], ask: Ask) -> bool:
@@ -180,17 +245,17 @@ class _Step:
         """Only where nothing is kept for somebody ahead."""
         if standing.reservation is not None:
             return None
-        callable_ = standing.callable_for(ask.gang.id)
-        if not (standing.leaving or self._ledger.told_for(ask.gang.id, standing) or len(callable_)):
+        callable_ = standing.callable_for(ask.gang.whole)
+        if not (standing.leaving or self._ledger.told_for(ask.gang.whole, standing) or len(callable_)):
             return None
         return self._once(("room",), standing, ask, lambda: find_room(self._ledger, standing, ask, callable_))
 
     def reserve(self, pools: Sequence[Standing], ask: Ask) -> bool:
         """Keep a place where it can start first."""
-        found = [(standing, kept) for standing in pools if (kept := self._reservation(standing, ask)) is not None]
-        if not found:
+        found = self._first_reservation(ask, pools)
+        if found is None:
             return False
-        standing, kept = best(found, lambda each: math.inf if each[1].start is None else each[1].start)
+        standing, kept = found
         standing.reservation = kept
         return True
 
@@ -202,6 +267,8 @@ class _Step:
 
     def _once(self, what: Hashable, standing: Standing, ask: Ask, attempt: Callable[[], T | None]) -> T | None:
         """Try, if it was not tried in vain for an equal gang. Who has others go for it is like nobody else."""
+        if ask.gang.part is not None:
+            return attempt()  # What is free for it may be another part's in the next attempt.
         key: Hashable = what, standing.pool.key, ask.kind
         if key in self._failed and not self._alone_in(standing, ask):
             return None
@@ -209,6 +276,11 @@ class _Step:
         if found is None and not self._alone_in(standing, ask):
             self._failed.add(key)
         return found
+
+
+def _start_of(found: tuple[Standing, Reservation]) -> float:
+    start = found[1].start
+    return math.inf if start is None else start
 
 
 class Place(NamedTuple):
@@ -224,10 +296,10 @@ def _take(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) -> 
     if nodes is not None:
         return Place(nodes)
     kept = standing.reservation
-    if kept is not None and kept.may_lend(ask.gang, ledger.now):
+    if kept is not None and ask.gang.part is None and kept.may_lend(ask.gang, ledger.now):
         nodes = place_now(standing, ask, pods)
         if nodes is not None:
-            return Place(nodes, kept.gang)
+            return Place(nodes, ledger.gangs[kept.gang].whole)
     return None
 
 
@@ -255,7 +327,9 @@ def _take_behind(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Po
     """The same, and it is taken."""
     mark, kept = standing.room.mark(), standing.reservation
     nodes = place_now(standing, ask, pods)
-    if nodes is not None and (kept is None or kept.lets(standing.ends, ask.gang, ledger.now)):
+    # A part of a gang may have to wait for another part, and then does not end as soon.
+    lets = kept is None or (ask.gang.part is None and kept.lets(standing.ends, ask.gang, ledger.now))
+    if nodes is not None and lets:
         return nodes
     standing.room.undo(mark)
     if nodes is None or kept is None:
@@ -273,7 +347,7 @@ def _take_behind(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Po
 def _reservation(ledger: Ledger, standing: Standing, ask: Ask) -> Reservation | None:
     """A place at the earliest time that is known; without any, only for those who have waited for long."""
     gang = ask.gang
-    lent = tuple(pod for pod in standing.callable_for(gang.id).pods() if pod.node in standing.room)
+    lent = tuple(pod for pod in standing.callable_for(gang.whole).pods() if pod.node in standing.room)
     mark = standing.room.mark()
     standing.give(lent)
     found = earliest(

@@ -9,6 +9,7 @@ from vkgateway.arbiter.asks import Ask, read
 from vkgateway.arbiter.decisions import Hold
 from vkgateway.arbiter.differences import differences
 from vkgateway.arbiter.facts import ENDING, NOTIFIED, Gang, Pod, Policy, Pool, PoolKey, Quota, Snapshot
+from vkgateway.arbiter.parts import names_pools, split
 from vkgateway.arbiter.standing import Standing
 from vkgateway.arbiter.waiting import Waiting
 
@@ -47,6 +48,10 @@ class Carry:
         """Those of them that ask for a core."""
         self._waits: dict[str, Ask | None] = {}
         """What has changed about them."""
+        self.parts: dict[str, tuple[str, ...]] = {}
+        """The parts of each gang that is handled in parts."""
+        self.unready: dict[str, Hold] = {}
+        """Of these gangs, why nothing can be done yet for those that wait."""
 
     def clear(self) -> None:
         """Forget everything."""
@@ -105,7 +110,25 @@ class Carry:
         before, self._gangs = self._gangs, gangs
         came, gone = differences(before, gangs)
         changes: dict[str, Gang | None] = {gang.id: gang for gang in came}
-        return [*changes.items(), *((gang.id, None) for gang in gone if gang.id not in changes)]
+        changed = [*changes.items(), *((gang.id, None) for gang in gone if gang.id not in changes)]
+        if not self.parts and not any(map(names_pools, came)):
+            return changed
+        return [each for name, gang in changed for each in self._in_parts(name, gang)]
+
+    def _in_parts(self, name: str, gang: Gang | None) -> list[tuple[str, Gang | None]]:
+        """Return the changes of the gangs that are handled in place of one."""
+        before = self.parts.pop(name, None)
+        self.unready.pop(name, None)
+        now: tuple[Gang, ...] = () if gang is None else (gang,)
+        if gang is not None and names_pools(gang):
+            found = split(gang)
+            now = found.gangs
+            self.parts[name] = tuple(each.id for each in now)
+            if found.hold is not None:
+                self.unready[name] = found.hold
+        names = {each.id for each in now}
+        gone = [each for each in (before or (name,)) if each not in names and each in self._told]
+        return [*((each, None) for each in gone), *((each.id, each) for each in now)]
 
     def _take_in(self, changes: Sequence[tuple[str, Gang | None]], now: float, new: Sequence[Standing]) -> None:
         by_pool: dict[PoolKey, list[tuple[Gang | None, Gang | None]]] = {key: [] for key in self.standings}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from vkgateway.arbiter.borrowed import overtaken, start_borrowed
 from vkgateway.arbiter.carry import Carry
-from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.decisions import Decisions, Hold
 from vkgateway.arbiter.elastic import grow
 from vkgateway.arbiter.facts import Snapshot
 from vkgateway.arbiter.fitting import IntArray
@@ -17,8 +17,11 @@ from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.moving import move
 from vkgateway.arbiter.otherpool import start_in_another_pool
 from vkgateway.arbiter.outcome import changed_by, not_started, one_after_the_other, torn_by, without
+from vkgateway.arbiter.partholds import holds_of_whole_gangs
 from vkgateway.arbiter.plans import keep_plans, start_elsewhere, start_ready
 from vkgateway.arbiter.sparing import spare
+from vkgateway.arbiter.together import drop_incomplete, start_ready_together
+from vkgateway.arbiter.wholes import whole_decisions
 
 _ROUNDS = 8
 """Who may stay after all, or is inside its cells now, is found at a cycle's end and may change what others get; so
@@ -63,7 +66,7 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
             continue
         if withdrawn and decisions is not None:
             # It does not settle in these rounds: nobody starts to be stopped at once; the next cycle goes on.
-            decisions = replace(without(decisions, withdrawn), holds=tuple(explain(ledger, turn)))
+            decisions = replace(without(decisions, withdrawn), holds=_holds(ledger, turn))
             _rewind(carry)
             break
         torn = torn_by(found, decisions, admitted, carry.told)
@@ -71,7 +74,7 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
             found = without(found, torn)
         unsettled = left and (torn or _unsettled(ledger, found, turn))
         if not unsettled:
-            found = replace(found, holds=tuple(explain(ledger, turn)))
+            found = replace(found, holds=_holds(ledger, turn))
         _rewind(carry)
         admitted |= {uid: admit.gang for admit in found.admits for uid in admit.nodes}
         decisions = found if decisions is None else without(one_after_the_other(decisions, found, told=told), torn)
@@ -82,7 +85,11 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
         waiting = not_started((changed.get(name, carry.told[name]) for name in names), torn)
         carry.go_on(changed | waiting, now)
     assert decisions is not None
-    return decisions
+    return whole_decisions(decisions, carry.parts)
+
+
+def _holds(ledger: Ledger, turn: IntArray) -> tuple[Hold, ...]:
+    return tuple(holds_of_whole_gangs(ledger, explain(ledger, turn)))
 
 
 def _rewind(carry: Carry) -> None:
@@ -111,12 +118,15 @@ def _round(ledger: Ledger) -> IntArray:
     spare(ledger)
     start_ready(ledger)
     keep_plans(ledger, borrowed=True)
+    drop_incomplete(ledger)
+    start_ready_together(ledger)
     start_elsewhere(ledger)
     turn = start_borrowed(ledger)
     spare(ledger)
-    while move(ledger):
+    while move(ledger) or drop_incomplete(ledger):
         spare(ledger)
     start_ready(ledger)
+    start_ready_together(ledger)
     grow(ledger)
     return turn
 

@@ -73,7 +73,7 @@ class Promote:
     pods: tuple[str, ...]
 
 
-class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """A gang, or the waiting rest of one, does not start now.
 
     There may be a hundred thousand in each cycle, and a struct is made in a quarter of the time of a dataclass.
@@ -88,6 +88,8 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     numbers: Mapping[str, float] = msgspec.field(default_factory=dict)
     place: int = 0
     """Gangs of the same pool before it, plus one; 0 where it does not stand in line."""
+    pool: PoolKey | None = None
+    """The pool of that line, for a gang in several pools; None: the one that the gang likes best."""
     earliest: float | None = None
     likely: float | None = None
     """When it may start (seconds since the epoch); None: not known."""

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.borrowed import find_behind
-from vkgateway.arbiter.facts import GUARANTEED, NOTIFIED, Pod
+from vkgateway.arbiter.facts import GUARANTEED, NOTIFIED, PLACED, Pod, PoolKey
 from vkgateway.arbiter.inside import Inside
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.limitline import crowds_out
 from vkgateway.arbiter.line import in_turn
 from vkgateway.arbiter.lots import core_of
+from vkgateway.arbiter.parts import beside
 from vkgateway.arbiter.plans import among, place_now
 from vkgateway.arbiter.shares import share
 from vkgateway.arbiter.standing import Standing
@@ -31,15 +32,37 @@ def grow(ledger: Ledger) -> None:
 
 def _runs(ledger: Ledger, ask: Ask) -> bool:
     """Whether its minimum runs, and nothing of it has just been called in."""
-    leaving = any(pod.state is NOTIFIED for pod in ask.gang.pods)
-    evicted = any(evict.gang == ask.gang.id for evict in ledger.evicts)
-    return not leaving and not evicted and (not ask.core or ask.gang.id in ledger.started)
+    parts = ask.gang.kin
+    leaving = any(pod.state is NOTIFIED for name in parts for pod in ledger.gangs[name].pods)
+    evicted = any(evict.gang in parts for evict in ledger.evicts)
+    waits = any(part.gang.id not in ledger.started for part in ledger.needy_parts(ask.gang))
+    return not leaving and not evicted and not waits
 
 
 def _next(ledger: Ledger, ask: Ask) -> bool:
-    pod, started = ask.rest[0], ledger.started.get(ask.gang.id)
+    if ask.gang.part is not None:
+        return any(_next_in(ledger, standing, ask) for standing in _pools_beside(ledger, ask))
+    started = ledger.started.get(ask.gang.id)
     standing = started.standing if started is not None else next(ledger.pools(ask), None)
-    if standing is None or standing.beyond_limit(ask.tenant, [pod]) or crowds_out(ledger, standing, ask, [pod]):
+    return standing is not None and _next_in(ledger, standing, ask)
+
+
+def _pools_beside(ledger: Ledger, ask: Ask) -> list[Standing]:
+    """Return the pools that are tried for the next pod of a part: as in the next cycle, with what starts now placed."""
+    there: dict[str, set[PoolKey]] = {}
+    for name in ask.gang.kin:
+        for pod in ledger.gangs[name].pods:
+            key = ledger.pool_of.get(pod.uid) or (pod.pool if pod.state in (PLACED, NOTIFIED) else None)
+            if key is not None:
+                there.setdefault(pod.role, set()).add(key)
+    keys = beside(ask.pools, ask.rest[0].role, there)
+    clusters = {key[0] for found in there.values() for key in found}
+    return [each for each in ledger.pools(ask) if each.pool.key in keys and each.pool.key[0] in clusters]
+
+
+def _next_in(ledger: Ledger, standing: Standing, ask: Ask) -> bool:
+    pod, started = ask.rest[0], ledger.started.get(ask.gang.id)
+    if standing.beyond_limit(ask.tenant, [pod]) or crowds_out(ledger, standing, ask, [pod]):
         return False
     near = replace(ask, running=_placed(ask, standing, started.nodes if started is not None else {}))
     nodes = _inside(standing, near, pod)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -198,6 +198,8 @@ class Pod:
     """The gang that its eviction makes room for."""
     behind: str = ""
     """The gang in whose reserved place it was started (`Admit.behind`): it goes as soon as that one can start there."""
+    pools: tuple[PoolKey, ...] = ()
+    """Where it may run, best liked first. Empty: in each pool of its gang, as all the gang's pods may then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +212,8 @@ class Plan:
     borrowed: bool
     made: float = 0.0
     """When it was made (seconds since the epoch): of plans that share nodes the older starts first."""
+    also: tuple[Plan, ...] = ()
+    """The plans for the gang's pods in further pools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +221,8 @@ class Gang:
     """Pods that start together or not at all; a lone pod is a gang of one. Times are seconds since the epoch.
 
     `pods` holds those that exist and have not ended. Fewer than `minimum` of them, or fewer of a role than
-    `role_minimum` says: its members are still being created. It runs on nodes of one pool out of `pools`.
+    `role_minimum` says: its members are still being created. It runs on nodes of one pool out of `pools`; if its pods
+    name pools themselves (`Pod.pools`), pods that name the same pools run in one of them.
     """
 
     id: str
@@ -253,6 +258,64 @@ class Gang:
     """Seconds that its pods may take to end, capped by policy."""
     plan: Plan | None = None
     """What the last cycle planned for it. Where that was lost it is planned anew, perhaps for other nodes."""
+
+    @property
+    def part(self) -> Part | None:
+        """Of which gang it is a part; None: it is a whole gang."""
+        return None
+
+    @property
+    def whole(self) -> str:
+        """The id of the gang that it is, or is a part of."""
+        return self.id
+
+    @property
+    def kin(self) -> tuple[str, ...]:
+        """The ids of all parts of the gang; of a whole gang, its id."""
+        return (self.id,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """How a part of a gang belongs to the others."""
+
+    whole: str
+    """The gang's id."""
+    number: int
+    parts: tuple[str, ...]
+    """The ids of all its parts."""
+    pools: tuple[tuple[PoolKey, ...], ...]
+    """Where each of them may run."""
+    elsewhere: tuple[Pod, ...] = ()
+    """The gang's placed pods that are in other parts: without this part they are of no use."""
+    alike: Hashable = None
+    """Equal for gangs whose parts can stand in for each other; None: no other gang is like it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartGang(Gang):
+    """The pods of a gang that may run in the same pools, where the others may not.
+
+    The arbiter makes it out of a gang whose pods name different pools, and handles it like a gang, except that all
+    parts of a gang start together and are evicted together. No snapshot holds one.
+    """
+
+    its_part: Part
+
+    @property
+    def part(self) -> Part | None:
+        """As of the gang."""
+        return self.its_part
+
+    @property
+    def whole(self) -> str:
+        """As of the gang."""
+        return self.its_part.whole
+
+    @property
+    def kin(self) -> tuple[str, ...]:
+        """As of the gang."""
+        return self.its_part.parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

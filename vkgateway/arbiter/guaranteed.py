@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from vkgateway.arbiter.asks import Ask
@@ -15,6 +15,7 @@ from vkgateway.arbiter.line import by_priority
 from vkgateway.arbiter.plans import carry_out, find_room, inside_of, place_now
 from vkgateway.arbiter.promotion import promotable, promote
 from vkgateway.arbiter.standing import Standing
+from vkgateway.arbiter.together import try_together, undecided_parts
 
 _MANY = 4
 """For so many gangs of a pool cells are bound anew in a cycle: more would take too long."""
@@ -34,7 +35,7 @@ def start_guaranteed(ledger: Ledger) -> None:
             if turn.standing is not None:
                 promote(turn.standing, turn.gang)
         elif (ask.tenant, ask.kind) not in hopeless:
-            _try(ledger, ask, hopeless)
+            (_try if ask.gang.part is None else _try_parts)(ledger, ask, hopeless)
 
 
 def _promote_firsts(ledger: Ledger, line: Sequence[_Turn]) -> None:
@@ -86,6 +87,25 @@ def _try(ledger: Ledger, ask: Ask, hopeless: set[tuple[str, int]]) -> None:
     else:
         keep_cells(ledger, possible, ask)
         hopeless.add((ask.tenant, ask.kind))
+
+
+def _try_parts(ledger: Ledger, ask: Ask, hopeless: set[tuple[str, int]]) -> None:
+    """Start or plan all parts of a gang inside the guarantees of their pools."""
+    parts = undecided_parts(ledger, ask)
+    evicts = len(ledger.evicts)
+    failed = try_together(ledger, parts, lambda pools, part: try_inside(ledger, pools, part)) if parts else None
+    if failed is not None:
+        keep_cells(ledger, [each for each in ledger.pools(failed) if not impossible(each, failed)], failed)
+        hopeless.update((part.tenant, part.kind) for part in parts)
+    elif len(ledger.evicts) > evicts:
+        hopeless.clear()
+
+
+def try_inside(ledger: Ledger, pools: Iterable[Standing], ask: Ask) -> bool:
+    """Start a gang in one of these pools inside its tenant's guarantee, or plan that by evicting others."""
+    possible = (standing for standing in pools if not impossible(standing, ask))
+    allowed = [standing for standing in possible if standing.allows_inside(ask.gang, ask.core)]
+    return _start(ledger, allowed, ask) or _start_anew(ledger, allowed, ask) or _make_room(ledger, allowed, ask)
 
 
 def _start(ledger: Ledger, pools: Sequence[Standing], ask: Ask) -> bool:

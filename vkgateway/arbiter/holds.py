@@ -106,7 +106,7 @@ def _eviction(ledger: Ledger, ask: Ask) -> Hold:
     return Hold(
         gang=ask.gang.id,
         code=HoldCode.EVICTION,
-        message=f"starts on {_count(len(nodes), 'node')} when {_count(len(gone), 'pod')} {_have(len(gone))} gone",
+        message=f"starts on {count_text(len(nodes), 'node')} when {gone_text(len(gone))}",
         numbers={"nodes": float(len(nodes)), "leaving": float(len(gone))},
         earliest=min((ledger.now, *times)) if last is None else last,
         likely=last,
@@ -139,7 +139,7 @@ class _Fits:
 
     def most(self, standing: Standing, ask: Ask) -> int:
         """How many of the gang's core would."""
-        return _known(self._most, standing, ask, _most)
+        return _known(self._most, standing, ask, most_now)
 
 
 def _known(found: dict[Hashable, V], standing: Standing, ask: Ask, find: Callable[[Standing, Ask], V]) -> V:
@@ -168,9 +168,10 @@ def _why(ledger: Ledger, ask: Ask, fits: _Fits) -> tuple[Hold, Standing | None]:
         return _quota(ask, ask.core, (some_day or could)[0]), next(iter(some_day), None)
     for standing in free:
         ahead = standing.limit_kept.get(ask.tenant, ask.gang.id)
-        if ahead != ask.gang.id and fits.now(standing, ask):
-            return _behind_limit(ask, standing, ahead), standing
-        if (kept := standing.reservation) is not None and kept.gang != ask.gang.id and fits.now(standing, ask):
+        if ahead not in ask.gang.kin and fits.now(standing, ask):
+            return _behind_limit(ask, standing, ledger.gangs[ahead].whole), standing
+        kept = standing.reservation
+        if kept is not None and kept.gang not in ask.gang.kin and fits.now(standing, ask):
             return _reduced(_reserved(ledger, ask, kept), ask, free), standing
     kept_in = (each for each in free if each.reservation is not None and each.reservation.gang == ask.gang.id)
     return _reduced(_room(ask, free, fits), ask, free), next(kept_in, free[0])
@@ -183,7 +184,7 @@ def _reduced(hold: Hold, ask: Ask, pools: Iterable[Standing]) -> Hold:
     for standing in pools:
         for loss in standing.cells.losses():
             if loss.tenant == ask.tenant:
-                where = _names([standing.pool.key])
+                where = pools_text([standing.pool.key])
                 return replace(
                     hold, message=f"{hold.message}; missing nodes cut its guarantee in {where}: {change_text(loss)}"
                 )
@@ -196,20 +197,20 @@ def _no_pool(ledger: Ledger, ask: Ask) -> Hold:
         return Hold(
             gang=ask.gang.id,
             code=HoldCode.QUOTA,
-            message=f"{ask.tenant} has no quota in {_names(known)}",
+            message=f"{ask.tenant} has no quota in {pools_text(known)}",
         )
-    return Hold(gang=ask.gang.id, code=HoldCode.INFEASIBLE, message=f"there is no pool {_names(ask.pools)}")
+    return Hold(gang=ask.gang.id, code=HoldCode.INFEASIBLE, message=f"there is no pool {pools_text(ask.pools)}")
 
 
-def _most(standing: Standing, ask: Ask) -> int:
-    """How many of the gang's core would fit into what is free."""
+def most_now(standing: Standing, ask: Ask) -> int:
+    """Return how many of the gang's core would fit into what is free."""
     level = ask.gang.required_level
     return largest(standing.room, ask.core, required_level=level, among=among(standing, ask))
 
 
 def _together(ask: Ask) -> str:
     near = f" within one {ask.gang.required_level}" if ask.gang.required_level else ""
-    return f"{_pods(ask.core)}{near}"
+    return f"{pods_text(ask.core)}{near}"
 
 
 def _infeasible(ask: Ask, pools: Sequence[Standing]) -> Hold:
@@ -228,7 +229,7 @@ def _quota(ask: Ask, pods: Sequence[Pod], standing: Standing) -> Hold:
     used, limit, wanted = standing.used.get(ask.tenant, {}), standing.quotas[ask.tenant].limit, total_of(pods)
     parts = (render_milli({name: amounts.get(name, 0) for name in names}) for amounts in (wanted, used, limit))
     needs, in_use, at_most = parts
-    where = _names([standing.pool.key])
+    where = pools_text([standing.pool.key])
     never = _above_whole_limit(standing, ask.tenant, wanted)
     return Hold(
         gang=ask.gang.id,
@@ -251,7 +252,7 @@ def _above_whole_limit(standing: Standing, tenant: str, wanted: Milli) -> bool:
 
 def _behind_limit(ask: Ask, standing: Standing, ahead: str) -> Hold:
     whom = ahead.removeprefix(f"{ask.tenant}/")
-    where = _names([standing.pool.key])
+    where = pools_text([standing.pool.key])
     return Hold(
         gang=ask.gang.id,
         code=HoldCode.RESERVATION,
@@ -270,12 +271,12 @@ def _fits_now(standing: Standing, ask: Ask) -> bool:
 def _reserved(ledger: Ledger, ask: Ask, kept: Reservation) -> Hold:
     when = f"starts in about {_span(kept.start - ledger.now)}" if kept.start is not None else "has waited for long"
     ahead = ledger.gangs[kept.gang]
-    whom = kept.gang.removeprefix(f"{ahead.tenant}/") if ahead.tenant == ask.tenant else "another tenant's gang"
+    whom = ahead.whole.removeprefix(f"{ahead.tenant}/") if ahead.tenant == ask.tenant else "another tenant's gang"
     return Hold(
         gang=ask.gang.id,
         code=HoldCode.RESERVATION,
         message=f"there is room, but it is kept for {whom}, which is ahead and {when}",
-        behind=kept.gang,
+        behind=ahead.whole,
     )
 
 
@@ -318,25 +319,27 @@ def _beyond_maximum(ask: Ask) -> int:
     return waiting - len(ask.core) - len(ask.rest)
 
 
-def _pods(pods: Sequence[Pod]) -> str:
+def pods_text(pods: Sequence[Pod]) -> str:
     """`2 pods of cpu 1, 4 pods of nvidia.com/gpu 1`."""
     shapes = Counter(tuple(each for each in pod.shape.requests if each[0] != "pods") for pod in pods)
     return ", ".join(
-        f"{_count(number, 'pod')} of {render_milli(dict(requests))}" for requests, number in shapes.items()
+        f"{count_text(number, 'pod')} of {render_milli(dict(requests))}" for requests, number in shapes.items()
     )
 
 
-def _names(keys: Iterable[PoolKey]) -> str:
+def pools_text(keys: Iterable[PoolKey]) -> str:
     """Pools by their virtual nodes, which is how tenants know them."""
     return ", ".join(node_name(key) for key in keys)
 
 
-def _count(number: int, what: str) -> str:
+def count_text(number: int, what: str) -> str:
+    """Return `1 pod`, `2 pods`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _have(number: int) -> str:
-    return "has" if number == 1 else "have"
+def gone_text(pods: int) -> str:
+    """Return `2 pods have gone`."""
+    return f"{count_text(pods, 'pod')} {'has' if pods == 1 else 'have'} gone"
 
 
 def _span(seconds: float) -> str:
@@ -345,7 +348,7 @@ def _span(seconds: float) -> str:
         count = -(-max(0.0, seconds) // length)
         step = next((step for step in steps if count <= step), None)
         if step is not None:
-            return _count(step, unit) if unit == "day" else f"{step} {unit}"
+            return count_text(step, unit) if unit == "day" else f"{step} {unit}"
     return "more than a month"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from vkgateway.arbiter.facts import NOTIFIED, PLACED, Gang, Plan, Pod, Policy, P
 from vkgateway.arbiter.fitting import BoolArray
 from vkgateway.arbiter.late import late
 from vkgateway.arbiter.promotion import promoted
+from vkgateway.arbiter.standing import Checkpoint as StandingCheckpoint
 from vkgateway.arbiter.standing import Standing
 
 _MOMENT = 1e-6
@@ -26,6 +28,19 @@ class Start(NamedTuple):
     nodes: dict[str, str]
 
 
+class Checkpoint(NamedTuple):
+    """What was decided at one moment of a cycle."""
+
+    standings: dict[PoolKey, StandingCheckpoint]
+    plans: dict[str, Plan]
+    started: dict[str, Start]
+    evicts: list[Evict]
+    admits: list[Admit]
+    inside: dict[str, dict[str, None]]
+    booked: int
+    freed: bool
+
+
 class Ledger:
     """A cycle under way."""
 
@@ -37,8 +52,14 @@ class Ledger:
         self.beyond: Collection[str] = carry.beyond.keys()
         """Gangs of which pods beyond the minimum wait."""
         self.standings: Mapping[PoolKey, Standing] = carry.standings
-        self.unreadable = [carry.unreadable[name] for name in sorted(carry.unreadable)]
+        unreadable = {**carry.unreadable, **carry.unready} if carry.unready else carry.unreadable
+        self.unreadable = [unreadable[name] for name in sorted(unreadable)]
         """Gangs of which some wait, and nothing can be done for them."""
+        self.parts: Mapping[str, tuple[str, ...]] = carry.parts
+        """The parts of each gang that is handled in parts."""
+        self._only_plans = False
+        self.pool_of: dict[str, PoolKey] = {}
+        """By uid the pools of the pods of such gangs that start in this cycle."""
         self.plans: dict[str, Plan] = {}
         self.started: dict[str, Start] = {}
         self.evicts: list[Evict] = []
@@ -76,8 +97,12 @@ class Ledger:
 
     def may_move(self) -> BoolArray:
         """A mask of those of `needy` that have a plan, borrow, and may go to several pools."""
-        plans = (name for name, plan in self.plans.items() if plan.borrowed and len(self.asks[name].pools) > 1)
+        plans = (name for name, plan in self.plans.items() if plan.borrowed and self._may_move(self.asks[name]))
         return ~self.needy.others(plans)
+
+    @staticmethod
+    def _may_move(ask: Ask) -> bool:
+        return len(ask.pools) > 1 and ask.gang.part is None
 
     def next_made(self) -> float:
         """The time of a plan that is made now: later than that of all others, so that they have an order."""
@@ -108,7 +133,7 @@ class Ledger:
         return frozenset(pod.uid for told in self._told.values() for _, pod in told)
 
     def told_for(self, gang: str, standing: Standing) -> list[tuple[Gang, Pod]]:
-        """Those of them that go for this gang."""
+        """Those of them that go for this gang (`Gang.whole`)."""
         return self._told_for.get((gang, standing.pool.key), [])
 
     def ends_late(self, standing: Standing) -> set[str]:
@@ -139,6 +164,9 @@ class Ledger:
 
         `behind`: the gang in whose reserved place they start. `lent`: they can be called in for whoever is ahead.
         """
+        if self._only_plans:
+            self.plan(ask, standing, nodes, inside=inside, made=self.next_made())
+            return
         self._book(ask, standing, pods, inside=inside)
         self._admit(ask, standing, pods, nodes, inside=inside, behind=behind, lent=lent)
 
@@ -162,6 +190,8 @@ class Ledger:
         chosen = {pod.uid: nodes[pod.uid] for pod in pods}
         admit = Admit(gang=gang.id, pool=standing.pool.key, nodes=chosen, borrowed=not inside, behind=behind)
         self._admits.append(admit)
+        if gang.part is not None:
+            self.pool_of.update(dict.fromkeys(chosen, standing.pool.key))
         before = self.started.get(gang.id)
         self.started[gang.id] = Start(standing, {**before.nodes, **nodes} if before is not None else {**nodes})
         standing.ends.add_start(gang, pods, nodes, self.now)
@@ -184,9 +214,30 @@ class Ledger:
         self._book(ask, standing, ask.core, inside=inside)
         self.plans[ask.gang.id] = Plan(pool=standing.pool.key, nodes=dict(nodes), borrowed=not inside, made=made)
         for evict in evicts:
-            pods = standing.told_to_go(evict)
-            standing.ends.add_leaving(standing.gangs[evict.gang], pods, evict.deadline)
-            self.evicts.append(evict)
+            self._evict(standing, evict)
+            for other, beside in list(self._beside(evict)):
+                self._evict(other, beside)
+
+    def _evict(self, standing: Standing, evict: Evict) -> None:
+        pods = standing.told_to_go(evict)
+        standing.ends.add_leaving(standing.gangs[evict.gang], pods, evict.deadline)
+        self.evicts.append(evict)
+
+    def _beside(self, evict: Evict) -> Iterator[tuple[Standing, Evict]]:
+        """Yield the evictions of all else that runs of a gang in several pools, whose part is evicted."""
+        gang = self.gangs[evict.gang]
+        if gang.part is None or not evict.whole:
+            return
+        for name in gang.kin:
+            for standing in self.standings.values():
+                known = standing.gangs.get(name)
+                pods = tuple(
+                    pod.uid
+                    for pod in (known.pods if known is not None else ())
+                    if pod.state is PLACED and standing.has(pod) and pod.uid not in standing.leaving
+                )
+                if pods:
+                    yield standing, replace(evict, gang=name, pods=pods, lost=0.0, saved=0.0)
 
     def unplan(self, ask: Ask) -> None:
         """The gang has no plan any more, it starts in another pool; its room and its cells were let go already."""
@@ -211,10 +262,10 @@ class Ledger:
             standing.mark_inside(ask.tenant, pods, gang=ask.gang.id)
 
     def admits(self) -> Iterator[Admit]:
-        """One for each gang and side of the cells; what was admitted in pieces is put together."""
-        together: dict[tuple[str, bool, str], Admit] = {}
+        """One for each gang, pool and side of the cells; what was admitted in pieces is put together."""
+        together: dict[tuple[str, PoolKey, bool, str], Admit] = {}
         for admit in self._admits:
-            key = admit.gang, admit.borrowed, admit.behind
+            key = admit.gang, admit.pool, admit.borrowed, admit.behind
             known = together.get(key)
             together[key] = admit if known is None else replace(admit, nodes={**known.nodes, **admit.nodes})
         yield from together.values()
@@ -243,6 +294,51 @@ class Ledger:
                 )
                 if pods:
                     yield Promote(gang=gang.id, pods=pods)
+
+    # Gangs in several pools
+
+    @contextmanager
+    def only_plans(self) -> Iterator[None]:
+        """Plan whatever could start meanwhile: whether it starts is decided by the other parts of its gang."""
+        self._only_plans = True
+        try:
+            yield
+        finally:
+            self._only_plans = False
+
+    def needy_parts(self, gang: Gang) -> list[Ask]:
+        """Return the parts of a gang that have not what they need to run; of a whole gang, that gang if it has not."""
+        asks = (self.asks.get(name) for name in gang.kin)
+        return [ask for ask in asks if ask is not None and ask.core]
+
+    def is_decided(self, ask: Ask) -> bool:
+        """Return whether the gang, or part of one, starts or has a plan."""
+        return ask.gang.id in self.started or ask.gang.id in self.plans
+
+    def has_plan(self, whole: str) -> bool:
+        """Return whether a gang, or any part of it, has a plan."""
+        return whole in self.plans or any(name in self.plans for name in self.parts.get(whole, ()))
+
+    def checkpoint(self) -> Checkpoint:
+        """Return what is decided now, to go back to it."""
+        return Checkpoint(
+            {key: standing.checkpoint() for key, standing in self.standings.items()},
+            dict(self.plans),
+            dict(self.started),
+            list(self.evicts),
+            list(self._admits),
+            {tenant: dict(gangs) for tenant, gangs in self.inside.items()},
+            self.booked,
+            self.freed,
+        )
+
+    def go_back(self, to: Checkpoint) -> None:
+        """Undo what was decided since then."""
+        for key, standing in self.standings.items():
+            standing.go_back(to.standings[key])
+        self.plans, self.started, self.inside = dict(to.plans), dict(to.started), to.inside
+        self.evicts[:], self._admits[:] = to.evicts, to.admits
+        self.booked, self.freed = to.booked, to.freed
 
 
 def _told(standing: Standing) -> Iterator[tuple[Gang, Pod]]:

@@ -34,7 +34,7 @@ class Lot:
     running: tuple[Pod, ...]
     """All of the gang's pods that run and may go."""
     idle: tuple[Pod, ...] = ()
-    """Pods inside their tenant's cells, which stay and are of no use without these."""
+    """Pods inside their tenant's cells, which stay and are of no use without these, and the gang's pods elsewhere."""
 
     @property
     def going(self) -> tuple[Pod, ...]:
@@ -56,14 +56,15 @@ def lots_of(gang: Gang, pool: PoolKey) -> list[Lot]:
     """
     runs = [pod for pod in gang.pods if pod.state is PLACED and pod.node and pod.pool == pool]
     may_go = tuple(pod for pod in runs if pod.borrowed)
+    elsewhere = gang.part.elsewhere if gang.part is not None else ()
     if len(may_go) == len(runs) and (not gang.elastic or len(runs) <= gang.minimum):
-        return [Lot(gang, may_go, Stage.WORK, whole=True, running=may_go)] if runs else []
+        return [Lot(gang, may_go, Stage.WORK, whole=True, running=may_go, idle=elsewhere)] if runs else []
     chosen = {pod.uid for pod in core_of(gang, runs)}
     core, idle = (tuple(pod for pod in runs if pod.uid in chosen and pod.borrowed is side) for side in (True, False))
     stage = Stage.SURPLUS if gang.elastic else Stage.WORK
     beyond = [pod for pod in may_go if pod.uid not in chosen]
     lots = [Lot(gang, (pod,), stage, whole=False, running=may_go) for pod in beyond]
-    return [*lots, Lot(gang, core, Stage.WORK, whole=True, running=may_go, idle=idle)] if core else lots
+    return [*lots, Lot(gang, core, Stage.WORK, whole=True, running=may_go, idle=idle + elsewhere)] if core else lots
 
 
 def suffices(gang: Gang, pods: Sequence[Pod]) -> bool:

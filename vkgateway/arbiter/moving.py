@@ -54,6 +54,8 @@ def _bind_anew(ledger: Ledger, standing: Standing) -> bool:
 
 
 def _is_new(ledger: Ledger, evict: Evict) -> bool:
+    if ledger.gangs[evict.gang].part is not None:
+        return False  # It goes, or stays, with the gang's other parts.
     told = {pod.uid for pod in ledger.gangs[evict.gang].pods if pod.state is PodState.NOTIFIED}
     return evict.makes_room_for in ledger.plans and told.isdisjoint(evict.pods)
 

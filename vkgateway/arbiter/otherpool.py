@@ -16,7 +16,7 @@ def start_in_another_pool(ledger: Ledger) -> bool:
     before = len(ledger.plans)
     for gang, plan in sorted(ledger.plans.items()):
         ask = ledger.asks[gang]
-        if plan.borrowed or len(ask.pools) == 1:
+        if plan.borrowed or len(ask.pools) == 1 or ask.gang.part is not None:
             continue
         places = list(places_inside(_others(ledger, ask), ask))
         if places:

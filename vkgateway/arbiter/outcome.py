@@ -69,16 +69,20 @@ def torn_by(
     run with them; `admitted` are those that started before, by uid their gangs.
     """
     starts = {**admitted, **{uid: admit.gang for admit in found.admits for uid in admit.nodes}}
-    names = {evict.gang for each in (found, before) if each is not None for evict in each.evicts} & set(starts.values())
+    evicted = {evict.gang for each in (found, before) if each is not None for evict in each.evicts}
+    names = {name for name in starts.values() if not evicted.isdisjoint(gangs[name].kin)}
     gone = {uid for evict in found.evicts for uid in evict.pods}
     stays = {uid for reprieve in found.reprieves for uid in reprieve.pods}
     torn: set[str] = set()
     for name in sorted(names):
-        pods = (pod for pod in gangs[name].pods if pod.uid not in gone)
-        left = [pod for pod in pods if pod.state is PodState.PLACED or pod.uid in starts or pod.uid in stays]
-        if not suffices(gangs[name], left):
+        if not all(_stays_whole(gangs[part], starts.keys() | stays, gone) for part in gangs[name].kin):
             torn |= {uid for uid, gang in starts.items() if gang == name}
     return torn
+
+
+def _stays_whole(gang: Gang, there: Set[str], gone: Set[str]) -> bool:
+    pods = (pod for pod in gang.pods if pod.uid not in gone)
+    return suffices(gang, [pod for pod in pods if pod.state is PodState.PLACED or pod.uid in there])
 
 
 def without(decisions: Decisions, uids: Set[str]) -> Decisions:

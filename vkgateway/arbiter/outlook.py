@@ -30,7 +30,7 @@ class Outlook:
 
     def next(self, ask: Ask) -> tuple[float | None, float | None]:
         """Earliest (as if it were alone in line) and likely (behind all those that were asked for before)."""
-        alone = self._alone.get(ask.kind) if ask.gang.id not in self._standing.behind else None
+        alone = self._alone.get(ask.kind) if ask.gang.whole not in self._standing.behind else None
         if alone is None:
             alone = self._alone[ask.kind] = self._earliest(self._standing.room, ask, (), None)
         if alone[0] is None:
@@ -72,7 +72,7 @@ class Outlook:
     def _lent(self, ask: Ask) -> list[Pod]:
         """Those that were started in its kept place and go for it, unless they will have gone by themselves."""
         standing = self._standing
-        if ask.gang.id not in standing.behind:
+        if ask.gang.whole not in standing.behind:
             return []
-        called = standing.callable_for(ask.gang.id).pods()
+        called = standing.callable_for(ask.gang.whole).pods()
         return [pod for pod in called if pod.node in standing.room and standing.ends.of(pod.uid) is None]

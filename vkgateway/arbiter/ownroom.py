@@ -68,7 +68,7 @@ def _candidates(standing: Standing, ask: Ask, now: float) -> Iterable[_Candidate
     tenants = list(evictable.tenants())
     if ask.tenant not in tenants:
         return
-    found = prices(evictable, now=now, over={}, exempt={ask.gang.id})
+    found = prices(evictable, now=now, over={}, exempt=set(ask.gang.kin))
     mine = (evictable.table().tenant == tenants.index(ask.tenant)) & (found.stage > 0)
     for number in np.flatnonzero(mine).tolist():
         lot = evictable.lots[number]

@@ -92,7 +92,7 @@ def _find_room(
 
 def _told_for_who_borrows(ledger: Ledger, standing: Standing, ask: Ask) -> list[tuple[Gang, Pod]]:
     """Who was told to go for the gang, and may be called in for it where it borrows: it may have been inside then."""
-    name = ask.gang.id
+    name = ask.gang.whole
     return [
         (gang, pod)
         for gang, pod in ledger.told_for(name, standing)
@@ -191,7 +191,7 @@ class _Keeper:
         # Of plans on one node the older has what comes free first: whoever follows does not keep it waiting.
         for ask, plan in sorted(kept, key=lambda each: (each[1].made, by_priority(each[0].gang))):
             self._standing.take(ask.core, plan.nodes)
-            ready = self._standing.holds(ask.core, plan.nodes)
+            ready = ask.gang.part is None and self._standing.holds(ask.core, plan.nodes)
             if ready and not self._standing.beyond_limit(ask.tenant, ask.core):
                 self._ledger.start(ask, self._standing, ask.core, plan.nodes, inside=not plan.borrowed)
             else:
@@ -239,7 +239,7 @@ class _Keeper:
 
     def _told(self, kept: Sequence[tuple[Ask, Plan]]) -> Iterator[tuple[Gang, Pod]]:
         """Who was told to go before: for one of these, or for anybody where they are inside their cells."""
-        names = {ask.gang.id for ask, _ in kept}
+        names = {ask.gang.whole for ask, _ in kept}
         for gang, pod in self._ledger.told(self._standing) if kept else ():
             if pod.uid not in self._standing.leaving and (not self._borrowed or pod.evicted_for in names):
                 yield gang, pod
@@ -275,7 +275,8 @@ def start_ready(ledger: Ledger) -> None:
             _untake(standing, ask, plan)
         for ask, plan in plans:
             standing.take(ask.core, plan.nodes)
-            if standing.holds(ask.core, plan.nodes) and standing.within_limit(ask.tenant, ask.core):
+            ready = ask.gang.part is None and standing.holds(ask.core, plan.nodes)
+            if ready and standing.within_limit(ask.tenant, ask.core):
                 ledger.start_planned(ask, standing, plan.nodes)
 
 
@@ -289,6 +290,8 @@ def start_elsewhere(ledger: Ledger) -> bool:
     before = len(ledger.plans)
     for gang, plan in sorted(ledger.plans.items()):
         ask, standing = ledger.asks[gang], ledger.standings[plan.pool]
+        if ask.gang.part is not None:
+            continue
         mark, held = standing.room.mark(), standing.cells.mark()
         let_go(standing, ask, plan)
         nodes = elsewhere(standing, ask, plan) if standing.within_limit(ask.tenant, ask.core) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vkgateway.arbiter.decisions import Decisions, Hold, Loss
@@ -84,6 +84,11 @@ class _After:
             return self.placed.get(pod.uid)
         return (pod.pool, pod.node, pod.borrowed and pod.uid not in self.inside) if pod.pool is not None else None
 
+    def plans_of(self, gang: Gang) -> Sequence[Plan]:
+        """What is planned for the gang, one plan for each of its pools."""
+        plan = self.plans.get(gang.id)
+        return (plan, *plan.also) if plan is not None else ()
+
     def deadline(self, pod: Pod) -> float | None:
         """When it goes; None: it stays."""
         if pod.uid in self.going:
@@ -98,26 +103,29 @@ class _Standing:
 
     line: PoolKey | None
     """The pool that it is counted in."""
-    unit: str
-    """The pool's first resource; empty: it has none, or is not there."""
     state: str
     since: float
     deadline: float | None
     placed: int
     borrowed: bool
+    units: int
+    """Of each pool's first resource, in thousandths: what its pods ask for there."""
     waiting: int
-    """Of the unit, in thousandths: what its pods ask for that wait."""
+    """Of that, what those of its pods ask for that wait."""
+    spread: Sequence[PoolKey] = ()
+    """The pools of a gang in several."""
 
 
 def _count(gang: Gang, after: _After, sums: Mapping[PoolKey, Sums]) -> _Standing:
     """Add a gang's pods to the sums."""
     places = [(pod, after.place(pod)) for pod in gang.pods]
     line, borrowed, placed = _line(gang, places, after, sums), False, 0
-    waits_in = sums.get(line) if line is not None else None
-    for pod, place in places:
+    plans = after.plans_of(gang)
+    lines = [_line_of(pod, place, line, plans, sums) if pod.pools else line for pod, place in places]
+    for (pod, place), key in zip(places, lines, strict=True):
         if place is None:
-            if waits_in is not None:
-                waits_in.wait(gang.tenant, pod)
+            if key is not None and key in sums:
+                sums[key].wait(gang.tenant, pod)
             continue
         placed += 1
         borrowed = borrowed or place[2]
@@ -125,14 +133,35 @@ def _count(gang: Gang, after: _After, sums: Mapping[PoolKey, Sums]) -> _Standing
         if where is not None:
             where.put(gang.tenant, pod, place[1], borrowed=place[2])
     state, since, deadline = _where_it_stands(gang, places, after)
-    unit = ""
-    if waits_in is not None:
-        part = waits_in.part(gang.tenant)
-        part.gangs_waiting += state == WAITING
-        part.gangs_running += state != WAITING
-        unit = waits_in.pool.unit
-    waiting = sum(pod.shape.amount(unit) for pod, place in places if place is None)
-    return _Standing(line, unit, state, since, deadline, placed, borrowed, waiting)
+    for key in dict.fromkeys([line, *lines]):
+        if key is not None and key in sums:
+            part = sums[key].part(gang.tenant)
+            part.gangs_waiting += state == WAITING
+            part.gangs_running += state != WAITING
+    asked = [pod.shape.amount(_unit(key, sums)) for pod, key in zip(gang.pods, lines, strict=True)]
+    waiting = sum(amount for amount, (_, place) in zip(asked, places, strict=True) if place is None)
+    spread = [key for key in dict.fromkeys(lines) if key is not None]
+    several = spread if len(spread) > 1 else ()
+    return _Standing(line, state, since, deadline, placed, borrowed, sum(asked), waiting, several)
+
+
+def _unit(key: PoolKey | None, sums: Mapping[PoolKey, Sums]) -> str:
+    """Return the resource of a pool that cells are cut from; empty: it has no devices, or is not there."""
+    return sums[key].pool.unit if key is not None and key in sums else ""
+
+
+def _line_of(
+    pod: Pod,
+    place: tuple[PoolKey, str, bool] | None,
+    line: PoolKey | None,
+    plans: Sequence[Plan],
+    sums: Mapping[PoolKey, Sums],
+) -> PoolKey | None:
+    """Return the pool that a pod is counted in which names pools itself."""
+    if place is not None:
+        return place[0]
+    planned = next((each.pool for each in plans if pod.uid in each.nodes), None)
+    return planned or (line if line in pod.pools else next((key for key in pod.pools if key in sums), None))
 
 
 def _gang(gang: Gang, stands: _Standing, after: _After, names: Names) -> GangState:
@@ -148,11 +177,12 @@ def _gang(gang: Gang, stands: _Standing, after: _After, names: Names) -> GangSta
         priority=gang.priority,
         pools=tuple(node_name(key) for key in gang.pools),
         pool=node_name(stands.line) if stands.line is not None else "",
+        spread=tuple(map(node_name, stands.spread)),
         state=stands.state,
         pods=len(gang.pods),
         placed=stands.placed,
         minimum=gang.minimum,
-        units=units(sum(pod.shape.amount(stands.unit) for pod in gang.pods)),
+        units=units(stands.units),
         waiting_units=units(stands.waiting),
         borrowed=stands.borrowed,
         since=stands.since,
@@ -174,7 +204,9 @@ def _line(gang: Gang, places: _Places, after: _After, sums: Mapping[PoolKey, Sum
     running = next((place[0] for _, place in places if place is not None), None)
     if running is not None:
         return running
-    plan = after.plans.get(gang.id)
+    plan, hold = after.plans.get(gang.id), after.holds.get(gang.id)
+    if hold is not None and hold.pool is not None:
+        return hold.pool
     if plan is not None:
         return plan.pool
     return next((key for key in gang.pools if key in sums), None)

@@ -15,9 +15,8 @@ from vkgateway.arbiter.standing import Standing
 
 
 def share(ledger: Ledger, ask: Ask) -> float:
-    """The tenant's share in the pool that the gang likes best."""
-    standing = _liked(ledger, ask)
-    return standing.share(ask.tenant) if standing is not None else 0.0
+    """The tenant's share in the pool that the gang likes best; the largest of those of its parts."""
+    return max((standing.share(ask.tenant) for standing in _liked(ledger, ask)), default=0.0)
 
 
 class Shares:
@@ -37,9 +36,11 @@ class Shares:
 
     def of(self, ask: Ask) -> float:
         """The share that counts for a gang."""
-        gang, standing = ask.gang, _liked(self._ledger, ask)
-        if standing is None or not self._ledger.has_aged(gang):
+        if not self._ledger.has_aged(ask.gang):
             return share(self._ledger, ask)
+        return max((self._aged(ask.gang, standing) for standing in _liked(self._ledger, ask)), default=0.0)
+
+    def _aged(self, gang: Gang, standing: Standing) -> float:
         without = standing.held_after_one(gang)
         for other, pod in self._started.get(gang.tenant, ()):
             if comes_after(other, gang):
@@ -52,17 +53,21 @@ class Shares:
         ledger, needy = self._ledger, self._ledger.needy
         first = needy.asks[at.item(0)]
         found: FloatArray = np.full(len(at), share(ledger, first))
-        aged, standing = at[ledger.now - needy.created[at] >= ledger.policy.age_cap], _liked(ledger, first)
-        if len(aged) and standing is not None:
+        aged = at[ledger.now - needy.created[at] >= ledger.policy.age_cap]
+        if not len(aged):
+            return found
+        shares: FloatArray = np.zeros(len(aged))
+        for standing in _liked(ledger, first):
             without = standing.held_after(first.tenant, needy.created[aged], needy.low[aged], needy.priority[aged])
-            found[np.isin(at, aged)] = standing.shares_without(first.tenant, without, len(aged))
+            np.maximum(shares, standing.shares_without(first.tenant, without, len(aged)), out=shares)
+        found[np.isin(at, aged)] = shares
         return found
 
 
-def _liked(ledger: Ledger, ask: Ask) -> Standing | None:
-    """The pool that it likes best of those that its tenant may use."""
-    for key in ask.pools:
-        standing = ledger.standings.get(key)
-        if standing is not None and standing.usable_by(ask):
-            return standing
-    return None
+def _liked(ledger: Ledger, ask: Ask) -> list[Standing]:
+    """The pool that it likes best of those that its tenant may use; for each part of its gang one."""
+    found = []
+    for pools in ask.reach:
+        usable = (standing for key in pools if (standing := ledger.standings.get(key)) is not None)
+        found += [standing for standing in usable if standing.usable_by(ask)][:1]
+    return found

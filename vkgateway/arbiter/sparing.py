@@ -25,6 +25,8 @@ class _Unit:
     pods: tuple[Pod, ...]
     told: float
     """When they were told (seconds since the epoch)."""
+    whole: str = ""
+    """The gang of which all parts go with them; empty: none does."""
 
 
 _Planned = tuple[Ask, Plan]
@@ -41,9 +43,12 @@ def spare(ledger: Ledger) -> None:
     lost = {evict.gang: evict.lost for evict in ledger.evicts}
 
     def turn(unit: _Unit) -> tuple[float, bool, str, int, str]:
-        first, planned = unit.pods[0], any(pod.evicted_for in ledger.plans for pod in unit.pods)
+        first, planned = unit.pods[0], any(ledger.has_plan(pod.evicted_for) for pod in unit.pods)
         return -lost.get(unit.gang, 0.0), planned, unit.gang, first.rank, first.uid
 
+    if ledger.parts:
+        _go_together(ledger)
+    found: list[_Looked] = []
     for standing in ledger.standings.values():
         plans = [
             (ledger.asks[gang], plan) for gang, plan in sorted(ledger.plans.items()) if plan.pool == standing.pool.key
@@ -52,16 +57,68 @@ def spare(ledger: Ledger) -> None:
         units = [unit for gang in ledger.leaving_gangs(standing) for unit in _units(standing, gang)]
         units.sort(key=turn)
         plans = _not_for_themselves(ledger, standing, plans, units)
-        needed = {pod.uid for unit in _needed(standing, plans, units, ledger.now) for pod in unit.pods}
-        for unit in units:
-            for pod in unit.pods:
-                if pod.uid in needed:
-                    standing.leaving.add(unit.tenant, [pod])
-                else:
-                    standing.leaving.drop(pod.uid)
+        needed = _needed(standing, plans, units, ledger.now)
+        _leave_only(standing, units, needed)
+        found.append(_Looked(standing, plans, units, needed))
+    _keep_together(found, ledger.now)
     evicts = [left for evict in ledger.evicts if (left := _left(ledger, evict)) is not None]
     new = {uid for evict in evicts for uid in evict.pods}
     ledger.evicts[:] = [*evicts, *_told_for_others(ledger, new)]
+
+
+@dataclass(slots=True)
+class _Looked:
+    """What was found about one pool."""
+
+    standing: Standing
+    plans: list[_Planned]
+    units: list[_Unit]
+    needed: list[_Unit]
+
+
+def _leave_only(standing: Standing, units: Iterable[_Unit], needed: Iterable[_Unit]) -> None:
+    going = {pod.uid for unit in needed for pod in unit.pods}
+    for unit in units:
+        for pod in unit.pods:
+            if pod.uid in going:
+                standing.leaving.add(unit.tenant, [pod])
+            else:
+                standing.leaving.drop(pod.uid)
+
+
+def _go_together(ledger: Ledger) -> None:
+    """Count on the parts of a gang that were told to go with a part that is counted on."""
+    going = {
+        gang.whole
+        for standing in ledger.standings.values()
+        for gang in ledger.leaving_gangs(standing)
+        for unit in _units(standing, gang)
+        if unit.whole
+    }
+    for standing in ledger.standings.values():
+        for gang, pod in ledger.told(standing):
+            if gang.part is not None and gang.whole in going and pod.uid not in standing.leaving:
+                standing.leaving.add(gang.tenant, [pod])
+
+
+def _keep_together(found: Sequence[_Looked], now: float) -> None:
+    """Have all parts of a gang go of which one is needed, and look again who can stay beside them."""
+    going: set[str] = set()
+    while True:
+        going |= {unit.whole for each in found for unit in each.needed if unit.whole}
+        again = False
+        for each in found:
+            forced = [unit for unit in each.units if unit.whole in going]
+            if all(unit in each.needed for unit in forced):
+                continue
+            again = True
+            others = [unit for unit in each.units if unit.whole not in going]
+            for unit in each.units:
+                each.standing.leaving.add(unit.tenant, unit.pods)
+            each.needed = [*forced, *_needed(each.standing, each.plans, others, now)]
+            _leave_only(each.standing, each.units, each.needed)
+        if not again:
+            return
 
 
 def _not_for_themselves(
@@ -91,12 +148,13 @@ def _units(standing: Standing, gang: Gang) -> Iterator[_Unit]:
     if not any(pod.uid in standing.leaving for pod in told):
         return
     left = [pod for pod in gang.pods if pod.state is PodState.PLACED]
-    if left and suffices(gang, left):
+    if (left or not gang.minimum) and suffices(gang, left):
         for pod in told:
             if pod.uid in standing.leaving:
                 yield _Unit(gang.id, gang.tenant, (pod,), pod.deadline - gang.notice)
     else:
-        yield _Unit(gang.id, gang.tenant, tuple(told), min(pod.deadline for pod in told) - gang.notice)
+        whole = gang.whole if gang.part is not None else ""
+        yield _Unit(gang.id, gang.tenant, tuple(told), min(pod.deadline for pod in told) - gang.notice, whole)
 
 
 def _needed(standing: Standing, plans: Sequence[_Planned], units: Sequence[_Unit], now: float) -> list[_Unit]:
@@ -208,7 +266,7 @@ def _told_for_others(ledger: Ledger, new: Set[str]) -> Iterator[Evict]:
                 if pod.uid in standing.leaving
                 and pod.state is PodState.NOTIFIED
                 and pod.uid not in new
-                and pod.evicted_for not in ledger.plans
+                and not ledger.has_plan(pod.evicted_for)
             ]
             for deadline in sorted({pod.deadline for pod in pods}):
                 together = [pod for pod in pods if pod.deadline == deadline]
@@ -228,9 +286,12 @@ def _for_whom(ledger: Ledger, standing: Standing, tenant: str, nodes: Set[str]) 
         ((gang, plan) for gang, plan in ledger.plans.items() if plan.pool == standing.pool.key),
         key=lambda each: each[0],
     )
+    if not plans:
+        # They go with another part of their gang.
+        return ledger.gangs[min(ledger.plans)].whole
     there = [gang for gang, plan in plans if not nodes.isdisjoint(plan.nodes.values())]
     own = [gang for gang, _ in plans if ledger.asks[gang].tenant == tenant]
-    return [*there, *own, plans[0][0]][0]
+    return ledger.gangs[[*there, *own, plans[0][0]][0]].whole
 
 
 def _left(ledger: Ledger, evict: Evict) -> Evict | None:
@@ -241,7 +302,7 @@ def _left(ledger: Ledger, evict: Evict) -> Evict | None:
     if standing is None:
         return None
     pods = tuple(uid for uid in evict.pods if uid in standing.leaving)
-    if evict.makes_room_for not in ledger.plans:
+    if not ledger.has_plan(evict.makes_room_for):
         nodes, tenant = {standing.leaving[uid].node for uid in pods}, ledger.gangs[evict.gang].tenant
         evict = replace(evict, makes_room_for=_for_whom(ledger, standing, tenant, nodes))
     return replace(evict, pods=pods, lost=evict.lost * len(pods) / len(evict.pods)) if pods != evict.pods else evict

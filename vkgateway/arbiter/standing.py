@@ -60,6 +60,21 @@ class _Before(NamedTuple):
     leaving: Leaving
 
 
+class Checkpoint(NamedTuple):
+    """A pool at one moment of a cycle."""
+
+    room: RoomMark
+    ends: int
+    within: WithinMark
+    moved: dict[str, None]
+    used: dict[str, Milli]
+    shared: dict[str, Milli]
+    leaving: Leaving
+    gangs: dict[str, Gang]
+    """Those that have changed since the cycle began, as they were at that moment."""
+    cells_kept: dict[str, Gang]
+
+
 class Standing(Accounts):
     """A pool with its gangs, as it is now and as it becomes by what is decided in this cycle.
 
@@ -238,6 +253,37 @@ class Standing(Accounts):
         self.gangs.update(self._changed_gangs)
         for name in self._changed_gangs:
             self.calling.changed(name)
+
+    def checkpoint(self) -> Checkpoint:
+        """Return what the pool is now, to go back to it in the same cycle."""
+        return Checkpoint(
+            self.room.mark(),
+            self.ends.mark(),
+            self.within.mark(),
+            dict(self.within.moved),
+            {tenant: dict(amounts) for tenant, amounts in self.used.items()},
+            {tenant: dict(amounts) for tenant, amounts in self.shared.items()},
+            self.leaving.copy(),
+            {name: self.gangs[name] for name in self._changed_gangs},
+            dict(self.cells_kept),
+        )
+
+    def go_back(self, to: Checkpoint) -> None:
+        """Undo what was decided since then."""
+        self.room.undo(to.room)
+        self.ends.undo(to.ends)
+        for name in self.within.go_back(to.within, to.moved):
+            self.calling.changed(name)
+        self.used, self.shared, self.leaving = to.used, to.shared, to.leaving
+        self.cells_kept = to.cells_kept
+        self._shares.clear()
+        for name in list(self._changed_gangs):
+            known = to.gangs.get(name)
+            if known is None:
+                known = self._changed_gangs.pop(name)
+            if self.gangs[name] is not known:
+                self.gangs[name] = known
+                self.calling.changed(name)
 
     # Inside and outside
 

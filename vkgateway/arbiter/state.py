@@ -86,7 +86,7 @@ class GangState(_Shown, frozen=True, gc=False):
     pools: tuple[str, ...]
     """Virtual nodes where it may run, best liked first."""
     pool: str
-    """Where it runs or is about to start; while it waits, the first of `pools`."""
+    """Where it runs or is about to start; while it waits, the first of `pools`, or where its place in line counts."""
     state: str
     """waiting, starting, running or leaving. Of one that is running some pods may wait or leave."""
     pods: int
@@ -109,6 +109,8 @@ class GangState(_Shown, frozen=True, gc=False):
     likely: float | None = None
     behind: str = ""
     """The gang for which room is kept ahead of it."""
+    spread: tuple[str, ...] = ()
+    """Of a gang in several pools the virtual nodes of all of them: where it runs, is about to start, or may run."""
 
     @property
     def waits(self) -> bool:
@@ -117,7 +119,7 @@ class GangState(_Shown, frozen=True, gc=False):
 
     def may_run_in(self, pool: str) -> bool:
         """Whether it is in question for a pool, by its name or its virtual node's; where some of it runs, all will."""
-        nodes = (self.pool,) if self.placed else self.pools
+        nodes = (self.spread or (self.pool,)) if self.placed else self.pools
         return any(pool in (node, node.partition(".")[0]) for node in nodes)
 
 

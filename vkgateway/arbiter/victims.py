@@ -79,7 +79,7 @@ def choose(
     )
     mark = room.mark()
     try:
-        return _search(asking, [pod for pod in coming if pod.node in room], now, over or {}, exempt | {gang.id})
+        return _search(asking, [pod for pod in coming if pod.node in room], now, over or {}, exempt | set(gang.kin))
     finally:
         room.undo(mark)
 
@@ -260,7 +260,7 @@ def evict_of(lots: Sequence[Lot], asking: Gang, *, lost: float, now: float) -> E
         gang=gang.id,
         pods=tuple(pod.uid for pod in lots[0].running if whole or pod.uid in going),
         whole=whole,
-        makes_room_for=asking.id,
+        makes_room_for=asking.whole,
         deadline=now + gang.notice,
         lost=lost,
     )

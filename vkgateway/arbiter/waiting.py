@@ -24,7 +24,7 @@ class Waiting:
         self.names: list[str] = []
         self.tenants: dict[str, int] = {}
         """Numbers of tenants, given as they come."""
-        self._pools: dict[tuple[PoolKey, ...], int] = {}
+        self._pools: dict[tuple[tuple[PoolKey, ...], ...], int] = {}
         self._alike: dict[tuple[int, int], int] = {}
         self._columns: tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray, BoolArray, BoolArray, IntArray]
         self._read(sorted(asks, key=_name))
@@ -129,7 +129,7 @@ class Waiting:
         self._columns = (
             np.array(numbers, dtype=np.int64),
             np.array([ask.kind for ask in asks], dtype=np.int64),
-            np.array([pools.setdefault(ask.pools, len(pools)) for ask in asks], dtype=np.int64),
+            np.array([pools.setdefault(ask.reach, len(pools)) for ask in asks], dtype=np.int64),
             np.array([gang.created for gang in gangs], dtype=np.float64),
             np.array([gang.priority for gang in gangs], dtype=np.float64),
             np.array([gang.band is not GUARANTEED for gang in gangs], dtype=bool),

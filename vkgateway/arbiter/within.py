@@ -175,6 +175,12 @@ class Within:
         self._left.clear()
         return moved
 
+    def go_back(self, mark: Mark, moved: Mapping[str, None]) -> list[str]:
+        """Undo what was done since the mark, when these gangs had been moved in; return those of now."""
+        now = self.undo(mark)
+        self.moved.update(moved)
+        return now
+
     def move_in(self, tenant: str, pod: Pod, *, gang: str) -> None:
         """A pod is inside from now on; its cells are held already."""
         self._enter(tenant, pod)

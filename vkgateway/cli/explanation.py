@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from vkgateway.arbiter.decisions import HoldCode
-from vkgateway.arbiter.state import State
+from vkgateway.arbiter.state import PoolState, State
 from vkgateway.cli.waiting import LONE, asked, group_of, held, told
 from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
 from vkgateway.model.objects import Object
@@ -204,6 +204,13 @@ def _gang(pod: Object, siblings: Iterable[Object], beside: Found) -> GangFacts |
     )
 
 
+def _room(pool: PoolState) -> str:
+    return (
+        f"{pool.node}: of {pool.allocatable:.10g} {pool.resource} {pool.used:.10g} used inside guarantees, "
+        f"{pool.borrowed:.10g} borrowed, {pool.free:.10g} free, at most {pool.largest:.10g} of them on one node"
+    )
+
+
 def _in_state(pod: Object, beside: Found, state: State | None, tenant: str) -> tuple[str, str, str]:
     """The gang ahead for which room is kept, how the pool stands, and whether its gang borrows; empty: not known."""
     if state is None:
@@ -211,13 +218,9 @@ def _in_state(pod: Object, beside: Found, state: State | None, tenant: str) -> t
     group = f"{tenant}/{group_of(pod, beside)}"
     gang = next((one for one in state.gangs if one.id == group), None)
     node = gang.pool if gang is not None else (pod.get("spec") or {}).get("nodeName") or told(pod).pool
-    pool = next((one for one in state.pools if one.node == node), None)
-    room = ""
-    if pool is not None:
-        room = (
-            f"{pool.node}: of {pool.allocatable:.10g} {pool.resource} {pool.used:.10g} used inside guarantees, "
-            f"{pool.borrowed:.10g} borrowed, {pool.free:.10g} free, at most {pool.largest:.10g} of them on one node"
-        )
+    nodes = (gang.spread if gang is not None else ()) or (node,)
+    pools = (next((one for one in state.pools if one.node == name), None) for name in nodes)
+    room = "; ".join(_room(pool) for pool in pools if pool is not None)
     if gang is None:
         return "", room, ""
     holds = "borrowed, at least in part: may be called in" if gang.borrowed else "all inside the tenant's guarantee"

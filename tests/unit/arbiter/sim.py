@@ -136,7 +136,8 @@ class Cluster:
             return replace(pod, state=PodState.ENDING, deadline=max(pod.deadline + owner.grace, self.now))
         if pod.state is PodState.ENDING and pod.deadline <= self.now:
             self._renewed += 1
-            fresh = Pod(uid=f"{pod.uid}+{self._renewed}", shape=pod.shape, rank=pod.rank, role=pod.role)
+            name = f"{pod.uid}+{self._renewed}"
+            fresh = Pod(uid=name, shape=pod.shape, rank=pod.rank, role=pod.role, pools=pod.pools)
             return fresh if self._recreate else None
         return pod
 
@@ -212,7 +213,7 @@ class Cluster:
                 told = pod.deadline if pod.state is PodState.NOTIFIED else self.now + pods[pod.uid][0].notice
                 assert evict.deadline >= told, f"{pod.uid} has less notice than it was promised"
             whole = all(each.usable for pool in self.pools for each in pool.nodes)
-            assert not whole or all(pods[uid][1].borrowed for uid in evict.pods), "evicted inside its cells"
+            assert not whole or self._may_be_evicted([pods[uid][1] for uid in evict.pods]), "evicted inside its cells"
             assert evict.makes_room_for in decisions.plans
         for reprieve in decisions.reprieves:
             assert all(pods[uid][1].state is PodState.NOTIFIED for uid in reprieve.pods)
@@ -220,6 +221,11 @@ class Cluster:
         for promote in decisions.promotes:
             assert all(pods[uid][1].state in (PodState.PLACED, PodState.NOTIFIED) for uid in promote.pods)
             assert all(pods[uid][1].borrowed for uid in promote.pods)
+
+    def _may_be_evicted(self, pods: Sequence[Pod]) -> bool:
+        """Whether these pods of a gang may be told to go: a gang in several pools goes as a whole where it borrows."""
+        borrows = any(pod.borrowed for pod in pods)
+        return all(pod.borrowed or (bool(pod.pools) and borrows) for pod in pods)
 
     def _check_state(self) -> None:
         free = {each.name: dict(each.allocatable) for pool in self.pools for each in pool.nodes}
@@ -233,10 +239,13 @@ class Cluster:
                     mine[resource] = mine.get(resource, 0) + amount
             placed = [pod for pod in each.pods if pod.state is PodState.PLACED]
             assert all(pod.pool == keys[pod.node] for pod in placed), "in another pool than its node"
-            assert len({pod.pool for pod in placed}) <= 1, f"{each.id} is in two pools"
-            if each.required_level:
-                there = {self._domain(pod.node, each.required_level) for pod in placed}
-                assert len(there) <= 1, f"{each.id} is in several domains"
+            assert all(pod.pool in (pod.pools or each.pools) for pod in placed), f"{each.id} is in a pool not its own"
+            for alike in {pod.pools: None for pod in each.pods}:
+                mates = [pod for pod in placed if pod.pools == alike]
+                assert each.elastic or len({pod.pool for pod in mates}) <= 1, f"{each.id} is in two pools"
+                if each.required_level:
+                    there = {(pod.pool, self._domain(pod.node, each.required_level)) for pod in mates}
+                    assert len(there) <= len({pod.pool for pod in mates}), f"{each.id} is in several domains"
             number = len(placed)
             assert each.maximum is None or number <= max(each.maximum, each.minimum), f"{each.id} has grown too far"
             assert not 0 < number < min(each.minimum, len(each.pods)), f"{each.id} is half started"
@@ -252,6 +261,12 @@ class Cluster:
 
 def held(decisions: Decisions) -> dict[str, Hold]:
     return {hold.gang: hold for hold in decisions.holds}
+
+
+def apart(one: Gang, *pools: tuple[PoolKey, ...]) -> Gang:
+    """The gang with pods that name these pools, in the order of their ranks."""
+    pods = tuple(replace(pod, pools=keys) for pod, keys in zip(one.pods, pools, strict=True))
+    return replace(one, pods=pods, pools=tuple(dict.fromkeys(key for keys in pools for key in keys)))
 
 
 LOW = Band.LOW

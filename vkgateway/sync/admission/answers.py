@@ -49,4 +49,4 @@ def _hold(decisions: Decisions, snapshot: Snapshot, tenants: Mapping[str, Tenant
         holds.setdefault(tenant_of(hold.gang), []).append(hold)
     pools = {gang.id: gang.pools[0] for gang in snapshot.gangs if gang.pools}
     for name, tenant in tenants.items():
-        tenant.hold(holds[name], pools=pools)
+        tenant.hold(holds[name], pools={hold.gang: hold.pool or pools.get(hold.gang) for hold in holds[name]})

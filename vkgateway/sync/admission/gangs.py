@@ -243,10 +243,11 @@ class TenantGangs:
         governed = [member for member in there if member.governed]
         if not governed:
             return None, None
+        apart = not _common(_that_reach_any(governed))
         marks, hold = self._agreed(name, there)
         hold = hold or self._nowhere(name, governed, seen)
         pods = [
-            self._pod(member, seen[member.uid])
+            self._pod(member, seen[member.uid], apart=apart)
             for member in governed
             if seen[member.uid].state is not PodState.WAITING or (hold is None and self._is_ready(member))
         ]
@@ -296,7 +297,8 @@ class TenantGangs:
         message = f"{marks.waits_for} is not there, which says how many pods the gang takes"
         return Hold(gang=self._id(name), code=HoldCode.MEMBERS, message=message)
 
-    def _pod(self, member: Member, seen: Seen) -> Pod:
+    def _pod(self, member: Member, seen: Seen, *, apart: bool) -> Pod:
+        """`apart`: no pool is one where all the gang's pods may run."""
         marks = member.marks
         assert seen.state is not None
         return Pod(
@@ -312,6 +314,17 @@ class TenantGangs:
             deadline=seen.deadline,
             evicted_for=seen.evicted_for,
             behind=seen.behind,
+            pools=member.pools if apart else (),
+        )
+
+    def _bounds_in(self, pools: list[PoolKey]) -> Bounds:
+        """Return how a gang in these pools is treated: by the longest that one of them grants."""
+        each = [self._bounds(pool) for pool in pools] or [self._bounds(None)]
+        return Bounds(
+            max(one.notice for one in each),
+            max(one.grace_max for one in each),
+            max(one.minimum_run for one in each),
+            max(one.restart_max for one in each),
         )
 
     def _gang(
@@ -326,9 +339,9 @@ class TenantGangs:
         plan: Plan | None,
     ) -> Gang:
         """`counted` are, by role, members that need nothing of the arbiter (`beside`), or have done their part."""
-        pools = _common([member for member in governed if member.pools] or governed)
-        running = next((pod.pool for pod in pods if pod.pool is not None), None)
-        bounds = self._bounds(running or (pools[0] if pools else None))
+        pools = _common(_that_reach_any(governed)) or _all_of(governed)
+        running = dict.fromkeys(pod.pool for pod in pods if pod.pool is not None)
+        bounds = self._bounds_in([*running] or ([*pools] if any(pod.pools for pod in pods) else [*pools[:1]]))
         units = sum(amount for member in governed for name, amount in member.shape.requests if is_extended(name)) / 1000
         needed = {role: number - counted[role] for role, number in marks.role_minimum.items()}
         return Gang(
@@ -354,6 +367,16 @@ class TenantGangs:
             grace=min(bounds.grace_max, max(member.grace for member in governed)),
             plan=plan,
         )
+
+
+def _that_reach_any(members: list[Member]) -> list[Member]:
+    """Return those that can go anywhere at all; all of them, where none can."""
+    return [member for member in members if member.pools] or members
+
+
+def _all_of(members: list[Member]) -> tuple[PoolKey, ...]:
+    """Return the pools that any of them may use, in the order in which they name them."""
+    return tuple(dict.fromkeys(pool for member in members for pool in member.pools))
 
 
 def _counts_done(member: Member) -> bool:

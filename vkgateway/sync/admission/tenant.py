@@ -252,7 +252,7 @@ class TenantAdmission:
         for uid in promote.pods:
             self._change(uid, borrowed=False)
 
-    def hold(self, holds: Iterable[Hold], *, pools: Mapping[str, PoolKey]) -> None:
+    def hold(self, holds: Iterable[Hold], *, pools: Mapping[str, PoolKey | None]) -> None:
         """Why gangs wait, in the place of all that was said before; those of which that changed are looked at."""
         now = self._clock()
         old = self.book.holds

@@ -318,6 +318,32 @@ def test_a_gang_runs_where_all_its_governed_members_may_in_the_first_ones_order(
     assert made.one().pools == (third, POOL)
 
 
+def test_members_that_select_different_pools_keep_to_their_own() -> None:
+    made = Made(
+        member("u0", marks=marks(minimum=2), pools=(POOL,)),
+        member("u1", marks=marks(minimum=2), pools=(OTHER_POOL,)),
+    )
+    made.bounds = lambda pool: {POOL: Bounds(5.0, 60.0), OTHER_POOL: Bounds(7.0, 50.0)}[pool or POOL]
+
+    gang = made.one()
+
+    assert gang.pools == (POOL, OTHER_POOL)
+    assert {pod.uid: pod.pools for pod in gang.pods} == {"u0": (POOL,), "u1": (OTHER_POOL,)}
+    assert gang.notice == 7.0
+
+
+def test_members_that_have_a_pool_in_common_say_nothing_of_their_own() -> None:
+    made = Made(
+        member("u0", marks=marks(minimum=2), pools=(POOL, OTHER_POOL)),
+        member("u1", marks=marks(minimum=2), pools=(OTHER_POOL,)),
+    )
+
+    gang = made.one()
+
+    assert gang.pools == (OTHER_POOL,)
+    assert {pod.pools for pod in gang.pods} == {()}
+
+
 def test_those_who_are_evicted_are_treated_as_the_pool_says_in_which_they_run() -> None:
     made = Made(member(pools=(OTHER_POOL, POOL), grace=90.0))
     bounds = {POOL: Bounds(5.0, 6.0), OTHER_POOL: Bounds(7.0, 8.0), None: Bounds(1.0, 2.0)}

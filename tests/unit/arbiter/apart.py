@@ -1,0 +1,229 @@
+"""Stories with gangs whose pods name different pools: what must hold for them, and for all others beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from random import Random
+
+from tests.unit.arbiter.sim import GPU, KEY, OTHER, apart, held
+from tests.unit.arbiter.stories import GRACE, NOTICE, Mix, Step, Story, story
+from tests.unit.arbiter.told import Telling, Told
+from vkgateway.arbiter.asks import Ask, read
+from vkgateway.arbiter.cycle import decide
+from vkgateway.arbiter.decisions import Decisions, HoldCode
+from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, PoolKey, Snapshot
+from vkgateway.arbiter.parts import names_pools, split
+from vkgateway.arbiter.placement import place
+from vkgateway.arbiter.room import Room
+
+_CHOICES: tuple[tuple[PoolKey, ...], ...] = ((KEY,), (KEY,), (OTHER,), (OTHER,), (KEY, OTHER), (OTHER, KEY))
+
+
+class Apart(Told):
+    """Looks at gangs in several pools as at others, pool by pool."""
+
+    def look(self, before: Snapshot, decisions: Decisions) -> None:
+        self._none_is_torn()
+        self._fits_nowhere(decisions)
+        self._no_plan_stands_without(before, decisions)
+        self._is_deterministic(before, decisions)
+        self.comes_true(self._apart(decisions))
+        self.keeps_promises(self._apart(decisions))
+
+    def _apart(self, decisions: Decisions) -> Decisions:
+        """The decisions with a plan for each pool of a gang."""
+        plans = {f"{name} {number}": each for name, number, each in _each_plan(decisions)}
+        return replace(decisions, plans=plans)
+
+    def room(self, key: PoolKey, *, without: tuple[str, ...] = (), plans: dict[str, Plan]) -> Room:
+        room = Room(self.pool_of(key))
+        pods = {pod.uid: pod for each in self.gangs.values() for pod in each.pods}
+        for pod in pods.values():
+            if pod.node in room and pod.uid not in without:
+                room.take(pod.node, pod.shape)
+        for plan in plans.values():
+            for uid, node in plan.nodes.items():
+                if node in room and (not pods[uid].node or uid in without):
+                    room.take(node, pods[uid].shape)
+        return room
+
+    def _inside_on(self, each: Gang, pod: Pod, plans: dict[str, Plan]) -> str:
+        if pod.node:
+            return "" if pod.borrowed else pod.node
+        return next((plan.nodes[pod.uid] for plan in plans.values() if pod.uid in plan.nodes and not plan.borrowed), "")
+
+    def _none_is_torn(self) -> None:
+        """A gang runs with its minimum, or not at all."""
+        for each in self.gangs.values():
+            states = [pod.state for pod in each.pods]
+            if names_pools(each) and PodState.NOTIFIED in states and PodState.PLACED in states:
+                placed = states.count(PodState.PLACED)
+                assert placed >= min(each.minimum, len(each.pods)), f"{each.id} is to go in part"
+
+    def _fits_nowhere(self, decisions: Decisions) -> None:
+        """No gang waits for room that fits into what is free of all its pools."""
+        holds = held(decisions)
+        waiting = [each for each in self.gangs.values() if names_pools(each) and not self.placed(each.id)]
+        for each in waiting:
+            hold = holds.get(each.id)
+            if hold is None or hold.code is not HoldCode.ROOM or self._reserved(decisions):
+                continue
+            found = split(each)
+            parts = [ask for gang in found.gangs if (ask := _read(gang)) is not None and ask.core]
+            for keys in product(*(ask.pools for ask in parts)) if parts and not found.hold else ():
+                assert not self._all_fit(parts, keys, decisions), f"{each.id} would fit into {keys}"
+
+    def _reserved(self, decisions: Decisions) -> bool:
+        """Whether room may be kept for a gang: then what fits may have to wait."""
+        waits = (HoldCode.RESERVATION, HoldCode.ROOM)
+        return any(hold.code in waits and self._may_be_first(hold.gang) for hold in decisions.holds)
+
+    def _may_be_first(self, name: str) -> bool:
+        """Whether a place may be kept for a gang: its time is known, or it has waited for long."""
+        aged = self.now - self.gangs[name].created >= self.policy.age_cap
+        return aged or self._ends() or any(one.run_limit or one.expected_run for one in self.gangs.values())
+
+    def _ends(self) -> bool:
+        leaving = (PodState.NOTIFIED, PodState.ENDING)
+        return any(pod.state in leaving for each in self.gangs.values() for pod in each.pods)
+
+    def _all_fit(self, parts: list[Ask], keys: tuple[PoolKey, ...], decisions: Decisions) -> bool:
+        plans = {f"{name} {number}": plan for name, number, plan in _each_plan(decisions)}
+        rooms = {pool.key: self.room(pool.key, plans=plans) for pool in self.pools}
+        asked: dict[PoolKey, list[Pod]] = {}
+        for ask, key in zip(parts, keys, strict=True):
+            if key not in rooms or any(pod.shape.amount("cpu") for pod in ask.core):
+                return False
+            asked.setdefault(key, []).extend(ask.core)
+            nodes = place(rooms[key], ask.core, required_level=ask.gang.required_level)
+            if nodes is None:
+                return False
+        tenant = parts[0].tenant
+        return all(self._has_limit(tenant, pods, key, plans) for key, pods in asked.items())
+
+    def _has_limit(self, tenant: str, pods: list[Pod], key: PoolKey, plans: dict[str, Plan]) -> bool:
+        quota = next((each for each in self.quotas if each.tenant == tenant and each.pool == key), None)
+        if quota is None:
+            return False
+        planned = {uid for plan in plans.values() if plan.pool == key for uid in plan.nodes}
+        mine = [pod for each in self.gangs.values() if each.tenant == tenant for pod in each.pods]
+        used = sum(pod.shape.amount(GPU) for pod in mine if pod.pool == key or pod.uid in planned)
+        return used + sum(pod.shape.amount(GPU) for pod in pods) <= quota.limit.get(GPU, 1 << 60)
+
+    def _no_plan_stands_without(self, before: Snapshot, decisions: Decisions) -> None:
+        """Of gangs in several pools none is told to go without whom all plans hold on their nodes."""
+        known = {each.id: each for each in before.gangs}
+        plans = {f"{name} {number}": plan for name, number, plan in _each_plan(decisions)}
+        leaving = {pod.uid for each in self.gangs.values() for pod in each.pods if self.counts_on(pod)}
+        for evict in decisions.evicts:
+            told = any(pod.state is PodState.NOTIFIED for pod in known[evict.gang].pods)
+            if told or not names_pools(known[evict.gang]):
+                continue
+            left = tuple(leaving - set(evict.pods))
+            short = [
+                pool.key
+                for pool in self.pools
+                if any(
+                    min(room.free(on).values()) < 0
+                    for room in [self.room(pool.key, without=left, plans=plans)]
+                    for plan in plans.values()
+                    if plan.pool == pool.key
+                    for on in plan.nodes.values()
+                )
+            ]
+            tenants = {self.gangs[name].tenant for name, _, _ in _each_plan(decisions)}
+            at_limit = known[evict.gang].tenant in tenants and any(quota.limit for quota in self.quotas)
+            assert short or at_limit, f"{evict} for nothing"
+
+    def _is_deterministic(self, before: Snapshot, decisions: Decisions) -> None:
+        again = decide(replace(before, gangs=before.gangs[::-1]), self.now)
+        assert decisions == again, f"another order, other decisions\n{decisions}\nthen {again}"
+        then = decide(self.snapshot(), self.now)
+        nothing = (then.admits, then.evicts, then.reprieves, then.promotes) == ((), (), (), ())
+        assert nothing, f"first {decisions}\nthen {then}"
+        assert then.plans == decisions.plans, f"plans {decisions.plans}\nthen {then.plans}"
+
+
+def _each_plan(decisions: Decisions) -> Iterator[tuple[str, int, Plan]]:
+    for name, plan in decisions.plans.items():
+        for number, each in enumerate((plan, *plan.also)):
+            yield name, number, each
+
+
+def _read(gang: Gang) -> Ask | None:
+    found = read(gang)
+    return found if isinstance(found, Ask) else None
+
+
+class ApartOnTime(Told):
+    """A gang in several pools starts in time if it fits what its tenant has unused of its guarantee in each of them."""
+
+    def look(self, before: Snapshot, decisions: Decisions) -> None:
+        pass
+
+    def play(self, story: Story) -> None:
+        due: dict[str, float] = {}
+        for step in story.steps:
+            for one, run in step.arrives:
+                self.cycle()
+                if one.band is Band.GUARANTEED and names_pools(one) and self._fits_cells(one):
+                    due[one.id] = self.now + NOTICE + GRACE
+                self.add(replace(one, run_limit=None))
+                if run is not None:
+                    self.runs[one.id] = run
+            self.cycle()
+            for _ in range(int(step.seconds)):
+                for name, time in due.items():
+                    assert name in self.started or self.now < time, f"{name} has not started by {time}"
+                self.advance(1)
+                self.cycle()
+
+    def _fits_cells(self, one: Gang) -> bool:
+        mine = [other for other in self.gangs.values() if other.tenant == one.tenant]
+        if any(other.plan or True in self.borrowed(other.id) for other in mine if other.band is Band.GUARANTEED):
+            return False
+        size = one.pods[0].shape.amount(GPU) // 1000
+        for pool in self.pools:
+            number = sum(pod.pools == (pool.key,) for pod in one.pods)
+            cells = self.cells(pool)
+            places = sum(cell // size * count for cell, count in cells.unused(one.tenant).items())
+            places += sum(cells.spare(one.tenant, name) // 1000 // size for name in cells.bound(one.tenant))
+            if places < number:
+                return False
+        return one.minimum == len(one.pods)
+
+
+def _apart(random: Random, found: Story, *, single: bool = False) -> Story:
+    """The story with gangs of which some have pods that name different pools."""
+    return replace(found, steps=tuple(_step_apart(random, step, single=single) for step in found.steps))
+
+
+def _step_apart(random: Random, step: Step, *, single: bool) -> Step:
+    return replace(step, arrives=tuple((_gang_apart(random, one, single=single), run) for one, run in step.arrives))
+
+
+def _gang_apart(random: Random, one: Gang, *, single: bool) -> Gang:
+    if len(one.pods) < 2 or random.random() < 0.2:
+        return one
+    pools = [random.choice(_CHOICES[:4] if single else _CHOICES) for _ in one.pods]
+    if all(set(pools[0]) & set(keys) for keys in pools):
+        pools[:2] = [(KEY,), (OTHER,)]
+    return apart(one, *pools)
+
+
+def gangs_in_two_pools(random: Random) -> Telling:
+    mix = Mix(more_nodes=3, forgets=random.random() < 0.2)
+    return _apart(random, story(random, mix)), lambda each: Apart.of(each).play(each)
+
+
+def gangs_in_two_pools_in_time(random: Random) -> Telling:
+    mix = Mix(more_nodes=3, equal=True, limits=False, leaves=False)
+    return _apart(random, story(random, mix), single=True), lambda each: ApartOnTime.of(each).play(each)
+
+
+INVARIANTS = {
+    "gangs_in_two_pools": gangs_in_two_pools,
+    "gangs_in_two_pools_in_time": gangs_in_two_pools_in_time,
+}

@@ -1,0 +1,275 @@
+"""Gangs whose pods name different pools: all parts start together or none, each by the rules of its own pool."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.arbiter.sim import KEY, LOW, OTHER, Cluster, apart, gang, held, node, quota
+from vkgateway.arbiter.cycle import decide
+from vkgateway.arbiter.decisions import HoldCode
+from vkgateway.arbiter.facts import Node, PodState, Policy, PoolKey, Quota
+from vkgateway.arbiter.report import report
+
+FAR = ("elsewhere", "pool")
+
+
+def cluster(
+    *quotas: Quota, nodes: tuple[Node, ...] = (node("n0"),), more: tuple[Node, ...] = (node("m0"),), **other: float
+) -> Cluster:
+    """A pool and another one, of a node of 8 each, of which a and b may use what they like."""
+    given = {(each.tenant, each.pool): each for each in quotas}
+    found = [given.get((name, key), quota(name, pool=key)) for name in ("a", "b") for key in (KEY, OTHER)]
+    policy = Policy(age_cap=other.get("age_cap", 3600.0))
+    return Cluster(nodes, found, more=more, policy=policy)
+
+
+def test_pods_that_name_different_pools_start_together_each_in_its_own() -> None:
+    there = cluster()
+    there.add(apart(gang("x", "a", [8, 4]), (KEY,), (OTHER,)))
+
+    decisions = there.cycle()
+
+    assert {admit.pool: dict(admit.nodes) for admit in decisions.admits} == {KEY: {"x-0": "n0"}, OTHER: {"x-1": "m0"}}
+    assert {admit.gang for admit in decisions.admits} == {"x"}
+
+
+def test_none_starts_while_one_pool_lacks_room_and_the_hold_names_it() -> None:
+    there = cluster()
+    there.add(gang("full", "b", [8], pools=(OTHER,)))
+    there.cycle()
+    there.add(apart(gang("x", "a", [2, 2, 4]), (KEY,), (KEY,), (OTHER,)))
+
+    decisions = there.cycle()
+
+    assert not there.placed("x")
+    hold = held(decisions)["x"]
+    assert hold.code is HoldCode.ROOM
+    assert hold.message == (
+        "needs 2 pods of nvidia.com/gpu 2 in pool.compute (all fit)"
+        " and 1 pod of nvidia.com/gpu 4 in other.compute (does not fit)"
+    )
+    assert (hold.pool, hold.place, hold.numbers) == (OTHER, 1, {"needed": 3.0, "fit": 2.0})
+
+
+def test_each_pool_counts_its_own_guarantee() -> None:
+    there = cluster(quota("a", 8))
+    there.add(apart(gang("x", "a", [8, 4]), (KEY,), (OTHER,)))
+
+    there.cycle()
+
+    assert {pod.uid: pod.borrowed for pod in there.gangs["x"].pods} == {"x-0": False, "x-1": True}
+
+
+def test_victims_go_in_one_pool_while_room_is_held_in_the_other() -> None:
+    there = cluster(quota("a", 8))
+    there.add(gang("low", "b", [8], band=LOW))
+    there.cycle()
+    there.add(apart(gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
+
+    decisions = there.cycle()
+    there.add(gang("late", "b", [8], pools=(OTHER,)))
+
+    assert [evict.gang for evict in decisions.evicts] == ["low"]
+    assert held(decisions)["x"].message == (
+        "starts on 1 node in pool.compute and 1 node in other.compute when 1 pod has gone"
+    )
+    there.settle(20)
+    assert there.placed("x") == {"x-0": "n0", "x-1": "m0"}
+    assert not there.placed("late")
+
+
+def test_nobody_is_evicted_where_the_other_pool_has_no_room() -> None:
+    there = cluster(quota("a", 8))
+    there.add(gang("low", "b", [8], band=LOW), gang("full", "b", [8], pools=(OTHER,)))
+    there.cycle()
+    there.add(apart(gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
+
+    assert not there.cycle().evicts
+
+
+def test_victims_stay_when_the_room_held_in_the_other_pool_is_lost() -> None:
+    there = cluster(quota("a", 8), quota("b", 8, pool=OTHER))
+    there.add(gang("low", "b", [8], band=LOW))
+    there.cycle()
+    there.add(apart(gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
+    assert there.cycle().evicts
+    there.add(gang("by_right", "b", [8], pools=(OTHER,)))
+
+    decisions = there.cycle()
+
+    assert [(each.gang, each.pods) for each in decisions.reprieves] == [("low", ("low-0",))]
+    assert there.placed("by_right")
+    assert not there.placed("x")
+
+
+def test_victims_in_both_pools_and_both_inside_guarantees() -> None:
+    there = cluster(quota("a", 8), quota("a", 8, pool=OTHER))
+    there.add(gang("low", "b", [8], band=LOW), gang("other", "b", [8], band=LOW, pools=(OTHER,)))
+    there.cycle()
+    there.add(apart(gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
+
+    assert sorted(evict.gang for evict in there.cycle().evicts) == ["low", "other"]
+    there.settle(20)
+    assert there.borrowed("x") == {False}
+
+
+def test_as_a_victim_it_goes_in_all_its_pools_at_once() -> None:
+    there = cluster(quota("b", 8))
+    there.add(apart(gang("x", "a", [8, 4], band=LOW), (KEY,), (OTHER,)))
+    there.cycle()
+    there.add(gang("by_right", "b", [8]))
+
+    decisions = there.cycle()
+
+    [evict] = decisions.evicts
+    assert (evict.gang, sorted(evict.pods), evict.whole) == ("x", ["x-0", "x-1"], True)
+    assert {pod.state for pod in there.gangs["x"].pods} == {PodState.NOTIFIED}
+    assert not there.cycle().reprieves
+    there.settle(20)
+    assert there.placed("by_right")
+    assert not there.placed("x")
+
+
+def test_its_loss_counts_what_it_does_in_other_pools() -> None:
+    there = cluster(quota("b", 8), nodes=(node("n0"), node("n1")))
+    there.add(apart(gang("x", "a", [8, 8], band=LOW), (KEY,), (OTHER,)), gang("lone", "a", [8], band=LOW))
+    there.cycle()
+    there.advance(100)
+    there.add(gang("by_right", "b", [8]))
+
+    assert [evict.gang for evict in there.cycle().evicts] == ["lone"]
+
+
+def test_a_limit_holds_in_each_pool_by_itself() -> None:
+    there = cluster(quota("a", limit=4, pool=OTHER))
+    there.add(apart(gang("x", "a", [8, 4]), (KEY,), (OTHER,)), apart(gang("y", "a", [0, 1]), (KEY,), (OTHER,)))
+
+    hold = held(there.cycle())["y"]
+
+    assert there.placed("x")
+    assert hold.code is HoldCode.QUOTA
+    assert hold.message == (
+        "in other.compute: needs nvidia.com/gpu 1; in use in other.compute: nvidia.com/gpu 4; limit: nvidia.com/gpu 4"
+    )
+
+
+def test_a_place_is_kept_in_the_pool_that_is_short_and_beside_it() -> None:
+    there = cluster()
+    there.add(gang("ends", "b", [8], pools=(OTHER,), run_limit=100.0))
+    there.cycle()
+    there.add(apart(gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
+    there.cycle()
+    there.add(gang("long", "b", [8]), gang("short", "b", [8], run_limit=50.0))
+
+    decisions = there.cycle()
+
+    assert held(decisions)["x"].earliest == there.now + 100.0
+    assert there.placed("short")
+    assert held(decisions)["long"].code in (HoldCode.RESERVATION, HoldCode.ROOM)
+    there.runs |= {"ends": 100.0, "short": 50.0}
+    there.settle(110)
+    assert there.placed("x")
+
+
+def test_a_gang_that_has_waited_for_long_is_not_starved_by_either_pool() -> None:
+    there = cluster(age_cap=20.0)
+    there.add(apart(gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
+    there.gangs["x"] = replace(there.gangs["x"], created=there.now)
+    for number in range(60):
+        for key in (KEY, OTHER):
+            name = f"s{number}{key[1]}"
+            there.add(gang(name, "b", [4], pools=(key,)))
+            there.runs[name] = 9.0
+        there.cycle()
+        there.advance(4)
+
+    assert "x" in there.started
+
+
+def test_a_member_that_is_made_again_starts_in_its_pool_while_the_others_run() -> None:
+    there = cluster()
+    there.add(apart(gang("x", "a", [4, 4]), (KEY,), (OTHER,)))
+    there.cycle()
+    one = there.gangs["x"]
+    fresh = replace(one.pods[1], uid="again", state=PodState.WAITING, pool=None, node="")
+    there.gangs["x"] = replace(one, pods=(one.pods[0], fresh))
+
+    assert [(each.pool, dict(each.nodes)) for each in there.cycle().admits] == [(OTHER, {"again": "m0"})]
+
+
+def test_surplus_grows_and_is_called_in_pool_by_pool() -> None:
+    there = cluster(quota("b", 4, pool=OTHER))
+    there.add(apart(gang("x", "a", [4, 4, 4], minimum=2, elastic=True), (KEY,), (OTHER,), (OTHER,)))
+    there.cycle()
+    assert len(there.placed("x")) == 3
+    there.add(gang("by_right", "b", [4], pools=(OTHER,)))
+
+    [evict] = there.cycle().evicts
+
+    assert (evict.pods, evict.whole) == (("x-2",), False)
+
+
+@pytest.mark.parametrize("full", [KEY, OTHER])
+def test_pods_that_may_go_to_several_pools_take_the_one_with_room(full: PoolKey) -> None:
+    there = cluster(nodes=(node("n0"), node("n1")), more=(node("m0"), node("m1")))
+    there.add(gang("full", "b", [8], pools=(full,)))
+    there.cycle()
+    there.add(apart(gang("x", "a", [8, 8, 8]), (KEY, OTHER), (KEY,), (OTHER,)))
+
+    there.cycle()
+
+    free = OTHER if full == KEY else KEY
+    assert {pod.uid: pod.pool for pod in there.gangs["x"].pods} == {"x-0": free, "x-1": KEY, "x-2": OTHER}
+
+
+def test_pods_that_all_may_go_to_one_pool_stay_together_there() -> None:
+    there = cluster()
+    there.add(apart(gang("x", "a", [4, 4]), (KEY, OTHER), (OTHER,)))
+
+    there.cycle()
+
+    assert {pod.pool for pod in there.gangs["x"].pods} == {OTHER}
+
+
+def test_pools_of_different_compute_clusters_are_a_fault_with_a_way_out() -> None:
+    there = cluster()
+    there.add(apart(gang("x", "a", [4, 4]), (KEY,), (FAR,)))
+
+    hold = held(there.cycle())["x"]
+
+    assert hold.code is HoldCode.INVALID
+    assert "pool.compute in compute cluster compute and pool.elsewhere in compute cluster elsewhere" in hold.message
+    assert "have all its pods select pools of the same one" in hold.message
+
+
+def test_a_lost_plan_is_made_again() -> None:
+    """As after a restart of the gateway in the middle of an eviction."""
+    there = cluster(quota("a", 8))
+    there.add(gang("low", "b", [8], band=LOW))
+    there.cycle()
+    there.add(apart(gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
+    before = there.cycle().plans["x"]
+    there.gangs["x"] = replace(there.gangs["x"], plan=None)
+
+    decisions = decide(there.snapshot(), there.now)
+
+    assert not decisions.reprieves
+    assert {each.pool: each.nodes for each in (decisions.plans["x"], *decisions.plans["x"].also)} == {
+        each.pool: each.nodes for each in (before, *before.also)
+    }
+
+
+def test_what_is_shown_counts_its_pods_in_their_own_pools() -> None:
+    there = cluster()
+    there.add(gang("full", "b", [8], pools=(OTHER,)))
+    there.cycle()
+    there.add(apart(gang("x", "a", [2, 4]), (KEY,), (OTHER,)))
+    snapshot = there.snapshot()
+
+    shown = report(snapshot, decide(snapshot, there.now), there.now)
+
+    [one] = [each for each in shown.gangs if each.id == "x"]
+    assert (one.pool, one.spread, one.waiting_units) == ("other.compute", ("pool.compute", "other.compute"), 6)
+    assert {each.pool: each.waiting for each in shown.pools} == {"pool": 2, "other": 4}

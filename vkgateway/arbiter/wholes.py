@@ -1,0 +1,82 @@
+"""Decisions about parts of gangs as decisions about the gangs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from vkgateway.arbiter.decisions import Admit, Decisions, Evict, Promote, Reprieve
+from vkgateway.arbiter.facts import Plan, PoolKey
+
+
+def whole_decisions(found: Decisions, parts: Mapping[str, tuple[str, ...]]) -> Decisions:
+    """Return the decisions with gangs in place of their parts; `parts`: the parts of each gang that has any."""
+    if not parts:
+        return found
+    wholes = {part: whole for whole, names in parts.items() for part in names}
+    return replace(
+        found,
+        admits=tuple(_admits(found.admits, wholes)),
+        evicts=tuple(_evicts(found.evicts, wholes)),
+        reprieves=tuple(
+            Reprieve(gang=gang, pods=pods)
+            for gang, pods in _pods(((each.gang, each.pods) for each in found.reprieves), wholes).items()
+        ),
+        promotes=tuple(
+            Promote(gang=gang, pods=pods)
+            for gang, pods in _pods(((each.gang, each.pods) for each in found.promotes), wholes).items()
+        ),
+        plans=_plans(found.plans, wholes),
+    )
+
+
+def _admits(admits: Iterable[Admit], wholes: Mapping[str, str]) -> Iterable[Admit]:
+    known: dict[tuple[str, PoolKey, bool, str], Admit] = {}
+    for admit in admits:
+        gang = wholes.get(admit.gang, admit.gang)
+        key = gang, admit.pool, admit.borrowed, admit.behind
+        before = known.get(key)
+        nodes = {**before.nodes, **admit.nodes} if before is not None else admit.nodes
+        known[key] = replace(admit, gang=gang, nodes=nodes)
+    return known.values()
+
+
+def _evicts(evicts: Iterable[Evict], wholes: Mapping[str, str]) -> Iterable[Evict]:
+    """Put together what goes of a gang at one time, by the order of the first of each."""
+    known: dict[tuple[str, float, str], Evict] = {}
+    for evict in evicts:
+        gang = wholes.get(evict.gang)
+        if gang is None:
+            known[evict.gang, evict.deadline, "\n".join(evict.pods)] = evict
+            continue
+        before = known.get((gang, evict.deadline, ""))
+        if before is None:
+            known[gang, evict.deadline, ""] = replace(evict, gang=gang)
+            continue
+        first = before if before.lost >= evict.lost else evict
+        known[gang, evict.deadline, ""] = replace(
+            first,
+            gang=gang,
+            pods=(*before.pods, *evict.pods),
+            whole=before.whole or evict.whole,
+            lost=before.lost + evict.lost,
+            saved=max(before.saved, evict.saved),
+        )
+    return known.values()
+
+
+def _pods(each: Iterable[tuple[str, tuple[str, ...]]], wholes: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for part, pods in each:
+        gang = wholes.get(part, part)
+        found[gang] = found.get(gang, ()) + pods
+    return found
+
+
+def _plans(plans: Mapping[str, Plan], wholes: Mapping[str, str]) -> dict[str, Plan]:
+    found: dict[str, Plan] = {}
+    for part, plan in sorted(plans.items()) if wholes else plans.items():
+        gang = wholes.get(part, part)
+        before = found.get(gang)
+        found[gang] = plan if before is None else replace(before, also=(*before.also, plan))
+    return found
