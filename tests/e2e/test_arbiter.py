@@ -121,6 +121,42 @@ def training(name: str) -> list[Document]:
     return [gpus(f"{name}-{role}", 2, marks=marks, restartPolicy="Never") for role in roles]
 
 
+@pytest.fixture
+def roles(platform: Platform) -> Iterator[Cluster]:
+    """A tenant with two pools of hollow nodes, of which the smaller one is full."""
+    platform.vkgateway("tenant", "create", "roles", "--pool", "a100", "--pool", "v100")
+    cluster = platform.tenant("roles")
+    cluster.apply(*(gpus(f"full-{number}", 8, **in_pool("v100")) for number in range(2)))
+    eventually(lambda: count(cluster, "Running", "full-") == 2, what="no room left in v100")
+    yield cluster
+    platform.vkgateway("tenant", "delete", "roles", "--yes")
+
+
+def in_pool(name: str) -> dict[str, Any]:
+    return {"nodeSelector": {"vkgateway.io/pool": name}}
+
+
+def test_roles_in_different_pools_start_together_once_both_pools_have_room(roles: Cluster, platform: Platform) -> None:
+    marks = {GANG: "mixed", "vkgateway.io/gang-size": "3"}
+    trainers = [gpus(f"mixed-trainer-{number}", 1, marks=marks, **in_pool("a100")) for number in range(2)]
+    roles.apply(*trainers, gpus("mixed-evaluator", 8, marks=marks, **in_pool("v100")))
+
+    waits(roles, "mixed-evaluator", "WaitingForRoom")
+    waits(roles, "mixed-trainer-0", "WaitingForRoom")
+    message = condition(roles.get("pod", "mixed-trainer-0"), ADMITTED_CONDITION)["message"]
+    assert "2 pods of nvidia.com/gpu 1" in message
+    assert "in a100.local (all fit)" in message
+    assert "in v100.local (does not fit); place 1 in v100.local" in message
+    [queued] = json.loads(platform.vkgateway("queue", "--tenant", "roles", "-o", "json"))
+    assert (queued["name"], queued["pool"], queued["pods"]) == ("mixed", "v100.local", 3)
+
+    roles.kubectl("delete", "pod", "full-0", "--grace-period=1")
+    eventually(lambda: count(roles, "Running", "mixed-") == 3, what="all three run")
+    nodes = {each["metadata"]["name"]: each["spec"]["nodeName"] for each in pods(roles, "mixed-")}
+    assert set(nodes.values()) == {"a100.local", "v100.local"}
+    assert nodes["mixed-evaluator"] == "v100.local"
+
+
 @pytest.mark.parametrize("jobs", [1, 2, 5])
 def test_gangs_start_together_or_not_at_all_and_all_complete(guest: Cluster, jobs: int) -> None:
     """Room is for two of them, and for a part of a third."""
