@@ -25,6 +25,7 @@ SHARING = frozenset(
     for name in (
         "admin",
         "demo",
+        "doors",
         "kubelet_api",
         "lean_pods",
         "names",

@@ -24,6 +24,7 @@ from vkgateway.local import record as records
 from vkgateway.local.disk import ROOM_AGAIN_BYTES, ROOM_BYTES, check_room, disk_errors
 from vkgateway.local.hollow import kwok, nodes
 from vkgateway.local.hollow import process as hollow
+from vkgateway.local.hollow.kubelet import process as hollow_kubelet
 from vkgateway.local.hollow.ready import nodes_ready
 from vkgateway.local.hollow.surplus import remove_surplus
 from vkgateway.local.kernel import ensure_inotify
@@ -247,6 +248,7 @@ class Startup:
             for node in wanted:
                 group.create_task(apply(node))
             group.create_task(self._supervisor.ensure(self._kwok()))
+            group.create_task(self._supervisor.ensure(self._hollow_kubelet()))
         gone = await remove_surplus(self._api, self._record.hollow_nodes)
         await self._until(lambda: nodes_ready(self._api, len(wanted)), kwok.NAME)
         removed = f", {', '.join(gone)} taken away" if gone else ""
@@ -263,6 +265,9 @@ class Startup:
 
     def _kwok(self) -> ProcessSpec:
         return hollow.spec(self._paths, port=self._record.ports["hollow-kubelet"], program=self._programs["kwok"])
+
+    def _hollow_kubelet(self) -> ProcessSpec:
+        return hollow_kubelet.spec(self._paths, port=self._record.ports["hollow-kubelet"])
 
     async def _storage(self) -> str:
         await apply_objects(self._api, provisioner.objects(), field_manager=FIELD_MANAGER)

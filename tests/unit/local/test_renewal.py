@@ -7,6 +7,7 @@ import datetime
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ import yaml
 from vkgateway.controlplane.pki import AUTHORITY_DAYS, Authority, expiry
 from vkgateway.local import compute, real
 from vkgateway.local import record as records
-from vkgateway.local.hollow import kwok
 from vkgateway.local.hollow import process as hollow
+from vkgateway.local.hollow.kubelet import process as hollow_kubelet
 from vkgateway.local.lock import work_lock
 from vkgateway.local.options import PORTS
 from vkgateway.local.paths import Paths
@@ -39,10 +40,10 @@ RECORD = PlatformRecord(address="10.213.4.1", ports=dict(PORTS), real_node_why_n
 
 
 class Processes:
-    """A supervisor of KWOK alone."""
+    """A supervisor of KWOK and the hollow kubelet."""
 
-    def __init__(self, runs: ProcessSpec) -> None:
-        self.spec = runs
+    def __init__(self, *runs: ProcessSpec) -> None:
+        self.specs = {spec.name: spec for spec in runs}
         self.asked = 0
         self.away = False
 
@@ -50,12 +51,12 @@ class Processes:
         self.asked += 1
         if self.away:
             raise SupervisorUnavailable("nobody answers")
-        assert prefix == kwok.NAME
-        name, argv = self.spec.name, self.spec.argv
-        return [ProcessState(name=name, state="running", pid=1, restarts=0, since=0, reason="", log="", argv=argv)]
+        assert prefix == compute.GROUP
+        state = partial(ProcessState, state="running", pid=1, restarts=0, since=0, reason="", log="")
+        return [state(name=spec.name, argv=spec.argv) for spec in self.specs.values()]
 
     async def ensure(self, spec: ProcessSpec) -> None:
-        self.spec = spec
+        self.specs[spec.name] = spec
 
 
 @pytest.fixture
@@ -71,7 +72,12 @@ def paths(tmp_path: Path) -> Paths:
 
 @pytest.fixture
 def supervisor(paths: Paths) -> Any:
-    return Processes(hollow.spec(paths, port=10247, program=Path("/bin/kwok")))
+    return Processes(*restarted(paths))
+
+
+def restarted(paths: Paths) -> list[ProcessSpec]:
+    """The processes that read their certificates once, by what is on the disk now."""
+    return [hollow.spec(paths, port=10247, program=Path("/bin/kwok")), hollow_kubelet.spec(paths, port=10247)]
 
 
 def content(paths: Paths) -> dict[str, bytes]:
@@ -92,7 +98,7 @@ async def test_what_has_long_to_go_is_left_alone(paths: Paths, supervisor: Any) 
 
 
 async def test_what_ends_is_renewed_and_whoever_does_not_notice_is_started_anew(paths: Paths, supervisor: Any) -> None:
-    before, running = content(paths), supervisor.spec
+    before, running = content(paths), dict(supervisor.specs)
     renewed = await renew(paths.data_dir, supervisor=supervisor, now=LATER)
     changed = {name for name, data in content(paths).items() if before.get(name) != data and "-before" not in name}
     assert {"pki/etcd.crt", "pki/etcd-root.crt", "compute/apiserver.crt", "compute/etcd.crt", "hollow/kwok.crt"} <= set(
@@ -104,9 +110,10 @@ async def test_what_ends_is_renewed_and_whoever_does_not_notice_is_started_anew(
     assert certificate_in(paths.gateway_kubeconfig) == (paths.pki / "gateway.crt").read_bytes()
     assert certificate_in(paths.provisioner_kubeconfig) == (paths.pki / "provisioner.crt").read_bytes()
     assert certificate_in(paths.kubeconfig) == (paths.compute_credentials / "admin.crt").read_bytes()
-    assert supervisor.spec.argv == running.argv
-    assert supervisor.spec != running, "KWOK reads its certificates once"
-    assert supervisor.spec == hollow.spec(paths, port=10247, program=Path("/bin/kwok")), "the next `up` leaves it alone"
+    for name, spec in supervisor.specs.items():
+        assert spec.argv == running[name].argv
+        assert spec != running[name], "it reads its certificates once"
+    assert list(supervisor.specs.values()) == restarted(paths), "the next `up` leaves them alone"
 
 
 async def test_the_real_nodes_are_renewed_too(paths: Paths, supervisor: Any) -> None:

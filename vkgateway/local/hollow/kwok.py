@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -17,58 +16,42 @@ from vkgateway.local.hollow.nodes import MANAGED
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
 NAME = "compute/kwok"
-HOST = "127.0.0.1"
-"""KWOK asks nobody who he is before it executes a command, so only this machine's own processes may reach it.
-
-API servers refuse to proxy to nodes on loopback, but fetch logs and run commands there.
-"""
 LEASE_SECONDS = 20
 """KWOK calls itself by a new name at each start, and waits for the leases of its former self to run out before it does
 anything for their nodes; so a node's lease is short, and is renewed every quarter of it."""
 # Pods of hollow nodes have addresses that lead nowhere; this range is set aside for them.
 _POD_ADDRESSES = "10.232.0.0/14"
-_NOBODY = 65534
-NO_EXEC = "/dev/null/commands in pods on hollow nodes need a platform that runs as root"
-"""A working directory that can never be, since /dev/null is no directory: whoever tries reads this in the refusal."""
 _STOP_RANK = 70
-_API = "kwok.x-k8s.io/v1alpha1"
-_LOG = (
-    "2026-01-01T00:00:00.000000000Z stdout F This pod runs on a hollow node: nothing is executed.\n"
-    "2026-01-01T00:00:00.000000001Z stdout F Pods that should really run belong on a real node.\n"
-)
+_KUBELET_PORT = "KUBELET_PORT"
+"""Stands for the port of the hollow kubelet in the stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HollowKubelet:
-    """Where KWOK serves logs and exec for all hollow nodes, and by which certificate."""
+    """Where hollow nodes say that their kubelet is; KWOK itself serves nothing, since it knows no callers."""
 
     address: str
     port: int
-    cert: Path
-    key: Path
 
 
 def write_config(directory: Path, *, kubelet: HollowKubelet, parallelism: int = 64) -> Path:
-    """Write the configuration and the log it serves; the configuration's path."""
-    log = directory / "pod.log"
-    write_file(log, _LOG.encode())
-    documents = [_options(kubelet, parallelism=parallelism), *_debugging(log), *stages()]
+    """Write the configuration, and return its path."""
+    documents = [_options(kubelet, parallelism=parallelism), *stages(kubelet.port)]
     config = directory / "kwok.yaml"
     write_file(config, yaml.safe_dump_all(documents, sort_keys=False).encode(), mode=SECRET_MODE)
     return config
 
 
-def spec(*, program: Path, config: Path, kubeconfig: Path, kubelet: HollowKubelet) -> ProcessSpec:
+def spec(*, program: Path, config: Path, kubeconfig: Path) -> ProcessSpec:
     """Describe the process; what it reads must have been written."""
     # It reads all of them once: what is renewed makes another spec, so the supervisor starts the process anew.
-    content = b"".join(file.read_bytes() for file in (config, kubeconfig, kubelet.cert))
+    content = b"".join(file.read_bytes() for file in (config, kubeconfig))
     return ProcessSpec(
         name=NAME,
         argv=(str(program), f"--config={config}", f"--kubeconfig={kubeconfig}", "--v=WARN"),
-        # A home without ~/.kwok: nothing but our configuration counts. PATH is what `exec` finds programs on.
+        # A home without ~/.kwok: nothing but our configuration counts.
         env={
             "HOME": str(config.parent),
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
             "CONFIG_DIGEST": hashlib.sha256(content).hexdigest()[:16],
             "GOGC": "400",  # a small heap that is filled fast
             **cores.limited(),
@@ -78,10 +61,10 @@ def spec(*, program: Path, config: Path, kubeconfig: Path, kubelet: HollowKubele
     )
 
 
-def stages() -> list[dict[str, Any]]:
+def stages(kubelet_port: int) -> list[dict[str, Any]]:
     """Return the Stage documents: how hollow nodes and pods move on."""
     text = (resources.files(__package__) / "stages.yaml").read_text()
-    return list(yaml.safe_load_all(text))
+    return list(yaml.safe_load_all(text.replace(_KUBELET_PORT, str(kubelet_port))))
 
 
 def _options(kubelet: HollowKubelet, *, parallelism: int) -> dict[str, Any]:
@@ -91,10 +74,6 @@ def _options(kubelet: HollowKubelet, *, parallelism: int) -> dict[str, Any]:
         "options": {
             "cidr": _POD_ADDRESSES,
             "nodeIP": kubelet.address,
-            "nodePort": kubelet.port,
-            "serverAddress": f"{kubelet.address}:{kubelet.port}",
-            "tlsCertFile": str(kubelet.cert),
-            "tlsPrivateKeyFile": str(kubelet.key),
             "manageNodesWithAnnotationSelector": "=".join(MANAGED),
             "nodeLeaseDurationSeconds": LEASE_SECONDS,
             "nodeLeaseParallelism": 8,
@@ -104,28 +83,7 @@ def _options(kubelet: HollowKubelet, *, parallelism: int) -> dict[str, Any]:
             "enablePodsOnNodeSyncListPager": True,
             # Streaming lists are refused by our API servers: KWOK would learn of no pod on a node that it takes over.
             "enablePodsOnNodeSyncStreamWatch": False,
-            "enableDebuggingHandlers": True,
+            "enableDebuggingHandlers": False,
             "enableProfilingHandler": False,
         },
     }
-
-
-def _debugging(log: Path) -> list[dict[str, Any]]:
-    """Logs come from a file; exec runs on this machine, as root's opposite and without the platform's files.
-
-    Without root it could only run as the platform's own user, with all that is his: so there it cannot run at all.
-    """
-    local: dict[str, Any] = {"workDir": "/", "envs": [{"name": "HOME", "value": "/nonexistent"}]}
-    if os.geteuid() == 0:
-        local["securityContext"] = {"runAsUser": _NOBODY, "runAsGroup": _NOBODY}
-    else:
-        local["workDir"] = NO_EXEC
-    return [
-        _rule("ClusterLogs", logs=[{"logsFile": str(log), "previousLogsFile": str(log)}]),
-        _rule("ClusterAttach", attaches=[{"logsFile": str(log)}]),
-        _rule("ClusterExec", execs=[{"local": local}]),
-    ]
-
-
-def _rule(kind: str, **spec: Any) -> dict[str, Any]:
-    return {"apiVersion": _API, "kind": kind, "metadata": {"name": "hollow"}, "spec": spec}

@@ -10,6 +10,7 @@ from vkgateway.local import record as records
 from vkgateway.local.disk import disk_errors
 from vkgateway.local.hollow import kwok
 from vkgateway.local.hollow import process as hollow
+from vkgateway.local.hollow.kubelet import process as hollow_kubelet
 from vkgateway.local.lock import work_lock
 from vkgateway.local.paths import Paths
 from vkgateway.local.pki import ending, ensure_pki
@@ -21,7 +22,7 @@ from vkgateway.programs.supervisor.client import SupervisorClient
 async def renew(data_dir: Path, *, supervisor: SupervisorClient, now: datetime.datetime) -> list[str]:
     """Renew the certificates of which less than a third is left at `now` (aware); their names, none where none was.
 
-    Who uses them reads them anew by itself, but for KWOK, which is started anew.
+    Most processes read them again by themselves; KWOK and the hollow kubelet are restarted.
 
     Raises:
         ConflictError: `up` or `down` is at work.
@@ -35,12 +36,14 @@ async def renew(data_dir: Path, *, supervisor: SupervisorClient, now: datetime.d
         record = records.load(paths.record)
         if record is None:
             return []
-        # Asked first: were it found out of reach later, KWOK would go on with what ends, and nobody look again.
-        hollows = await supervisor.list(kwok.NAME)
+        # Asked first: were it found out of reach later, these two would go on with what ends, and nothing look again.
+        running = {state.name: state for state in await supervisor.list(compute.GROUP)}
         _write(paths, record, now=now)
-        for state in hollows:
-            program = Path(state.argv[0])
-            await supervisor.ensure(hollow.spec(paths, port=record.ports["hollow-kubelet"], program=program))
+        port = record.ports["hollow-kubelet"]
+        if (state := running.get(kwok.NAME)) is not None:
+            await supervisor.ensure(hollow.spec(paths, port=port, program=Path(state.argv[0])))
+        if hollow_kubelet.NAME in running:
+            await supervisor.ensure(hollow_kubelet.spec(paths, port=port))
     return due
 
 

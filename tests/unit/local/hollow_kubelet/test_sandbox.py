@@ -1,0 +1,220 @@
+"""Attacks on the sandbox: each is a command that a tenant could run, and none gets out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from vkgateway.local.hollow.kubelet.command import Command, Wanted
+from vkgateway.local.realnode.probe import static_busybox
+from vkgateway.model.errors import UnavailableError
+
+pytestmark = pytest.mark.skipif(
+    not static_busybox()
+    or subprocess.run(["unshare", "-Ur", "true"], check=False, capture_output=True).returncode != 0,
+    reason="needs a static busybox and user namespaces",
+)
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+@asynccontextmanager
+async def started(*argv: str, stdin: bool = False, tty: bool = False) -> AsyncIterator[Command]:
+    command = await Command.start(Wanted(argv=argv, hostname="web", stdin=stdin, tty=tty))
+    try:
+        yield command
+    finally:
+        await command.kill()
+
+
+async def whole(command: Command, name: str) -> str:
+    parts = []
+    while data := await command.read(name):
+        parts.append(data)
+    return b"".join(parts).decode()
+
+
+async def said(*argv: str) -> Said:
+    async with started(*argv) as command:
+        out, err = await asyncio.gather(whole(command, "stdout"), whole(command, "stderr"))
+        return Said(await command.wait(), out, err)
+
+
+async def shell(script: str) -> Said:
+    return await said("sh", "-c", script)
+
+
+async def until_gone(pid: int) -> None:
+    async with asyncio.timeout(10):
+        while os.path.exists(f"/proc/{pid}"):
+            await asyncio.sleep(0.01)
+
+
+def inside(parent: int) -> list[int]:
+    """All descendants of a process."""
+    try:
+        children = [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+    except OSError:
+        return []
+    return [*children, *(deeper for child in children for deeper in inside(child))]
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "out"),
+    [
+        ("echo out; exit 7", 7, "out\n"),
+        ("kill -9 $$", 137, ""),
+        ("hostname; id -u; pwd; echo $HOME $PATH", 0, "web\n0\n/\n/tmp /bin\n"),
+        ("echo kept > /tmp/file; cat /tmp/file", 0, "kept\n"),
+        ("sleep 1000 & echo hi", 0, "hi\n"),
+    ],
+)
+async def test_a_command_runs_and_its_exit_code_is_told(script: str, code: int, out: str) -> None:
+    found = await shell(script)
+    assert (found.code, found.out) == (code, out), found
+
+
+async def test_a_command_that_is_not_there_is_127() -> None:
+    found = await said("python3")
+    assert found.code == 127
+    assert "python3" in found.err
+
+
+async def test_input_reaches_the_command() -> None:
+    async with started("cat", stdin=True) as command:
+        assert command.stdin is not None
+        command.stdin.write(b"through and back")
+        command.stdin.write_eof()
+        assert await whole(command, "stdout") == "through and back"
+        assert await command.wait() == 0
+
+
+async def test_a_terminal_has_a_size() -> None:
+    async with started("sh", "-c", "read line; stty size", tty=True) as command:
+        command.resize(columns=111, rows=33)
+        assert command.stdin is not None
+        command.stdin.write(b"\n")
+        assert "33 111" in await whole(command, "stdout")
+
+
+async def test_nothing_of_the_machine_is_in_sight() -> None:
+    found = await shell("ls -a / /dev /tmp; env")
+    names = {"bin", "dev", "tmp", "null", "urandom", "zero", ".", "..", "/:", "/dev:", "/tmp:"}
+    variables = {"HOME=/tmp", "HOSTNAME=web", "PATH=/bin", "SHLVL=1", "PWD=/"}
+    assert set(found.out.split()) == names | variables
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "cat /proc/1/environ",
+        "ls /proc/self",
+        "mount -t proc proc /tmp",
+        "mount -t tmpfs tmpfs /tmp",
+        "mount --bind / /tmp",
+        "chroot /tmp /bin/sh",
+        "unshare -r id",
+        "unshare -n id",
+        "mknod /tmp/disk b 8 0",
+        "echo x > /bin/busybox",
+        "cp /bin/busybox /tmp/own && /tmp/own id",
+        "nsenter -t 1 -m id",
+        "pivot_root / /tmp",
+        "umount /bin/busybox",
+        "hostname other",
+        "ip link set lo up",
+        "wget -T 2 -O - http://127.0.0.1:9631/healthz",
+        "chown 5 /tmp",
+        "su nobody",
+        "reboot -f",
+        "renice -n -20 -p 1",
+    ],
+)
+async def test_no_way_out(script: str) -> None:
+    found = await shell(script)
+    assert found.code != 0, found
+
+
+async def test_other_commands_cannot_be_seen_or_killed() -> None:
+    """Even one of the same pod."""
+    async with started("sleep", "1000") as other:
+        found = await shell("kill -9 -1; for pid in $(seq 2 400); do kill -0 $pid 2>/dev/null && echo $pid; done")
+        assert len(found.out.split()) <= 1, "only the shell itself"
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(other.wait(), 0.1)
+
+
+async def test_each_command_is_another_user_of_the_machine() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("without root all are the platform's own user")
+    async with started("sleep", "1000") as one, started("sleep", "1000") as other:
+        users = [
+            {os.stat(f"/proc/{pid}").st_uid for pid in inside(command._process.pid)[1:]} for command in (one, other)
+        ]
+    assert not users[0] & users[1]
+    assert not {0, 65534} & (users[0] | users[1])
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "f() { f | f & }; f; sleep 1; echo done",
+        "dd if=/dev/zero of=/tmp/a bs=1M count=100; dd if=/dev/zero of=/tmp/b bs=1M count=100; ls -l /tmp",
+        "x=0; while true; do x=$x$x; done",
+        "i=0; while [ $i -lt 3000 ]; do echo > /tmp/$i || exit 1; i=$((i+1)); done",
+    ],
+)
+async def test_a_greedy_command_ends_without_harm(script: str) -> None:
+    async with started("sh", "-c", script) as command, asyncio.timeout(30):
+        pid = command._process.pid
+        deepest = 0
+        ended = asyncio.create_task(command.wait())
+        reading = asyncio.gather(whole(command, "stdout"), whole(command, "stderr"))
+        while not ended.done():
+            deepest = max(deepest, len(inside(pid)))
+            await asyncio.sleep(0.05)
+        await reading
+    assert deepest <= 40
+
+
+@pytest.mark.parametrize("how", ["killed", "parent killed"])
+async def test_nothing_outlives_the_command(how: str) -> None:
+    async with started("sh", "-c", "setsid sleep 1000 & sleep 1000 & echo up; sleep 1000") as command:
+        assert await command.read("stdout") == b"up\n"
+        processes = inside(command._process.pid)
+        assert len(processes) >= 4
+        if how == "killed":
+            await command.kill()
+        else:
+            os.kill(processes[0], signal.SIGKILL)
+        for pid in processes:
+            await until_gone(pid)
+
+
+async def test_a_machine_without_namespaces_refuses_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vkgateway.local.hollow.kubelet.command._plan", _impossible)
+    with pytest.raises(UnavailableError, match="cannot be isolated on this machine"):
+        await Command.start(Wanted(argv=("true",), hostname="web"))
+
+
+def _impossible(_: Wanted) -> dict[str, object]:
+    return {"uid": -1, "privileged": True}
+
+
+async def test_a_machine_without_busybox_refuses_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vkgateway.local.hollow.kubelet.command.static_busybox", lambda: False)
+    with pytest.raises(UnavailableError, match="static /bin/busybox"):
+        await Command.start(Wanted(argv=("true",), hostname="web"))

@@ -1,0 +1,143 @@
+"""An HTTP/1.1 server for few callers, over TCP, TLS or a Unix socket; web frameworks take long to load."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import structlog
+
+from vkgateway.kube.tlsbytes import Tls
+from vkgateway.kube.wire import Wire
+from vkgateway.kubelet.http import Reply, Request, Session
+from vkgateway.model.errors import UnavailableError
+from vkgateway.programs.supervisor.protocol import short_socket_path
+
+Answer = Callable[[Request, Session], Awaitable[Reply | None]]
+"""Answers a request; None if the answer has been given and the connection cannot be used again."""
+
+SOCKET_MODE: Final = 0o600
+_HANDSHAKE_SECONDS: Final = 10.0
+_REPLY_SECONDS: Final = 30.0
+
+_log = structlog.get_logger(__name__)
+
+
+class HttpListener:
+    """Answers the requests of at most `connections` callers at once; `patience` is how long one may be silent.
+
+    `name` says in logs and errors what is served, `hint` what to do if its place is taken.
+    """
+
+    def __init__(
+        self,
+        answer: Answer,
+        *,
+        name: str,
+        tls: ssl.SSLContext | None = None,
+        connections: int = 64,
+        patience: float = 30.0,
+        hint: str = "",
+    ) -> None:
+        self._answer = answer
+        self._name = name
+        self._tls = tls
+        self._connections = connections
+        self._patience = patience
+        self._hint = hint
+        self._server: asyncio.Server | None = None
+        self._path: Path | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def listen(self, address: str, port: int) -> int:
+        """Listen over TCP, and return the port; 0 takes a free one. Raises UnavailableError."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(self._accept, address, port, reuse_address=True)
+        except OSError as error:
+            why = f"{self._name} cannot listen on {address}:{port}: {error.strerror or error}"
+            raise UnavailableError(why, hint=self._hint) from error
+        taken: int = self._server.sockets[0].getsockname()[1]
+        _log.info(f"{self._name} listens", address=address, port=taken)
+        return taken
+
+    async def listen_at(self, path: Path) -> None:
+        """Listen at a Unix socket that only its owner may use. Raises UnavailableError."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            _bind(listener, path)
+            self._server = await asyncio.get_running_loop().create_unix_server(self._accept, sock=listener)
+        except OSError as error:
+            listener.close()
+            why = f"{self._name} cannot listen at {path}: {error.strerror or error}"
+            raise UnavailableError(why, hint=self._hint) from error
+        self._path = path
+        _log.info(f"{self._name} listens", socket=str(path))
+
+    async def close(self) -> None:
+        """Stop listening, and end every connection."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            await self._server.wait_closed()
+            self._server = None
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _accept(self) -> Wire:
+        wire = Wire(tls=Tls(self._tls, server_side=True) if self._tls is not None else None)
+        task = asyncio.get_running_loop().create_task(self._converse(wire), name=f"{self._name}-connection")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return wire
+
+    async def _converse(self, wire: Wire) -> None:
+        """Answer one request after the other."""
+        session = Session(wire)
+        try:
+            async with asyncio.timeout(_HANDSHAKE_SECONDS):
+                await wire.opened()
+            more = len(self._tasks) <= self._connections
+            while more:
+                request = await session.await_request(patience=self._patience)
+                reply = None if request is None else await self._answer(request, session)
+                if reply is None:
+                    return
+                async with asyncio.timeout(_REPLY_SECONDS):
+                    more = await session.reply(reply)
+        except OSError as error:  # a time-out is one
+            _log.debug("a connection ended", of=self._name, peer=wire.peer, error=str(error))
+        except Exception:  # noqa: BLE001 - one broken answer must not end the server; it is logged in full
+            _log.exception("a request failed", of=self._name, peer=wire.peer)
+        finally:
+            with contextlib.suppress(asyncio.CancelledError):
+                await wire.closed(linger=1.0)
+
+
+def _bind(listener: socket.socket, path: Path) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    mask = os.umask(0o777 & ~SOCKET_MODE)
+    try:
+        with short_socket_path(path) as short:
+            listener.bind(short)
+    finally:
+        os.umask(mask)

@@ -1,0 +1,1 @@
+"""The kubelet endpoint of the hollow nodes: logs, attach, and exec in a sandbox, for the compute API server only."""

@@ -1,0 +1,257 @@
+"""What the hollow kubelet answers: logs, attach and exec.
+
+The containers of hollow nodes do not exist. Their log is one text, attach is silent until the pod ends, and exec runs
+the command in a sandbox (`sandbox`), which is killed when the client leaves or the pod ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.tlsbytes import Tls
+from vkgateway.kubelet.http import Reply, Request, Session
+from vkgateway.kubelet.streams import Streams, TooManyStreamsError
+from vkgateway.local.hollow.kubelet import pods, remote
+from vkgateway.local.hollow.kubelet.command import Command, Wanted
+from vkgateway.local.hollow.kubelet.framing import BrokenProtocolError, Channel
+from vkgateway.local.hollow.kubelet.logs import log_lines
+from vkgateway.local.hollow.kubelet.pods import Pod
+from vkgateway.local.hollow.kubelet.remote import Remote
+from vkgateway.model.errors import UnavailableError
+
+COMMANDS_OF_A_TENANT: Final = 16
+COMMANDS: Final = 64
+"""Commands that may run at once: each may take memory."""
+_STALL_SECONDS: Final = 60.0
+"""A command that does not read its input for this duration is killed: meanwhile the client's end would go unseen."""
+_RESIZE_MAX: Final = 1024
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request for a container's log, or for a stream."""
+
+    request: Request
+    session: Session
+    namespace: str
+    name: str
+    container: str
+
+
+class Endpoint:
+    """Answers the compute API server, and no other caller; `caller` is the common name of its certificate."""
+
+    def __init__(self, client: Client, *, caller: str) -> None:
+        self._client = client
+        self._caller = caller
+        self._streams: Final = {"containerLogs": self._logs, "exec": self._exec, "attach": self._attach}
+        self._running = Streams(COMMANDS_OF_A_TENANT, total=COMMANDS, what="commands in pods on hollow nodes")
+
+    async def answer(self, request: Request, session: Session) -> Reply | None:
+        """Answer a request."""
+        if not self._is_caller(session.wire.tls):
+            return Reply.text(403, "only the API server of this cluster is served here")
+        match request.path:
+            case ("healthz",):
+                return Reply.text(200, "ok")
+            case ("portForward", *_):
+                return Reply.text(400, "pods on hollow nodes have no ports: no process runs in them")
+            case (("containerLogs" | "exec" | "attach") as what, namespace, name, *_, container):
+                asked = _Asked(request, session, namespace, name, container)
+                return await self._streams[what](asked)
+        return Reply.text(404, "not served by hollow nodes")
+
+    def _is_caller(self, tls: Tls | None) -> bool:
+        subject = tls.peer_names().get("subject", ()) if tls is not None else ()
+        return [value for part in subject for key, value in part if key == "commonName"] == [self._caller]
+
+    async def _logs(self, asked: _Asked) -> Reply | None:
+        """Return the log; one that is followed ends with the pod, or with the client."""
+        query = dict(asked.request.query)
+        text = log_lines(query)
+        if query.get("follow") not in ("true", "1"):
+            return Reply(200, text)
+        pod = await self._find(asked)
+        if isinstance(pod, Reply):
+            return Reply(200, text) if pod.status == 400 else pod
+        session = asked.session
+        session.start_body(200, (("transfer-encoding", "chunked"), ("content-type", "text/plain")))
+        if text:
+            session.wire.write(b"%x\r\n%b\r\n" % (len(text), text))
+        await _first(pods.ended(self._client, pod), _left(session))
+        session.wire.write(b"0\r\n\r\n")
+        return None
+
+    async def _find(self, asked: _Asked) -> Pod | Reply:
+        try:
+            pod = await pods.find(self._client, asked.namespace, asked.name)
+        except errors.NotFound:
+            return Reply.text(404, f"pod {asked.name} does not exist")
+        except errors.ApiError as error:
+            return Reply.text(503, f"the API server does not say whether pod {asked.name} runs: {error}")
+        if not pod.has(asked.container):
+            return Reply.text(404, f'container not found ("{asked.container}")')
+        if not pod.runs:
+            return Reply.text(400, f"pod {asked.name} does not run")
+        return pod
+
+    async def _attach(self, asked: _Asked) -> Reply | None:
+        pod = await self._find(asked)
+        if isinstance(pod, Reply):
+            return pod
+        stream = remote.upgrade(asked.request, asked.session)
+        if isinstance(stream, Reply):
+            return stream
+        try:
+            await stream.opened(_channels(asked.request))
+            await _first(pods.ended(self._client, pod), _discard(stream))
+            await stream.finish(remote.exit_status(0))
+        except BrokenProtocolError as error:
+            _log.info("attach broken off", namespace=asked.namespace, pod=asked.name, error=str(error))
+        return None
+
+    async def _exec(self, asked: _Asked) -> Reply | None:
+        pod = await self._find(asked)
+        if isinstance(pod, Reply):
+            return pod
+        wanted = Wanted(
+            argv=tuple(value for key, value in asked.request.query if key == "command"),
+            hostname=pod.metadata.name,
+            stdin=remote.asked(asked.request, "input"),
+            tty=remote.asked(asked.request, "tty"),
+        )
+        if not wanted.argv or not wanted.argv[0]:
+            return Reply.text(400, "you must specify at least 1 command for the container")
+        try:
+            with self._running.hold(pod.tenant):
+                return await self._sandboxed(asked, pod, wanted)
+        except TooManyStreamsError as error:
+            return Reply.text(429, str(error))
+        except UnavailableError as error:
+            _log.warning("exec refused", namespace=asked.namespace, pod=asked.name, error=str(error))
+            return Reply.text(400, str(error))
+        except BrokenProtocolError as error:
+            _log.info("exec broken off", namespace=asked.namespace, pod=asked.name, error=str(error))
+            return None
+
+    async def _sandboxed(self, asked: _Asked, pod: Pod, wanted: Wanted) -> Reply | None:
+        """Run a command; it is started before the upgrade, so that a refusal is an ordinary answer."""
+        command = await Command.start(wanted)
+        try:
+            stream = remote.upgrade(asked.request, asked.session)
+            if isinstance(stream, Reply):
+                return stream
+            await stream.opened(_channels(asked.request))
+            await stream.finish(await self._run(pod, command, stream))
+        finally:
+            await command.kill()
+        return None
+
+    async def _run(self, pod: Pod, command: Command, stream: Remote) -> bytes:
+        """Carry bytes until the command or the pod ends; return the status. Raises OSError when the client leaves."""
+        done = asyncio.create_task(_output(command, stream))
+        await _first(_wait(done), pods.ended(self._client, pod), _input(command, stream))
+        if not done.done():
+            done.cancel()
+            await asyncio.gather(done, return_exceptions=True)
+            return remote.failure(f"the command was killed: pod {pod.metadata.name} has ended")
+        return remote.exit_status(done.result())
+
+
+def _channels(request: Request) -> set[Channel]:
+    """Return the channels that the client opens, by the query."""
+    tty = remote.asked(request, "tty")
+    words: dict[Channel, bool] = {
+        "stdin": remote.asked(request, "input"),
+        "stdout": remote.asked(request, "output"),
+        "stderr": remote.asked(request, "error") and not tty,
+        "resize": tty,
+    }
+    return {"error", *(channel for channel, wanted in words.items() if wanted)}
+
+
+async def _output(command: Command, stream: Remote) -> int:
+    """Send what the command says, to its end; return its exit code."""
+
+    async def pump(channel: Any) -> None:
+        while data := await command.read(channel):
+            await stream.write(channel, data)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for channel in command.outputs:
+                group.create_task(pump(channel))
+    except* OSError as group_of_errors:
+        raise group_of_errors.exceptions[0] from None
+    return await command.wait()
+
+
+async def _input(command: Command, stream: Remote) -> None:
+    """Give the command what the client sends. Raises OSError or BrokenProtocolError when the client leaves."""
+    while True:
+        event = await stream.read()
+        if event.channel == "resize":
+            _resize(command, event.data)
+        elif event.channel == "stdin" and command.stdin is not None:
+            await _feed(command.stdin, event.data, last=event.last)
+
+
+async def _feed(stdin: asyncio.StreamWriter, data: bytes, *, last: bool) -> None:
+    try:
+        stdin.write(data)
+        async with asyncio.timeout(_STALL_SECONDS):
+            await stdin.drain()
+        if last and stdin.can_write_eof():
+            stdin.write_eof()
+    except ConnectionError:
+        return  # the command reads no more
+
+
+def _resize(command: Command, data: bytes) -> None:
+    try:
+        size = msgspec.json.decode(data[:_RESIZE_MAX], type=dict[str, int])
+    except msgspec.DecodeError:
+        return
+    command.resize(columns=max(0, size.get("Width", 0)), rows=max(0, size.get("Height", 0)))
+
+
+async def _discard(stream: Remote) -> None:
+    """Read, and raise OSError or BrokenProtocolError when the client leaves."""
+    while True:
+        await stream.read()
+
+
+async def _left(session: Session) -> None:
+    """Wait for the client to leave; it sends nothing more."""
+    try:
+        while await session.wire.read():
+            pass
+    except OSError:
+        return
+
+
+async def _wait(task: asyncio.Task[int]) -> None:
+    await asyncio.wait((task,))
+
+
+async def _first(*work: Coroutine[Any, Any, None]) -> None:
+    """Do several things at once until the first has ended; the others are cancelled. Raises what that one raises."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

@@ -1,0 +1,45 @@
+"""What both protocols of remote commands share: channels by name, events, and the error of a broken peer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Channel = Literal["stdin", "stdout", "stderr", "error", "resize"]
+CHANNELS: tuple[Channel, ...] = ("stdin", "stdout", "stderr", "error", "resize")
+"""In the order of their numbers: k8s.io/apimachinery/pkg/util/remotecommand/constants.go."""
+LONGEST_FRAME = 1 << 20
+"""Bytes of one frame at most; kubectl sends 32 KiB."""
+
+
+class BrokenProtocolError(Exception):
+    """The peer does not keep to the protocol; the connection must be closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Bytes that arrived on a channel; `last` if none will follow."""
+
+    channel: Channel
+    data: bytes = b""
+    last: bool = False
+
+
+class Framing(Protocol):
+    """One connection's frames, without input or output of its own."""
+
+    @property
+    def open(self) -> frozenset[Channel]:
+        """The channels that the peer has opened."""
+
+    def receive(self, data: bytes) -> list[Event]:
+        """Take bytes from the network. Raises BrokenProtocolError."""
+
+    def pending(self) -> bytes:
+        """Return the bytes with which the protocol answers by itself; empties them."""
+
+    def frame(self, channel: Channel, data: bytes) -> bytes:
+        """Return the bytes that carry `data` on a channel."""
+
+    def farewell(self) -> bytes:
+        """Return the bytes that end every channel and the connection."""

@@ -1,0 +1,85 @@
+"""What the hollow kubelet knows of a pod: read when it is asked for, and watched while a stream is open."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.kube.resources import PODS
+from vkgateway.model.names import TENANT_LABEL
+from vkgateway.model.objects import Meta
+
+_ENDED: Final = frozenset(("Succeeded", "Failed"))
+
+
+class _Container(msgspec.Struct):
+    name: str = ""
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    containers: tuple[_Container, ...] = ()
+
+
+class _Status(msgspec.Struct):
+    phase: str = ""
+
+
+class Pod(msgspec.Struct):
+    """A pod on a hollow node."""
+
+    metadata: Meta
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+    @property
+    def runs(self) -> bool:
+        """Whether its containers run."""
+        return self.metadata.deletion_timestamp is None and self.status.phase == "Running"
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that it belongs to; empty for other pods."""
+        return self.metadata.labels.get(TENANT_LABEL, "")
+
+    def has(self, container: str) -> bool:
+        """Whether a container of that name runs in it."""
+        return any(found.name == container for found in self.spec.containers)
+
+
+async def find(client: Client, namespace: str, name: str) -> Pod:
+    """Return a pod as it is now. Raises ApiError."""
+    return _decode(await client.get(PODS, name, namespace=namespace))
+
+
+async def ended(client: Client, pod: Pod) -> None:
+    """Wait until the containers of a pod do not run any more."""
+    end = asyncio.Event()
+    meta = pod.metadata
+
+    def judge(*_change: Pod | None) -> None:
+        known = reflector.items.get(meta.key)
+        if reflector.complete and (known is None or known.metadata.uid != meta.uid or not known.runs):
+            end.set()
+
+    reflector: Reflector[Pod] = Reflector(
+        client,
+        PODS,
+        decode=_decode,
+        on_change=judge,
+        on_complete=judge,
+        namespace=meta.namespace,
+        field_selector=f"metadata.name={meta.name}",
+    )
+    watch = asyncio.create_task(reflector.run(), name="pod-end")
+    try:
+        await end.wait()
+    finally:
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+
+
+_decode = msgspec.json.Decoder(Pod).decode

@@ -1,0 +1,47 @@
+"""The hollow kubelet among the platform's processes."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+from vkgateway.local.paths import Paths
+from vkgateway.local.pki import HOLLOW_SERVER
+from vkgateway.programs.supervisor.spec import ProcessSpec
+
+NAME = "compute/hollow-kubelet"
+HOST = "127.0.0.1"
+"""API servers refuse to proxy to nodes on loopback, but fetch logs and run commands there."""
+CALLER = "kube-apiserver-kubelet-client"
+"""The common name by which the compute API server calls kubelets (`controlplane.plane.compute_plane`)."""
+_STOP_RANK = 70
+
+
+def spec(paths: Paths, *, port: int) -> ProcessSpec:
+    """Describe the process; other certificates make another."""
+    files = certificate(paths), key(paths), authority(paths), paths.kubeconfig
+    content = b"".join(file.read_bytes() for file in files)
+    return ProcessSpec(
+        name=NAME,
+        argv=(sys.executable, "-m", "vkgateway.local.hollow.kubelet", str(paths.data_dir), str(port)),
+        env={"FILES_DIGEST": hashlib.sha256(content).hexdigest()[:16]},
+        stop_rank=_STOP_RANK,
+        stop_timeout=5.0,
+        batch=True,
+    )
+
+
+def certificate(paths: Paths) -> Path:
+    """The certificate by which it proves itself."""
+    return paths.hollow / f"{HOLLOW_SERVER}.crt"
+
+
+def key(paths: Paths) -> Path:
+    """The key of that certificate."""
+    return paths.hollow / f"{HOLLOW_SERVER}.key"
+
+
+def authority(paths: Paths) -> Path:
+    """The authority that signs the compute API server's client certificate."""
+    return paths.compute_credentials / "ca.crt"
