@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from vkgateway.local.hollow.kubelet.command import Command, Wanted
@@ -57,10 +58,10 @@ async def shell(script: str) -> Said:
     return await said("sh", "-c", script)
 
 
-async def until_gone(pid: int) -> None:
-    async with asyncio.timeout(10):
-        while os.path.exists(f"/proc/{pid}"):
-            await asyncio.sleep(0.01)
+async def until_gone(pids: list[int]) -> None:
+    processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    _, left = await asyncio.to_thread(psutil.wait_procs, processes, 10)
+    assert not left
 
 
 def inside(parent: int) -> list[int]:
@@ -200,8 +201,7 @@ async def test_nothing_outlives_the_command(how: str) -> None:
             await command.kill()
         else:
             os.kill(processes[0], signal.SIGKILL)
-        for pid in processes:
-            await until_gone(pid)
+        await until_gone(processes)
 
 
 async def test_a_machine_without_namespaces_refuses_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,12 @@
 """Run one command in namespaces of its own: a program without dependencies, `python -I -S sandbox.py PLAN STATUS`.
 
-Both are numbers of file descriptors. PLAN holds a JSON object, see `vkgateway.local.hollow.kubelet.command`; other users
-of the machine can read command lines, and must not read this one. The command gets a new user, PID, mount, network,
-IPC, UTS and cgroup namespace, and a root file system with busybox and three devices. It holds no capability, can gain
-none, and can run no program but busybox. All its processes end with it, and with the program that started this one.
+Both are numbers of file descriptors. PLAN holds a JSON object, see `vkgateway.local.hollow.kubelet.command`: other
+users of the machine can read command lines, and must not read this one. If the sandbox cannot be made, the reason is
+written to STATUS, and the command does not run.
 
-If the sandbox cannot be made, the reason is written to STATUS, and the command does not run. The exit code is the command's; 128 is added to the number of a signal.
+The command gets a new user, PID, mount, network, IPC, UTS and cgroup namespace, and a root file system with busybox and
+three devices. It holds no capability, can gain none, and can run no program but busybox. All its processes end with it,
+and with the program that started this one. The exit code is the command's; 128 is added to the number of a signal.
 """
 
 import contextlib
