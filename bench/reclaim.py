@@ -93,11 +93,11 @@ async def _round(platform: Platform, owner: load.Place, guest: load.Place, *, ru
         await _clear([owner, guest], above, below)
         gangs = await _fill(guest, run=run, timeline=above)
         nodes = await _nodes(platform, guest, run=run)
-        port = platform.record.ports["gateway-health"]
-        before = await startterms.read(port)
+        socket = platform.paths.data_dir / "run/gateway.sock"
+        before = await startterms.read(socket)
         full = await _start_gang(owner, "second", run=run, timeline=above)
         await asyncio.sleep(_SETTLE)
-        terms = startterms.means(before, await startterms.read(port))
+        terms = startterms.means(before, await startterms.read(socket))
         victims, evicted = _look(gangs, nodes, above)
         await _clear([owner, guest], above, below)
     return Round(

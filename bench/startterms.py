@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import aiohttp
@@ -14,9 +15,13 @@ Terms = Mapping[str, tuple[float, float]]
 """Seconds and observations so far, by part of the way."""
 
 
-async def read(port: int) -> Terms:
-    """What the gateway that serves its metrics at this port of the machine tells now."""
-    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as answer:
+async def read(socket: Path) -> Terms:
+    """Return what the gateway that serves its metrics at this Unix socket tells now."""
+    connector = aiohttp.UnixConnector(str(socket))
+    async with (
+        aiohttp.ClientSession("http://gateway", connector=connector) as session,
+        session.get("/metrics") as answer,
+    ):
         return parse(await answer.text())
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tests.e2e import gatewaysocket
 from tests.e2e.watching import is_watched, watched, watching
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 from vkgateway.programs.supervisor.client import SupervisorClient
@@ -211,6 +212,10 @@ class Platform:
         """The supervisor's processes by name, asked of itself: `status` looks at much more, and takes a second."""
         found = asyncio.run(SupervisorClient.for_data_dir(self.data_dir).list())
         return {state.name: msgspec.to_builtins(state) for state in found}
+
+    def metrics(self) -> str:
+        """The gateway's own metrics, asked at its Unix socket."""
+        return asyncio.run(gatewaysocket.read(self.data_dir, "/metrics"))
 
     @property
     def compute(self) -> Cluster:

@@ -62,7 +62,8 @@ def test_exec_on_a_hollow_node_sees_busybox_and_nothing_else(alpha: Cluster, hol
 
 def test_input_terminals_and_both_protocols(alpha: Cluster, hollow: str) -> None:
     assert alpha.kubectl("exec", "-i", hollow, "--", "cat", stdin="through and back\n") == "through and back\n"
-    command = f"{alpha.kubectl_path} --kubeconfig {alpha.kubeconfig} exec -it {hollow} -- stty size"
+    resized = 'while [ "$(stty size)" = "24 80" ]; do :; done; stty size'
+    command = f"{alpha.kubectl_path} --kubeconfig {alpha.kubeconfig} exec -it {hollow} -- sh -c '{resized}'"
     terminal = f"stty rows 31 cols 97; {command}"
     shown = subprocess.run(
         ["script", "-qec", terminal, "/dev/null"], capture_output=True, text=True, timeout=60, check=False

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod
 
@@ -148,9 +146,7 @@ def test_figures_of_the_arbiter_are_served(platform: Platform, waiter: Cluster) 
 
 def figures(platform: Platform) -> dict[str, float]:
     """The gateway's own metrics, by name and labels as they are written."""
-    settings = yaml.safe_load((platform.data_dir / "gateway.yaml").read_text())
-    with urllib.request.urlopen(f"http://127.0.0.1:{settings['observability']['port']}/metrics") as answer:
-        lines = answer.read().decode().splitlines()
+    lines = platform.metrics().splitlines()
     pairs = (line.rpartition(" ") for line in lines if line.startswith("vkgateway_"))
     return {name.removeprefix("vkgateway_"): float(value) for name, _, value in pairs}
 

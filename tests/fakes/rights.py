@@ -20,6 +20,7 @@ class Rights:
             for document in documents
             if document["kind"] in ("ClusterRole", "Role")
             for rule in document["rules"]
+            if "resources" in rule
         ]
 
     @classmethod

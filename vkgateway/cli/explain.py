@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vkgateway.cli.gateway_state import gateway_option
+from vkgateway.cli.gateway_state import Gateway, gateway_option
 from vkgateway.cli.options import asynchronous, data_dir_option
 from vkgateway.cli.output import output_option_of, serialise
 
@@ -39,7 +39,7 @@ async def explain(
     tenant: str | None,
     kubeconfig: Path | None,
     output: str,
-    gateway: str | None,
+    gateway: Gateway,
     data_dir: Path,
 ) -> None:
     """Say of POD, by its name in the tenant, whether it waits, for what, with whom, and what would help.
@@ -98,7 +98,7 @@ def _gang(told: Explained) -> str:
     return f"{gang.name} ({gang.way}): {minimum}{gang.pods} there, {gang.waiting} waiting, {gang.running} running"
 
 
-async def _state(data_dir: Path, gateway: str | None) -> State | None:
+async def _state(data_dir: Path, gateway: Gateway) -> State | None:
     """The gateway's word; without it the pods tell enough."""
     from vkgateway.cli import gateway_state
     from vkgateway.model.errors import UnavailableError

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
 from vkgateway.model.errors import InputError, UnavailableError
 
 if TYPE_CHECKING:
+    from aiohttp import BaseConnector
+
     from vkgateway.arbiter.state import State
     from vkgateway.gateway.config import Config
 
@@ -19,18 +24,56 @@ F = TypeVar("F", bound=Callable[..., Any])
 _PATIENCE: Final = 30.0
 """Seconds for an answer."""
 _SETTINGS: Final = "gateway.yaml"
-_HINT: Final = "Start a platform with `vkgateway up`, or say where the gateway's /metrics are with --gateway URL."
+_HINT: Final = "Start a platform with `vkgateway up`, or name the gateway with --gateway URL."
+_UNIX: Final = "unix://"
+_HTTPS: Final = "https://"
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """Where to ask, as the options have it: by default at the Unix socket of the data directory's gateway."""
+
+    url: str | None = None
+    token_file: Path | None = None
+    ca: Path | None = None
 
 
 def gateway_option(command: F) -> F:
-    """Adds `--gateway`; the command gets `gateway: str | None`."""
-    return click.option(
-        "--gateway",
-        metavar="URL",
-        envvar="VKGATEWAY_GATEWAY",
-        show_envvar=True,
-        help="Where the gateway serves /metrics. [default: as DATA_DIR/gateway.yaml says]",
-    )(command)
+    """Adds `--gateway` and what goes with it; the command gets `gateway: Gateway`."""
+
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any, gateway: str | None, gateway_token_file: Path | None, gateway_ca: Path | None, **options: Any
+    ) -> Any:
+        return command(*args, gateway=Gateway(gateway, gateway_token_file, gateway_ca), **options)
+
+    readable = click.Path(path_type=Path, dir_okay=False, exists=True)
+    for option in (
+        click.option(
+            "--gateway-ca",
+            type=readable,
+            envvar="VKGATEWAY_GATEWAY_CA",
+            show_envvar=True,
+            help="Certificate file of the authority of https://. [default: the system's]",
+        ),
+        click.option(
+            "--gateway-token-file",
+            type=readable,
+            envvar="VKGATEWAY_GATEWAY_TOKEN_FILE",
+            show_envvar=True,
+            help="File with a token of the management cluster, for https://.",
+        ),
+        click.option(
+            "--gateway",
+            metavar="URL",
+            envvar="VKGATEWAY_GATEWAY",
+            show_envvar=True,
+            help="Where the gateway answers: unix:///PATH or https://HOST:PORT. "
+            "[default: its Unix socket, as DATA_DIR/gateway.yaml says]",
+        ),
+    ):
+        wrapped = option(wrapped)
+    return cast("F", wrapped)
 
 
 def settings(data_dir: Path) -> Config:
@@ -43,45 +86,76 @@ def settings(data_dir: Path) -> Config:
     return settingsfile.load(file, environment={})
 
 
-def url(data_dir: Path, gateway: str | None) -> str:
-    """The address of the gateway's state.
+async def state(data_dir: Path, gateway: Gateway) -> State:
+    """Return how everything stands, by the gateway's own word.
 
-    Raises InputError for what is no address, UnavailableError where it cannot be known.
+    Raises InputError for what is no address, UnavailableError where the gateway does not say.
     """
-    if gateway is not None:
-        if not gateway.startswith(("http://", "https://")):
-            raise InputError(f"--gateway {gateway!r} is not an address", hint="Write it like http://127.0.0.1:9631")
-        return f"{gateway.rstrip('/')}/arbiter/state"
-    served = settings(data_dir).observability
-    if not served.port:
-        raise UnavailableError(f"{data_dir / _SETTINGS} leaves the port of /metrics open", hint=_HINT)
-    host = f"[{served.address}]" if ":" in served.address else served.address
-    return f"http://{host}:{served.port}/arbiter/state"
-
-
-async def state(data_dir: Path, gateway: str | None = None) -> State:
-    """How everything stands, by the gateway's own word. Raises UnavailableError where it does not say."""
-    import aiohttp
     import msgspec
 
     from vkgateway.arbiter.state import State
 
-    where = url(data_dir, gateway)
-    timeout = aiohttp.ClientTimeout(total=_PATIENCE)
-    try:
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(where) as answer:
-            body = await answer.read()
-            if answer.status != 200:
-                raise UnavailableError(
-                    f"the gateway at {where} does not say how things stand: it answers {answer.status}",
-                    hint="Is it of another version? Start it anew: vkgateway up",
-                )
-    except (aiohttp.ClientError, TimeoutError) as error:
-        why = str(error) or type(error).__name__
+    where = gateway.url if gateway.url is not None else f"{_UNIX}{_socket(data_dir)}"
+    status, body = await _read(where, gateway)
+    if status in (401, 403):
+        said = body.decode(errors="replace").strip()
         raise UnavailableError(
-            f"the gateway does not answer at {where}: {why}", hint="See `vkgateway status`."
-        ) from error
+            f"the gateway at {where} refuses: {said}",
+            hint="Give a token with --gateway-token-file; its user needs the ClusterRole vkgateway-state-reader.",
+        )
+    if status != 200:
+        raise UnavailableError(
+            f"the gateway at {where} does not say how things stand: it answers {status}",
+            hint="Is it of another version? Restart it: vkgateway up",
+        )
     try:
         return msgspec.json.decode(body, type=State)
     except msgspec.DecodeError as error:
         raise UnavailableError(f"what the gateway at {where} says cannot be read: {error}") from error
+
+
+def _socket(data_dir: Path) -> Path:
+    from vkgateway.gateway.config import gateway_socket
+
+    return gateway_socket(settings(data_dir).observability, data_dir=data_dir)
+
+
+async def _read(where: str, gateway: Gateway) -> tuple[int, bytes]:
+    """Ask for the state. Raises InputError, UnavailableError."""
+    import aiohttp
+
+    timeout = aiohttp.ClientTimeout(total=_PATIENCE)
+    try:
+        with _way(where, gateway) as (url, connector, headers):
+            async with (
+                aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session,
+                session.get(f"{url}/arbiter/state") as answer,
+            ):
+                return answer.status, await answer.read()
+    except (aiohttp.ClientError, OSError) as error:  # a time-out is one
+        why = str(error) or type(error).__name__
+        raise UnavailableError(
+            f"the gateway does not answer at {where}: {why}", hint="See `vkgateway status`."
+        ) from error
+
+
+@contextmanager
+def _way(where: str, gateway: Gateway) -> Iterator[tuple[str, BaseConnector, dict[str, str]]]:
+    """Give the URL to ask, the way there and the headers, for as long as the block lasts."""
+    import aiohttp
+
+    from vkgateway.kube.tls import client_context
+    from vkgateway.programs.supervisor.protocol import short_socket_path
+
+    if where.startswith(_UNIX):
+        with short_socket_path(Path(where.removeprefix(_UNIX))) as path:
+            yield "http://gateway", aiohttp.UnixConnector(path), {}
+    elif where.startswith(_HTTPS):
+        context = client_context(ca=gateway.ca.read_bytes() if gateway.ca else None)
+        token = gateway.token_file.read_text().strip() if gateway.token_file else ""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        yield where.rstrip("/"), aiohttp.TCPConnector(ssl=context), headers
+    else:
+        raise InputError(
+            f"--gateway {where!r} is not an address", hint="Write it like unix:///PATH or https://HOST:9632."
+        )

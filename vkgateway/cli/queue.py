@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vkgateway.cli.age import age
-from vkgateway.cli.gateway_state import gateway_option
+from vkgateway.cli.gateway_state import Gateway, gateway_option
 from vkgateway.cli.options import asynchronous, data_dir_option
 from vkgateway.cli.output import Column, output_option, print_objects
 
@@ -59,7 +59,7 @@ async def queue(
     namespace: str | None,
     kubeconfig: Path | None,
     output: str,
-    gateway: str | None,
+    gateway: Gateway,
     data_dir: Path,
 ) -> None:
     """List the gangs that wait, and pods that are in none: place in line, expected start, reason.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vkgateway.cli.gateway_state import gateway_option
+from vkgateway.cli.gateway_state import Gateway, gateway_option
 from vkgateway.cli.options import asynchronous, data_dir_option
 from vkgateway.cli.output import Column, output_option_of, print_table, serialise
 
@@ -64,7 +64,7 @@ TENANTS: tuple[Column[TenantState], ...] = (
 @gateway_option
 @data_dir_option
 @asynchronous
-async def top(*, watch: bool, interval: float, output: str, gateway: str | None, data_dir: Path) -> None:
+async def top(*, watch: bool, interval: float, output: str, gateway: Gateway, data_dir: Path) -> None:
     """Show pools and tenants: what is guaranteed, used, borrowed, lent, free and waited for.
 
     Kept is how much of a guarantee the nodes hold, less while some are missing. Used is inside guarantees, borrowed
@@ -117,7 +117,7 @@ def _tables(state: State) -> Iterator[tuple[tuple[Column[Any], ...], list[list[s
         yield TENANTS, [[str(column.value(tenant)) for column in TENANTS] for tenant in state.tenants]
 
 
-async def _live(data_dir: Path, gateway: str | None, interval: float) -> None:
+async def _live(data_dir: Path, gateway: Gateway, interval: float) -> None:
     """Draw it in place. A gateway that does not answer for a while is told, and waited for."""
     from rich.live import Live
     from rich.text import Text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -168,10 +169,29 @@ class Arbiter(_Section, frozen=True):
 
 
 class Observability(_Section, frozen=True):
-    """Health and metrics, over plain HTTP."""
+    """Health for every caller; metrics and the arbiter's state for callers that may read of all tenants."""
 
-    address: Annotated[str, Meta(description="Address of /healthz, /readyz and /metrics.")] = "127.0.0.1"
+    address: Annotated[str, Meta(description="Address of /healthz and /readyz, over plain HTTP.")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="Their port; 0: any free one.")] = 9631
+    socket: Annotated[
+        str,
+        Meta(
+            description="Unix socket of /metrics and /arbiter/state, for the gateway's own user and root; empty: "
+            "run/gateway.sock in the data directory."
+        ),
+    ] = ""
+    secure_address: Annotated[
+        str,
+        Meta(
+            description="Address of /metrics and /arbiter/state over HTTPS, for tokens of the management cluster that "
+            "may get these paths; empty: that of `address`."
+        ),
+    ] = ""
+    secure_port: Annotated[Port, Meta(description="Its port; 0: any free one.")] = 9632
+    cert: Annotated[
+        str, Meta(description="Its certificate file; empty: a certificate of the gateway's own authority.")
+    ] = ""
+    key: Annotated[str, Meta(description="Private key file of that certificate.")] = ""
 
 
 class Logging(_Section, frozen=True):
@@ -208,6 +228,11 @@ class Config(_Section, frozen=True):
     arbiter: Arbiter = Arbiter()
     observability: Observability = Observability()
     logging: Logging = Logging()
+
+
+def gateway_socket(settings: Observability, *, data_dir: Path) -> Path:
+    """Return the Unix socket at which a gateway serves metrics and state."""
+    return Path(settings.socket) if settings.socket else data_dir / "run" / "gateway.sock"
 
 
 @dataclass(frozen=True, slots=True)

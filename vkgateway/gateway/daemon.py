@@ -17,8 +17,8 @@ import structlog
 
 from vkgateway.controlplane.etcd.errors import SPACE_EXCEEDED
 from vkgateway.controlplane.pki import Authority, KeyPair
-from vkgateway.gateway import alone, authority, heap, logs, prerequisites
-from vkgateway.gateway.config import Config, Observability
+from vkgateway.gateway import alone, authorised, authority, heap, logs, prerequisites
+from vkgateway.gateway.config import Config, Observability, gateway_socket
 from vkgateway.gateway.connections import connect, primary_address
 from vkgateway.gateway.datastore import LazyDatastore, etcd_authority
 from vkgateway.gateway.gateway import Gateway
@@ -32,7 +32,7 @@ from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.client import Client
 from vkgateway.kube.tls import load_identity
 from vkgateway.kubelet.identity import server_context
-from vkgateway.model.errors import VkgatewayError
+from vkgateway.model.errors import InputError, VkgatewayError
 from vkgateway.programs.filelimit import raise_file_limit
 from vkgateway.version import __version__
 
@@ -79,7 +79,7 @@ async def _work(settings: Config, *, files: int) -> None:
     async with contextlib.AsyncExitStack() as stack:
         name = stack.enter_context(alone.identity(Path(settings.data_dir)))
         patience = Patience()
-        health = await stack.enter_async_context(beginning(settings.observability, patience))
+        health = await stack.enter_async_context(beginning(settings, patience))
         management = await stack.enter_async_context(connect(settings, name="the management cluster"))
         datastore_authority = etcd_authority(settings.datastore)
         datastore = await stack.enter_async_context(LazyDatastore.of(settings.datastore, authority=datastore_authority))
@@ -99,6 +99,15 @@ async def _work(settings: Config, *, files: int) -> None:
             address=address,
         )
         tls = await stack.enter_async_context(serving(kubelet_authority, address))
+        await stack.enter_async_context(
+            metrics_served(
+                settings.observability,
+                address=settings.observability.secure_address or address,
+                authority=kubelet_authority,
+                management=management,
+                health=health,
+            )
+        )
         gateway = Gateway(
             settings,
             management=management,
@@ -115,10 +124,34 @@ async def _work(settings: Config, *, files: int) -> None:
         await gateway.run(health)
 
 
-def beginning(settings: Observability, patience: Patience) -> HealthServer:
+def beginning(settings: Config, patience: Patience) -> HealthServer:
     """Make what answers for the gateway, also while it waits for the management cluster: it lives, and is not ready."""
     checks = {"management-cluster": lambda: patience.why}
-    return HealthServer(address=settings.address, port=settings.port, checks=checks)
+    observed = settings.observability
+    socket = gateway_socket(observed, data_dir=Path(settings.data_dir))
+    return HealthServer(address=observed.address, port=observed.port, checks=checks, socket=socket)
+
+
+@contextlib.asynccontextmanager
+async def metrics_served(
+    settings: Observability, *, address: str, authority: Authority, management: Client, health: HealthServer
+) -> AsyncIterator[None]:
+    """Serve metrics and state over TLS for as long as the block lasts; the certificate is renewed every day."""
+
+    def pair() -> tuple[bytes, bytes]:
+        if settings.cert:
+            return Path(settings.cert).read_bytes(), Path(settings.key).read_bytes()
+        issued = _issue(authority, address)
+        return issued.cert_pem, issued.key_pem
+
+    try:
+        cert, key = pair()
+    except OSError as error:
+        raise InputError(f"observability.cert: {error.filename} cannot be read: {error.strerror}") from error
+    tls = authorised.server_context(cert=cert, key=key)
+    async with authorised.listener(management, health.answer, tls=tls) as listener, renewed(tls, pair):
+        await listener.listen(address, settings.secure_port)
+        yield
 
 
 class Patience:
@@ -172,22 +205,34 @@ async def prepare(management: Client) -> None:
 @contextlib.asynccontextmanager
 async def serving(kubelet_authority: Authority, address: str) -> AsyncIterator[ssl.SSLContext]:
     """Give the kubelet endpoint's identity, which is renewed every day for as long as the block lasts."""
-    first_pair = _issue(kubelet_authority, address)
-    context = server_context(ca=kubelet_authority.cert_pem, cert=first_pair.cert_pem, key=first_pair.key_pem)
+
+    def pair() -> tuple[bytes, bytes]:
+        issued = _issue(kubelet_authority, address)
+        return issued.cert_pem, issued.key_pem
+
+    cert, key = pair()
+    context = server_context(ca=kubelet_authority.cert_pem, cert=cert, key=key)
+    async with renewed(context, pair):
+        yield context
+
+
+@contextlib.asynccontextmanager
+async def renewed(context: ssl.SSLContext, pair: Callable[[], tuple[bytes, bytes]]) -> AsyncIterator[None]:
+    """Give a server another certificate and key every day for as long as the block lasts."""
 
     async def renew() -> None:
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             try:
-                pair = _issue(kubelet_authority, address)
-                load_identity(context, cert=pair.cert_pem, key=pair.key_pem)
-            except OSError as error:
+                cert, key = pair()
+                load_identity(context, cert=cert, key=key)
+            except (OSError, InputError) as error:
                 # A full disk, for one; the certificate in use has long to go.
                 log.error("the serving certificate was not renewed", error=str(error))
 
     task = asyncio.create_task(renew(), name="renew-serving-certificate")
     try:
-        yield context
+        yield
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -1,7 +1,7 @@
-"""Over plain HTTP: /healthz (it lives), /readyz (it serves, or why not), /metrics, /arbiter/state.
+"""What the gateway says of itself: /healthz and /readyz to every caller, /metrics and /arbiter/state to some.
 
-By the same few lines that answer for the virtual nodes: a web framework would double what a restarted gateway loads
-before it can look for what has changed.
+The last two name all tenants. They are served at a Unix socket that only the gateway's own user may open, and over TLS
+to callers that the management cluster authorises (`authorised`).
 """
 
 from __future__ import annotations
@@ -9,31 +9,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from vkgateway.kube.wire import Wire
 from vkgateway.kubelet.http import Reply, Request, Session
-from vkgateway.model.errors import UnavailableError
-
-log = structlog.get_logger(__name__)
+from vkgateway.kubelet.listener import HttpListener
 
 Check = Callable[[], str]
 """Says what is wrong, or "" if nothing is."""
 
-_PATIENCE: Final = 30.0
-"""Seconds for which a connection may be silent."""
-_CONNECTIONS: Final = 64
+PUBLIC: Final = (("healthz",), ("readyz",))
+"""Paths that say nothing of tenants."""
+_PUBLIC_SAID: Final = "known here: /healthz, /readyz; /metrics and /arbiter/state are served over HTTPS only"
+_ALL_SAID: Final = "known here: /healthz, /readyz, /metrics, /arbiter/state"
 
 
 class HealthServer:
-    """Serves these paths; `checks` by name decide on /readyz, `refresh` is called before metrics are read.
+    """Answers for the gateway; `checks` by name decide on /readyz, `refresh` is called before metrics are read.
 
-    `state` gives, as JSON, how pools, tenants and gangs stand, and is called in a thread of its own, since it may take
-    long; without it that is not known here. It names all tenants: it is for whoever may reach this address.
+    `address` and `port` serve the public paths, `socket` serves all. `state` returns, as JSON, the state of pools,
+    tenants and gangs. It is called in a thread of its own, since it may take long; without it the path is not known.
     """
 
     def __init__(
@@ -42,16 +40,17 @@ class HealthServer:
         address: str,
         port: int,
         checks: Mapping[str, Check],
+        socket: Path | None = None,
         refresh: Callable[[], Awaitable[None] | None] = lambda: None,
         state: Callable[[], bytes] | None = None,
     ) -> None:
         self._address = address
         self._port = port
         self._checks = checks
+        self._socket = socket
         self._refresh = refresh
         self._state = state
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._stack = contextlib.AsyncExitStack()
         self._measuring = asyncio.Lock()
         """Held from the first figure that is set to the last that is read: one reader must not see another's halves."""
 
@@ -73,69 +72,41 @@ class HealthServer:
         return self._port
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(self._accept, self._address, self._port, reuse_address=True)
-        except OSError as error:
-            raise UnavailableError(
-                f"health and metrics cannot listen on {self._address}:{self._port}: {error.strerror or error}",
-                hint="Choose another with observability.port, or 0 for any free one.",
-            ) from error
-        self._port = self._server.sockets[0].getsockname()[1]
-        log.info("health and metrics listen", address=self._address, port=self._port)
+        async with contextlib.AsyncExitStack() as stack:
+            hint = "Choose another with observability.port, or 0 for any free one."
+            public = await stack.enter_async_context(HttpListener(self._public, name="health", hint=hint))
+            self._port = await public.listen(self._address, self._port)
+            if self._socket is not None:
+                hint = "Choose another with observability.socket."
+                private = await stack.enter_async_context(HttpListener(self.answer, name="metrics", hint=hint))
+                await private.listen_at(self._socket)
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._server is not None:
-            self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._server is not None:
-            await self._server.wait_closed()
-            self._server = None
+        await self._stack.aclose()
 
-    def _accept(self) -> Wire:
-        wire = Wire()
-        task = asyncio.get_running_loop().create_task(self._converse(wire), name="health-connection")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return wire
+    async def answer(self, request: Request, session: Session) -> Reply:
+        """Answer a caller that may read everything."""
+        if request.path == ("metrics",) and request.method == "GET":
+            async with self._measuring:
+                if (refreshed := self._refresh()) is not None:
+                    await refreshed
+                return Reply(200, generate_latest(), CONTENT_TYPE_LATEST)
+        if request.path == ("arbiter", "state") and request.method == "GET" and self._state is not None:
+            return Reply(200, await asyncio.to_thread(self._state), "application/json")
+        return await self._public(request, session, known=_ALL_SAID)
 
-    async def _converse(self, wire: Wire) -> None:
-        """Answer one request after the other."""
-        session = Session(wire)
-        try:
-            await wire.opened()
-            more = len(self._tasks) <= _CONNECTIONS
-            while more:
-                request = await session.await_request(patience=_PATIENCE)
-                if request is None:
-                    return
-                more = await session.reply(await self._answer(request))
-        except OSError as error:  # a time-out is one
-            log.debug("health connection ended", peer=wire.peer, error=str(error))
-        finally:
-            with contextlib.suppress(asyncio.CancelledError):
-                await wire.closed(linger=1.0)
-
-    async def _answer(self, request: Request) -> Reply:
+    async def _public(self, request: Request, _: Session, *, known: str = _PUBLIC_SAID) -> Reply:
         if request.method != "GET":
             return Reply.text(405, "only GET is known here")
         if request.path == ("healthz",):
             return Reply.text(200, "ok")
         if request.path == ("readyz",):
             return self._readyz()
-        if request.path == ("metrics",):
-            async with self._measuring:
-                if (refreshed := self._refresh()) is not None:
-                    await refreshed
-                return Reply(200, generate_latest(), CONTENT_TYPE_LATEST)
-        if request.path == ("arbiter", "state") and self._state is not None:
-            return Reply(200, await asyncio.to_thread(self._state), "application/json")
-        return Reply.text(404, "known here: /healthz, /readyz, /metrics, /arbiter/state")
+        return Reply.text(404, known)
 
     def _readyz(self) -> Reply:
         """Every check on a line of its own, as Kubernetes' own servers tell them."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vkgateway.model.errors import InputError
 
 if TYPE_CHECKING:
-    from vkgateway.gateway.config import Config, Datastore, Names, Nodes, Services
+    from vkgateway.gateway.config import Config, Datastore, Names, Nodes, Observability, Services
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ def wrong(config: Config) -> Iterator[Wrong]:
     yield from _datastore(config.datastore)
     yield from _names(config.names)
     yield from _services(config.services)
+    yield from _observability(config.observability)
 
 
 def address_and_port(text: str) -> tuple[str, int]:
@@ -92,3 +93,10 @@ def _services(services: Services) -> Iterator[Wrong]:
     except InputError as error:
         key, _, why = str(error).partition(": ")
         yield Wrong(key, why, error.hint or "Leave services.range empty for addresses of the template's range.")
+
+
+def _observability(observability: Observability) -> Iterator[Wrong]:
+    for given, missing in (("cert", "key"), ("key", "cert")):
+        if getattr(observability, given) and not getattr(observability, missing):
+            why = f"observability.{given} is {getattr(observability, given)!r}, and this is empty"
+            yield Wrong(f"observability.{missing}", why, "Give both files, or neither.")

@@ -128,11 +128,18 @@ class Tokens:
                 return True
         return False
 
+    async def may_get(self, tenant: str, user: User, path: str) -> bool:
+        """Whether a user may `get` a URL path that is no resource, as `/metrics`."""
+        return await self._allowed(tenant, user, {"nonResourceAttributes": {"verb": "get", "path": path}})
+
     async def _may(self, tenant: str, user: User, *, node: str, subresource: str) -> bool:
-        key = tenant, user.username, user.uid, repr((user.groups, sorted(user.extra.items()))), node, subresource
+        attributes = {"verb": "get", "version": "v1", "resource": "nodes", "subresource": subresource, "name": node}
+        return await self._allowed(tenant, user, {"resourceAttributes": attributes})
+
+    async def _allowed(self, tenant: str, user: User, asked: dict[str, dict[str, str]]) -> bool:
+        key = tenant, user.username, user.uid, repr((user.groups, sorted(user.extra.items()))), repr(asked)
         known: bool | None = self._rights.get(key)
         if known is None:
-            attributes = {"verb": "get", "version": "v1", "resource": "nodes", "subresource": subresource, "name": node}
             review = {
                 "kind": "SubjectAccessReview",
                 "apiVersion": _ACCESS.api_version,
@@ -141,7 +148,7 @@ class Tokens:
                     "uid": user.uid,
                     "groups": user.groups,
                     "extra": user.extra,
-                    "resourceAttributes": attributes,
+                    **asked,
                 },
             }
             status = msgspec.json.decode(await self._ask(tenant, _ACCESS, review), type=_Access).status

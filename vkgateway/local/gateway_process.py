@@ -51,7 +51,9 @@ def settings(paths: Paths, *, record: PlatformRecord, cache_dir: Path | None = N
             decision_log=str(paths.arbiter / "decisions.jsonl"),
             usage_log=str(paths.arbiter / "usage.jsonl"),
         ),
-        observability=config.Observability(address=_LOOPBACK, port=record.ports["gateway-health"]),
+        observability=config.Observability(
+            address=_LOOPBACK, port=record.ports["gateway-health"], secure_port=record.ports["gateway-metrics"]
+        ),
     )
 
 

@@ -20,6 +20,7 @@ PORTS: Final[Mapping[str, int]] = MappingProxyType(
         "hollow-kubelet": 10247,
         "gateway-kubelet": 10352,
         "gateway-health": 9631,
+        "gateway-metrics": 9632,
     }
 )
 """Name of each port of the platform, and the one that is tried first."""

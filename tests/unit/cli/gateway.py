@@ -121,9 +121,12 @@ class Cli:
     @asynccontextmanager
     async def gateway(self, state: State) -> AsyncIterator[None]:
         """A gateway that tells this."""
-        health = HealthServer(address="127.0.0.1", port=0, checks={}, state=lambda: msgspec.json.encode(state))
+        socket = self.folder / "said.sock"
+        health = HealthServer(
+            address="127.0.0.1", port=0, checks={}, state=lambda: msgspec.json.encode(state), socket=socket
+        )
         async with health:
-            self.configure(observability={"port": health.port})
+            self.configure(observability={"socket": str(socket)})
             yield
 
     def kubeconfig(self, server: str, name: str = "tenant.kubeconfig") -> Path:

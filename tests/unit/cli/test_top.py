@@ -11,8 +11,10 @@ import pytest
 from rich.console import Console
 
 from tests.unit.cli.gateway import NOON, Cli, gang, pool, tenant
+from tests.unit.gateway.management import Management, over_tls
 from vkgateway.arbiter.state import State
 from vkgateway.cli import top
+from vkgateway.controlplane.pki import Authority
 
 STATE = State(
     time=NOON,
@@ -82,16 +84,27 @@ async def test_no_platform_is_said(cli: Cli) -> None:
 
 
 async def test_a_gateway_that_does_not_answer_is_said(cli: Cli) -> None:
-    cli.configure(observability={"port": 1})
+    cli.configure(observability={})
     assert await cli("top") == 5
-    assert "http://127.0.0.1:1/arbiter/state" in cli.err
+    assert f"unix://{cli.folder}/run/gateway.sock" in cli.err
 
 
 async def test_the_gateway_may_be_named(cli: Cli) -> None:
     async with cli.gateway(STATE):
-        port = int((cli.folder / "gateway.yaml").read_text().split("port: ")[1])
-        cli.configure(observability={"port": 0})
-        assert await cli("top") == 5
-        assert "leaves the port" in cli.err
-        assert await cli("top", "--gateway", f"http://127.0.0.1:{port}/", "-o", "yaml") == 0
-        assert await cli("top", "--gateway", "127.0.0.1") == 2
+        assert await cli("top", "--gateway", f"unix://{cli.folder}/said.sock", "-o", "yaml") == 0
+        for address in ("127.0.0.1", "http://127.0.0.1:9631"):
+            assert await cli("top", "--gateway", address) == 2
+            assert "https://HOST:9632" in cli.err
+
+
+@pytest.mark.parametrize(
+    ("token", "code", "said"), [("operator", 0, ""), ("prometheus", 5, "state-reader"), ("", 5, "Unauthorized")]
+)
+async def test_from_elsewhere_a_token_is_needed(cli: Cli, token: str, code: int, said: str) -> None:
+    authority = Authority.create("test")
+    (cli.folder / "ca.crt").write_bytes(authority.cert_pem)
+    (cli.folder / "token").write_text(f"{token}\n")
+    async with over_tls(Management(), authority, state=STATE) as url:
+        line = ("--gateway", url, "--gateway-ca", f"{cli.folder}/ca.crt", "--gateway-token-file", f"{cli.folder}/token")
+        assert await cli("top", *line, "-o", "json") == code
+        assert said in cli.err

@@ -107,8 +107,12 @@ async def test_a_gateway_that_waits_for_its_management_cluster_lives_and_says_fo
                 async with session.get("/readyz") as answer:
                     assert answer.status == 503
                     assert await answer.text() == "[-]management-cluster: connection refused\n"
-                async with session.get("/metrics") as answer:
-                    assert answer.status == 200
+            connector = aiohttp.UnixConnector(str(tmp_path / "run/gateway.sock"))
+            async with (
+                aiohttp.ClientSession("http://gateway", connector=connector) as session,
+                session.get("/metrics") as answer,
+            ):
+                assert answer.status == 200
     finally:
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)

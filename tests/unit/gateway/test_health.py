@@ -6,57 +6,98 @@ import asyncio
 import contextlib
 import itertools
 import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 from prometheus_client import REGISTRY, Gauge
+from yarl import URL
 
 from vkgateway.gateway.health import HealthServer
 from vkgateway.model.errors import UnavailableError
 
 
-async def test_each_path_tells_its_own() -> None:
+@contextlib.asynccontextmanager
+async def asked(health: HealthServer, path: Path) -> AsyncIterator[aiohttp.ClientSession]:
+    """A session over the Unix socket."""
+    async with health, aiohttp.ClientSession("http://gateway", connector=aiohttp.UnixConnector(str(path))) as session:
+        yield session
+
+
+def server(path: Path, **given: Any) -> HealthServer:
+    return HealthServer(**{"address": "127.0.0.1", "port": 0, "checks": {}, "socket": path} | given)
+
+
+async def test_each_path_tells_its_own(tmp_path: Path) -> None:
     refreshed: list[bool] = []
     trouble = {"compute-clusters": ""}
-    health = HealthServer(
-        address="127.0.0.1",
-        port=0,
+    socket_path = tmp_path / "run" / "gateway.sock"
+    health = server(
+        socket_path,
         checks={"tenants": lambda: "", "compute-clusters": lambda: trouble["compute-clusters"]},
         refresh=lambda: refreshed.append(True),
     )
-    async with health, aiohttp.ClientSession(f"http://127.0.0.1:{health.port}") as session:
+    async with asked(health, socket_path) as private, aiohttp.ClientSession() as public:
+        for session, base in ((private, "http://gateway"), (public, f"http://127.0.0.1:{health.port}")):
 
-        async def get(path: str) -> tuple[int, str]:
-            async with session.get(path) as answer:
-                return answer.status, await answer.text()
+            async def get(path: str, session: aiohttp.ClientSession = session, base: str = base) -> tuple[int, str]:
+                async with session.get(base + path) as answer:
+                    return answer.status, await answer.text()
 
-        assert await get("/healthz") == (200, "ok\n")
-        assert await get("/readyz") == (200, "[+]tenants ok\n[+]compute-clusters ok\n")
-        trouble["compute-clusters"] = "they are being listed"
-        assert await get("/readyz") == (503, "[+]tenants ok\n[-]compute-clusters: they are being listed\n")
-        status, text = await get("/metrics")
-        assert status == 200
-        assert "# HELP" in text
+            trouble["compute-clusters"] = ""
+            assert await get("/healthz") == (200, "ok\n")
+            assert await get("/readyz") == (200, "[+]tenants ok\n[+]compute-clusters ok\n")
+            trouble["compute-clusters"] = "they are being listed"
+            assert await get("/readyz") == (503, "[+]tenants ok\n[-]compute-clusters: they are being listed\n")
+            assert (await get("/else"))[0] == 404
+            async with session.post(f"{base}/healthz") as answer:
+                assert answer.status == 405
+        async with private.get("/metrics") as answer:
+            assert (answer.status, "# HELP" in await answer.text()) == (200, True)
         assert refreshed == [True]
-        assert (await get("/else"))[0] == 404
-        async with session.post("/healthz") as answer:
-            assert answer.status == 405
 
 
-async def test_what_is_measured_for_a_while_is_waited_for() -> None:
+@pytest.mark.parametrize(
+    "path", ["/metrics", "/arbiter/state", "//metrics", "/./metrics", "/healthz/../metrics", "/%6detrics"]
+)
+async def test_plain_http_tells_nothing_of_tenants(path: str) -> None:
+    health = server(None, state=lambda: b"{}")  # type: ignore[arg-type]
+    async with health, aiohttp.ClientSession() as session:
+        url = URL(f"http://127.0.0.1:{health.port}{path}", encoded=True)
+        async with session.get(url) as answer:
+            assert answer.status == 404
+
+
+async def test_only_its_owner_may_open_the_socket(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "gateway.sock"
+    async with server(path):
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert not path.exists()
+
+
+async def test_a_socket_that_was_left_behind_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / ("long" * 30) / "gateway.sock"
+    path.parent.mkdir()
+    path.touch()
+    async with server(path):
+        assert path.is_socket()
+
+
+async def test_what_is_measured_for_a_while_is_waited_for(tmp_path: Path) -> None:
     done: list[bool] = []
 
     async def measure() -> None:
         await asyncio.sleep(0)
         done.append(True)
 
-    health = HealthServer(address="127.0.0.1", port=0, checks={}, refresh=measure)
-    async with health, aiohttp.ClientSession() as session:
-        answer = await session.get(f"http://127.0.0.1:{health.port}/metrics")
+    path = tmp_path / "socket"
+    async with asked(server(path, refresh=measure), path) as session, session.get("/metrics") as answer:
         assert (answer.status, done) == (200, [True])
 
 
-async def test_two_who_ask_at_once_do_not_see_each_others_halves() -> None:
+async def test_two_who_ask_at_once_do_not_see_each_others_halves(tmp_path: Path) -> None:
     figure = Gauge("vkgateway_test_figure", "A figure that is made anew each time.", ["part"])
     emptied = asyncio.Event()
     turns = itertools.count()
@@ -70,8 +111,8 @@ async def test_two_who_ask_at_once_do_not_see_each_others_halves() -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(emptied.wait(), 0.2)
 
-    health = HealthServer(address="127.0.0.1", port=0, checks={}, refresh=measure)
-    async with health, aiohttp.ClientSession(f"http://127.0.0.1:{health.port}") as session:
+    path = tmp_path / "socket"
+    async with asked(server(path, refresh=measure), path) as session:
 
         async def ask() -> str:
             async with session.get("/metrics") as answer:
@@ -84,18 +125,16 @@ async def test_two_who_ask_at_once_do_not_see_each_others_halves() -> None:
             REGISTRY.unregister(figure)
 
 
-async def test_the_state_is_told_as_json_where_there_is_one() -> None:
+async def test_the_state_is_told_as_json_where_there_is_one(tmp_path: Path) -> None:
     seen = [b'{"time":1.0}', b'{"time":2.0}']
-    health = HealthServer(address="127.0.0.1", port=0, checks={}, state=lambda: seen.pop(0))
-    async with health, aiohttp.ClientSession(f"http://127.0.0.1:{health.port}") as session:
+    path = tmp_path / "socket"
+    async with asked(server(path, state=lambda: seen.pop(0)), path) as session:
         for time in (1.0, 2.0):
             async with session.get("/arbiter/state") as answer:
                 assert (answer.status, await answer.json()) == (200, {"time": time})
         async with session.get("/arbiter") as answer:
             assert answer.status == 404
-    bare = HealthServer(address="127.0.0.1", port=0, checks={})
-    async with bare, aiohttp.ClientSession() as session:
-        answer = await session.get(f"http://127.0.0.1:{bare.port}/arbiter/state")
+    async with asked(server(path), path) as session, session.get("/arbiter/state") as answer:
         assert (answer.status, await answer.text()) == (
             404,
             "known here: /healthz, /readyz, /metrics, /arbiter/state\n",

@@ -126,9 +126,8 @@ class Command:
     def resize(self, *, columns: int, rows: int) -> None:
         """Tell the command's terminal its size; nothing happens without one."""
         if self._terminal is not None:
-            size = struct.pack("HHHH", min(rows, 0xFFFF), min(columns, 0xFFFF), 0, 0)
             with contextlib.suppress(OSError):
-                fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, size)
+                _set_size(self._terminal, columns=columns, rows=rows)
 
     async def wait(self) -> int:
         """Wait for the command's end, and return its exit code."""
@@ -148,6 +147,7 @@ class _Terminal:
 
     def __init__(self) -> None:
         self.ours, self.end = os.openpty()
+        _set_size(self.ours, columns=80, rows=24)  # until the client tells its own
 
     def close(self) -> None:
         os.close(self.ours)
@@ -161,6 +161,10 @@ class _Terminal:
         other = os.fdopen(os.dup(self.ours), "wb", buffering=0)
         transport, writing = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, other)
         return reader, asyncio.StreamWriter(transport, writing, None, loop)
+
+
+def _set_size(terminal: int, *, columns: int, rows: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", min(rows, 0xFFFF), min(columns, 0xFFFF), 0, 0))
 
 
 def _plan(wanted: Wanted) -> dict[str, Any]:

@@ -1,0 +1,51 @@
+"""A management cluster that reviews tokens, and a gateway that asks it before it serves metrics over TLS."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from vkgateway.arbiter.state import State
+from vkgateway.controlplane.pki import Authority
+from vkgateway.gateway import authorised
+from vkgateway.gateway.health import HealthServer
+from vkgateway.kube import errors
+
+PATHS = {"prometheus": ["/metrics"], "operator": ["/metrics", "/arbiter/state"], "nobody": []}
+
+
+class Management:
+    """A management cluster that knows some users by tokens that are their names."""
+
+    name = "management"
+
+    def __init__(self) -> None:
+        self.away = False
+        self.asked: list[str] = []
+
+    async def request(self, method: str, path: str, **given: Any) -> bytes:
+        if self.away:
+            raise errors.Unreachable("connection refused")
+        self.asked.append(path)
+        spec = msgspec.json.decode(given["body"])["spec"]
+        if path.endswith("tokenreviews"):
+            known = spec["token"] in PATHS
+            return msgspec.json.encode(
+                {"status": {"authenticated": known, "user": {"username": spec["token"]} if known else {}}}
+            )
+        asked = spec["nonResourceAttributes"]
+        assert asked["verb"] == "get"
+        return msgspec.json.encode({"status": {"allowed": asked["path"] in PATHS[spec["user"]]}})
+
+
+@asynccontextmanager
+async def over_tls(management: Management, authority: Authority, *, state: State | None = None) -> AsyncIterator[str]:
+    """A gateway's metrics and state; gives their URL."""
+    pair = authority.issue("vkgateway", ips=("127.0.0.1",), server=True)
+    health = HealthServer(address="127.0.0.1", port=0, checks={}, state=lambda: msgspec.json.encode(state or {}))
+    tls = authorised.server_context(cert=pair.cert_pem, key=pair.key_pem)
+    async with authorised.listener(management, health.answer, tls=tls) as listener:  # type: ignore[arg-type]
+        yield f"https://127.0.0.1:{await listener.listen('127.0.0.1', 0)}"

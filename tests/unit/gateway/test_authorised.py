@@ -1,0 +1,71 @@
+"""Metrics over TLS: whose token the management cluster does not know, or does not allow, reads nothing."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from tests.unit.gateway.management import Management, over_tls
+from vkgateway.controlplane.pki import Authority
+
+
+@asynccontextmanager
+async def served(management: Management) -> AsyncIterator[aiohttp.ClientSession]:
+    authority = Authority.create("test")
+    async with over_tls(management, authority) as url:
+        connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=authority.cert_pem.decode()))
+        async with aiohttp.ClientSession(url, connector=connector) as session:
+            yield session
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "status"),
+    [
+        ("/healthz", "", 200),
+        ("/readyz", "", 200),
+        ("/metrics", "", 401),
+        ("/metrics", "stranger", 401),
+        ("/metrics", "nobody", 403),
+        ("/metrics", "prometheus", 200),
+        ("/metrics/", "nobody", 403),
+        ("/arbiter/state", "", 401),
+        ("/arbiter/state", "prometheus", 403),
+        ("/arbiter/state", "operator", 200),
+        ("/else", "operator", 403),
+    ],
+)
+async def test_who_reads_what(path: str, token: str, status: int) -> None:
+    async with served(Management()) as session, session.get(path, headers=bearer(token)) as answer:
+        assert answer.status == status
+
+
+async def test_basic_credentials_are_no_token() -> None:
+    management = Management()
+    headers = {"Authorization": "Basic operator"}
+    async with served(management) as session, session.get("/metrics", headers=headers) as answer:
+        assert answer.status == 401
+    assert not management.asked
+
+
+async def test_without_the_management_cluster_nobody_reads() -> None:
+    management = Management()
+    management.away = True
+    async with served(management) as session, session.get("/metrics", headers=bearer("operator")) as answer:
+        assert answer.status == 503
+
+
+async def test_answers_are_remembered_for_a_while() -> None:
+    management = Management()
+    async with served(management) as session:
+        for _ in range(3):
+            async with session.get("/metrics", headers=bearer("prometheus")) as answer:
+                assert answer.status == 200
+    assert len(management.asked) == 2
