@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import json
+import os
+import signal
 import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import pytest
 
 from tests.e2e.cluster import Cluster, Platform, eventually
+from vkgateway.programs.supervisor import procfs
 
 SANDBOX = "vkgateway/local/hollow/kubelet/sandbox.py"
 
@@ -125,6 +131,87 @@ def test_the_hollow_kubelet_knows_the_compute_api_server_only(platform: Platform
 def test_kwok_listens_nowhere(platform: Platform) -> None:
     [kwok] = [p["pid"] for p in platform.status()["processes"] if p["name"] == "compute/kwok"]
     assert not _listening(kwok)
+
+
+def test_metrics_and_state_are_for_their_readers_only(platform: Platform, alpha: Cluster, tmp_path: Path) -> None:
+    ports, address = platform.status()["ports"], platform.status()["address"]
+    for path in ("metrics", "arbiter/state"):
+        with pytest.raises(URLError, match="404"):
+            urlopen(f"http://127.0.0.1:{ports['gateway-health']}/{path}", timeout=10)
+        for token in ("", _token(alpha), _token(platform.compute)):
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
+            with pytest.raises(URLError, match=r"40[13]"):
+                _read(f"https://{address}:{ports['gateway-metrics']}/{path}", headers, _trusting())
+    assert urlopen(f"http://127.0.0.1:{ports['gateway-health']}/healthz", timeout=10).status == 200
+    assert (platform.data_dir / "run/gateway.sock").stat().st_mode & 0o777 == 0o600
+
+
+def test_prometheus_and_the_command_line_read_with_a_token(platform: Platform, alpha: Cluster, tmp_path: Path) -> None:
+    compute, token = platform.compute, tmp_path / "token"
+    token.write_text(_token(compute))
+    secret = compute.get("secret", "-n", "vkgateway-system", "gateway-authority")
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(base64.b64decode(secret["data"]["ca.crt"]))
+    for role in ("metrics-reader", "state-reader"):
+        binding = ("clusterrolebinding", f"doors-{role}")
+        compute.kubectl("create", *binding, f"--clusterrole=vkgateway-{role}", "--serviceaccount=default:default")
+    url = f"https://{platform.status()['address']}:{platform.status()['ports']['gateway-metrics']}"
+    headers = {"Authorization": f"Bearer {token.read_text()}"}
+
+    def allowed() -> bool:
+        """A refusal is remembered for a while."""
+        with contextlib.suppress(HTTPError):
+            return "vkgateway_tenants" in _read(f"{url}/metrics", headers, ssl.create_default_context(cafile=str(ca)))
+        return False
+
+    eventually(allowed, seconds=30, what="the token may read metrics")
+    line = ("--gateway", url, "--gateway-ca", str(ca), "--gateway-token-file", str(token))
+    eventually(lambda: platform.try_vkgateway("top", *line).code == 0, seconds=30, what="the token may read the state")
+    assert "alpha" in platform.vkgateway("top")
+    for role in ("metrics-reader", "state-reader"):
+        compute.kubectl("delete", "clusterrolebinding", f"doors-{role}")
+
+
+def test_status_asks_whether_processes_work(platform: Platform, alpha: Cluster) -> None:
+    names = ["gateway", "compute/kwok", "compute/hollow-kubelet", "tenant/alpha/apiserver", "renewal"]
+    names += ["node/kubelet"] if platform.real else []
+    running = platform.processes()
+    with _frozen(*(running[name]["pid"] for name in names)):
+        answer = platform.try_vkgateway("status", "-o", "json")
+    assert answer.code == 5, str(answer)
+    seen = json.loads(answer.out)
+    assert seen["state"] == "degraded"
+    assert {process["name"] for process in seen["processes"] if process["problem"]} == set(names)
+    eventually(lambda: platform.try_vkgateway("status").code == 0, what="all is well again")
+
+
+def test_status_tells_of_a_frozen_supervisor(platform: Platform) -> None:
+    pid = next(p.pid for p in procfs.marked(platform.data_dir.resolve()) if p.name == procfs.SUPERVISOR)
+    with _frozen(pid):
+        answer = platform.try_vkgateway("status", "-o", "json")
+    assert answer.code == 5, str(answer)
+    assert any("no supervisor answers" in problem for problem in json.loads(answer.out)["problems"])
+
+
+@contextlib.contextmanager
+def _frozen(*pids: int) -> Iterator[None]:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def _token(cluster: Cluster) -> str:
+    return cluster.kubectl("create", "token", "default", "--duration=10m").strip()
+
+
+def _read(url: str, headers: dict[str, str], context: ssl.SSLContext) -> str:
+    with urlopen(Request(url, headers=headers), context=context, timeout=10) as answer:
+        text: str = answer.read().decode()
+    return text
 
 
 def _listening(pid: int) -> set[str]:

@@ -20,8 +20,7 @@ from vkgateway.cli.progress import Progress
 if TYPE_CHECKING:
     from vkgateway.local.options import RealNodeChoice
     from vkgateway.local.record import PlatformRecord
-    from vkgateway.local.status import PlatformStatus
-    from vkgateway.programs.supervisor.spec import ProcessState
+    from vkgateway.local.status import PlatformStatus, ProcessSeen
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -246,10 +245,11 @@ def _print_status(seen: PlatformStatus) -> None:
             print_table(rows, columns=[Column(title, str) for title in titles])
 
 
-def _process_row(process: ProcessState, *, now: float) -> list[str]:
+def _process_row(process: ProcessSeen, *, now: float) -> list[str]:
     pid = _text(process.pid)
     reason = textwrap.shorten(process.reason, REASON_WIDTH, placeholder=" ...") or "-"
-    return [process.name, process.state, pid, str(process.restarts), _age(now - process.since), reason]
+    state = "not working" if process.problem else process.state
+    return [process.name, state, pid, str(process.restarts), _age(now - process.since), reason]
 
 
 def _text(value: object) -> str:

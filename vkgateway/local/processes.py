@@ -13,21 +13,32 @@ import psutil
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.model.errors import UnavailableError
-from vkgateway.programs.supervisor.client import SupervisorClient, SupervisorUnavailable
+from vkgateway.programs.supervisor.client import SupervisorClient
 from vkgateway.programs.supervisor.procfs import marked
-from vkgateway.programs.supervisor.spec import ProcessState
+from vkgateway.programs.supervisor.spec import RESERVED, ProcessState, SupervisorPaths
 
 _POLL: Final = 0.1
 _RESTARTS: Final = 3
 """So many failed starts are waited for; what still dies then will not come up by itself."""
 
 
-async def running(client: SupervisorClient) -> list[ProcessState]:
-    """Return the platform's processes; none where no supervisor runs."""
-    try:
-        return await client.list()
-    except SupervisorUnavailable:
-        return []
+def unsupervised(data_dir: Path, *, why: str) -> list[ProcessState]:
+    """Return the platform's processes that run while its supervisor does not answer."""
+    paths = SupervisorPaths(data_dir)
+    found = {p.name: p.pid for p in marked(data_dir.resolve()) if p.leader and p.name not in RESERVED}
+    return [
+        ProcessState(
+            name=name,
+            state="running",
+            pid=pid,
+            restarts=0,
+            since=psutil.Process(pid).create_time() if psutil.pid_exists(pid) else 0.0,
+            reason=why,
+            log=str(paths.log(name)),
+            argv=(),
+        )
+        for name, pid in sorted(found.items())
+    ]
 
 
 def listening(data_dir: Path) -> set[int]:

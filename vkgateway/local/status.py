@@ -1,7 +1,8 @@
-"""How a platform is: its processes, nodes, tenants and addresses, as far as they can be seen."""
+"""The state of a platform: its processes, nodes, tenants and addresses, by their own answers."""
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -11,9 +12,10 @@ import msgspec
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES, TENANTS, Resource
-from vkgateway.local import compute, gateway_process, processes
+from vkgateway.local import compute, gateway_process, probes, processes
 from vkgateway.local import record as records
 from vkgateway.local.hollow import kwok
+from vkgateway.local.hollow.kubelet import process as hollow_kubelet
 from vkgateway.local.lock import check_idle
 from vkgateway.local.paths import Paths
 from vkgateway.local.pki import first_authority_to_end, first_to_end
@@ -24,7 +26,7 @@ from vkgateway.local.renewal import process as renewal
 from vkgateway.model.api import Tenant
 from vkgateway.model.errors import InputError, NotFoundError
 from vkgateway.model.objects import NodeView
-from vkgateway.programs.supervisor.client import SupervisorClient
+from vkgateway.programs.supervisor.client import SupervisorClient, SupervisorUnavailable
 from vkgateway.programs.supervisor.spec import ProcessState
 
 _SOON = datetime.timedelta(days=60)
@@ -38,6 +40,7 @@ _NEEDED = (
     "etcd",
     *(f"{compute.GROUP}/{name}" for name in ("apiserver", "controller-manager", "scheduler")),
     kwok.NAME,
+    hollow_kubelet.NAME,
     provisioner.NAME,
     renewal.NAME,
     gateway_process.NAME,
@@ -60,6 +63,12 @@ class TenantSeen(msgspec.Struct, frozen=True, rename="camel"):
     url: str
 
 
+class ProcessSeen(ProcessState, kw_only=True):
+    """A process, and what is wrong with it; empty if it answers as it should, or serves nothing that can be asked."""
+
+    problem: str = ""
+
+
 class PlatformStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All that `vkgateway status` tells."""
 
@@ -74,7 +83,7 @@ class PlatformStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     kubeconfig: str
     real_node: str
     """`yes`, or why there is none."""
-    processes: tuple[ProcessState, ...]
+    processes: tuple[ProcessSeen, ...]
     nodes: tuple[NodeSeen, ...]
     tenants: tuple[TenantSeen, ...]
 
@@ -91,16 +100,21 @@ async def status(data_dir: Path) -> PlatformStatus:
     if record is None:
         check_idle(paths.lock)
         raise NotFoundError(f"there is no platform in {data_dir}", hint="Start one with `vkgateway up`.")
-    states = await processes.running(SupervisorClient.for_data_dir(data_dir))
-    problems = _process_problems(states, record=record)
+    states, problems = await _processes(data_dir)
+    problems += _process_problems(states, record=record)
     problems += _certificate_problems(paths, now=datetime.datetime.now(datetime.UTC)) if states else []
     nodes: tuple[NodeSeen, ...] = ()
     tenants: tuple[TenantSeen, ...] = ()
+    ill: dict[str, str] = {}
     if states:
         try:
-            nodes, tenants = await _cluster(paths)
-        except (errors.ApiError, InputError) as error:
-            problems.append(f"the compute cluster does not answer: {error}")
+            async with asyncio.timeout(probes.PATIENCE):
+                nodes, tenants = await _cluster(paths)
+        except (errors.ApiError, InputError, TimeoutError) as error:
+            problems.append(f"the compute cluster does not answer: {str(error) or f'within {probes.PATIENCE:.0f} s'}")
+        urls = {tenant.name: tenant.url for tenant in tenants if tenant.url}
+        ill = await probes.unwell(states, paths=paths, record=record, tenants=urls)
+    problems += [f"{name} does not work: {why}" for name, why in ill.items()]
     problems += [f"node {node.name} is not ready" for node in nodes if not node.ready]
     return PlatformStatus(
         state=("degraded" if problems else "up") if states else "down",
@@ -112,10 +126,23 @@ async def status(data_dir: Path) -> PlatformStatus:
         compute_url=compute.plane(record).url if record.ports else "",
         kubeconfig=str(paths.kubeconfig),
         real_node=record.real_node_why_not or "yes",
-        processes=tuple(states),
+        processes=tuple(_seen(state, problem=ill.get(state.name, "")) for state in states),
         nodes=nodes,
         tenants=tenants,
     )
+
+
+async def _processes(data_dir: Path) -> tuple[list[ProcessState], list[str]]:
+    """Return the processes, and what is wrong with the supervisor."""
+    try:
+        return await SupervisorClient.for_data_dir(data_dir, timeout=probes.PATIENCE).list(), []
+    except SupervisorUnavailable as error:
+        found = processes.unsupervised(data_dir, why="the supervisor does not answer")
+        return found, [f"{error}: no process that ends is restarted; `vkgateway up` starts it"] if found else []
+
+
+def _seen(state: ProcessState, *, problem: str) -> ProcessSeen:
+    return ProcessSeen(**msgspec.structs.asdict(state), problem=problem)
 
 
 def _process_problems(states: list[ProcessState], *, record: PlatformRecord) -> list[str]:

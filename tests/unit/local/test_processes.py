@@ -72,10 +72,6 @@ async def test_restarts_of_long_ago_do_not_count() -> None:
     assert await wait(FakeSupervisor(etcd(restarts=9)), serves_at=1.0) >= 1.0
 
 
-async def test_no_supervisor_means_no_process() -> None:
-    assert await processes.running(FakeSupervisor(SupervisorUnavailable("none"))) == []
-
-
 LISTEN = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
 
 

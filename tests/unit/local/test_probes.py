@@ -1,0 +1,156 @@
+"""What status says of processes that exist and do not work."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from vkgateway.kube import kubeconfig
+from vkgateway.kube.resources import LEASES
+from vkgateway.local import probes, processes
+from vkgateway.local import record as records
+from vkgateway.local.options import PORTS
+from vkgateway.local.paths import Paths
+from vkgateway.local.pki import ensure_pki
+from vkgateway.local.record import PlatformRecord
+from vkgateway.local.status import status
+from vkgateway.programs.supervisor import procfs
+from vkgateway.programs.supervisor.spec import ProcessState
+
+NOW = datetime.datetime.now(datetime.UTC)
+RECORD = PlatformRecord(
+    address="127.0.0.1", ports=dict(PORTS), real_node_why_not="not wanted", hollow_nodes={"a100": 1}
+)
+
+
+def state(name: str, pid: int | None = None) -> ProcessState:
+    pid = os.getpid() if pid is None else pid
+    return ProcessState(name=name, state="running", pid=pid, restarts=0, since=0.0, reason="", log="", argv=())
+
+
+@asynccontextmanager
+async def answering(answer: bytes) -> AsyncIterator[int]:
+    """A server that says this to every caller, or nothing at all; gives its port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if answer:
+            writer.write(b"HTTP/1.1 %b\r\nConnection: close\r\nContent-Length: 3\r\n\r\nwhy" % answer)
+        else:
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    paths = Paths(tmp_path)
+    ensure_pki(paths, now=NOW)
+    records.save(paths.record, RECORD)
+    return paths
+
+
+@contextmanager
+def child(*marks: str) -> Iterator[subprocess.Popen[bytes]]:
+    env = {**os.environ, **({procfs.MARK: marks[0]} if marks else {})}
+    with subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], env=env, start_new_session=True
+    ) as made:
+        try:
+            yield made
+        finally:
+            made.kill()
+
+
+async def unwell(paths: Paths, *states: ProcessState, tenants: dict[str, str] | None = None, **ports: int) -> Any:
+    record = msgspec.structs.replace(
+        RECORD, ports=dict(PORTS) | {name.replace("_", "-"): p for name, p in ports.items()}
+    )
+    return await probes.unwell(states, paths=paths, record=record, tenants=tenants or {})
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"), [(b"200 OK", ""), (b"503 Unavailable", "503: why"), (b"", "no answer within")]
+)
+async def test_a_gateway_says_itself_whether_it_works(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch, answer: bytes, said: str
+) -> None:
+    monkeypatch.setattr(probes, "PATIENCE", 0.3)
+    async with answering(answer) as port:
+        found = await unwell(paths, state("gateway"), gateway_health=port)
+    assert bool(found) == bool(said)
+    assert said in found.get("gateway", "")
+
+
+async def test_a_server_that_is_not_there_is_said(paths: Paths) -> None:
+    found = await unwell(paths, state("gateway"), state("etcd"), gateway_health=1, etcd=1)
+    assert all(found[name].startswith("no answer: ") for name in ("gateway", "etcd"))
+
+
+async def test_what_does_not_run_is_not_asked(paths: Paths) -> None:
+    assert await unwell(paths, ProcessState(**msgspec.structs.asdict(state("gateway")) | {"pid": None})) == {}
+
+
+@pytest.mark.parametrize(("answer", "is_unwell"), [(b"401 Unauthorized", False), (b"", True)])
+async def test_a_tenants_api_server_must_answer_somehow(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch, answer: bytes, is_unwell: bool
+) -> None:
+    """It does not know the platform's user."""
+    monkeypatch.setattr(probes, "PATIENCE", 0.3)
+    async with answering(answer) as port:
+        found = await unwell(paths, state("tenant/a/apiserver"), tenants={"a": f"http://127.0.0.1:{port}"})
+    assert bool(found) is is_unwell
+
+
+async def test_a_process_that_is_stopped_is_told_although_it_serves_nothing(paths: Paths) -> None:
+    with child() as process:
+        os.kill(process.pid, signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)  # noqa: ASYNC222 - it is stopped already
+        found = await unwell(paths, state("renewal", process.pid), state("provisioner"))
+    assert found == {"renewal": "it is stopped by a signal"}
+
+
+@pytest.mark.parametrize(("age", "said"), [(1, ""), (60, "the last renewal was 6"), (None, "renews no node's Lease")])
+async def test_kwok_works_if_it_renews_leases(paths: Paths, age: int | None, said: str) -> None:
+    async with FakeApiServer() as server:
+        kubeconfig.write(paths.kubeconfig, kubeconfig.build("compute", server=server.url, ca=""))
+        if age is not None:
+            renewed = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=age)
+            lease = {"metadata": {"name": "a100-0", "namespace": "kube-node-lease"}}
+            server.store.create(LEASES, lease | {"spec": {"renewTime": renewed.isoformat()}})
+        found = await unwell(paths, state("compute/kwok"))
+    assert said in found.get("compute/kwok", "") if said else not found
+
+
+async def test_a_platform_without_its_supervisor_is_not_up(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "PATIENCE", 0.3)
+    with child(procfs.mark(paths.data_dir.resolve(), name="gateway")) as process:
+        while not procfs.marked(paths.data_dir.resolve()):
+            time.sleep(0.01)  # noqa: ASYNC251 - until it has become another program
+        [found] = processes.unsupervised(paths.data_dir, why="gone")
+        assert (found.name, found.pid) == ("gateway", process.pid)
+        seen = await status(paths.data_dir)
+    assert seen.state == "degraded"
+    assert any("no supervisor answers" in problem for problem in seen.problems)
+
+
+async def test_a_platform_of_which_nothing_runs_is_down(paths: Paths) -> None:
+    assert (await status(paths.data_dir)).state == "down"

@@ -1,0 +1,156 @@
+"""Asking the platform's processes whether they work: a process that exists may be frozen, or serve nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import psutil
+
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import LEASES
+from vkgateway.local import compute, etcd, gateway_process
+from vkgateway.local.hollow import kwok
+from vkgateway.local.hollow.kubelet import process as hollow_kubelet
+from vkgateway.local.paths import Paths
+from vkgateway.local.pki import ETCD_CA, ETCD_ROOT
+from vkgateway.local.realnode.node import GROUP as NODE_GROUP
+from vkgateway.local.record import PlatformRecord
+from vkgateway.model.errors import InputError
+from vkgateway.model.objects import Meta
+from vkgateway.programs.supervisor.spec import ProcessState
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
+
+Question = Callable[[], Awaitable[str]]
+
+PATIENCE: Final = 5.0
+"""Seconds in which a process must answer."""
+_API_SERVER: Final = f"{compute.GROUP}/apiserver"
+_KUBELET: Final = f"{NODE_GROUP}/kubelet"
+_LEASES_OF_NODES: Final = "kube-node-lease"
+_REAL_NODE: Final = "real-0"
+
+
+class _LeaseSpec(msgspec.Struct, rename="camel"):
+    renew_time: datetime.datetime | None = None
+
+
+class _Lease(msgspec.Struct):
+    metadata: Meta
+    spec: _LeaseSpec = msgspec.field(default_factory=_LeaseSpec)
+
+
+async def unwell(
+    states: Iterable[ProcessState], *, paths: Paths, record: PlatformRecord, tenants: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what is wrong with each process that runs and does not answer as it should.
+
+    `tenants` are the URLs of tenants' API servers, by tenant.
+    """
+    import aiohttp
+
+    running = {state.name: state.pid for state in states if state.pid is not None}
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE)) as session:
+        questions = _Questions(session, paths, record).by_process(tenants)
+        asked = [name for name in questions if name in running]
+        answers = await asyncio.gather(*(questions[name]() for name in asked))
+    found = {name: answer for name, answer in zip(asked, answers, strict=True) if answer}
+    stopped = {name: "it is stopped by a signal" for name, pid in running.items() if _is_stopped(pid)}
+    return found | stopped
+
+
+class _Questions:
+    """The question for each process that can be asked; an answer is what is wrong, "" if nothing is."""
+
+    def __init__(self, session: ClientSession, paths: Paths, record: PlatformRecord) -> None:
+        self._session = session
+        self._paths = paths
+        self._record = record
+
+    def by_process(self, tenants: Mapping[str, str]) -> dict[str, Question]:
+        """Return every question by process."""
+        ports, compute_files = self._record.ports, self._paths.compute
+        own = partial(self._get, authority=self._paths.pki / f"{ETCD_CA}.crt", identity=self._paths.pki / ETCD_ROOT)
+        kubelet = partial(
+            self._get,
+            authority=hollow_kubelet.authority(self._paths),
+            identity=compute_files / "kubelet-client",
+        )
+        questions: dict[str, Question] = {
+            etcd.NAME: partial(own, f"{etcd.endpoint(ports['etcd'])}/readyz"),
+            gateway_process.NAME: partial(self._get, f"http://127.0.0.1:{ports['gateway-health']}/readyz"),
+            hollow_kubelet.NAME: partial(kubelet, f"https://{hollow_kubelet.HOST}:{ports['hollow-kubelet']}/healthz"),
+            _API_SERVER: partial(self._api, "/readyz"),
+            _KUBELET: partial(self._api, f"/api/v1/nodes/{_REAL_NODE}/proxy/healthz"),
+            kwok.NAME: self._leases,
+        }
+        for name, url in tenants.items():
+            questions[f"tenant/{name}/apiserver"] = partial(self._get, f"{url}/readyz", is_known=False)
+        return questions
+
+    async def _get(
+        self, url: str, *, authority: Path | None = None, identity: Path | None = None, is_known: bool = True
+    ) -> str:
+        """Get a URL that must say 200; a server that does not know the caller must only answer."""
+        import aiohttp
+
+        try:
+            async with self._session.get(url, ssl=_context(authority, identity)) as answer:
+                text = " ".join((await answer.text()).split())
+        except TimeoutError:
+            return f"no answer within {PATIENCE:.0f} s"
+        except (aiohttp.ClientError, OSError) as error:
+            return f"no answer: {error}"
+        return f"{answer.status}: {text[:200]}" if is_known and answer.status != 200 else ""
+
+    async def _api(self, path: str) -> str:
+        try:
+            async with Client.from_kubeconfig(self._paths.kubeconfig, name="the compute cluster") as client:
+                await client.request("GET", path, timeout=PATIENCE)
+        except (errors.ApiError, InputError) as error:
+            return str(error)
+        return ""
+
+    async def _leases(self) -> str:
+        """KWOK serves nothing; what it does is renew the Leases of its nodes."""
+        if not sum(self._record.hollow_nodes.values()):
+            return ""
+        try:
+            async with Client.from_kubeconfig(self._paths.kubeconfig, name="the compute cluster") as client:
+                page = await client.list_all(LEASES, namespace=_LEASES_OF_NODES, timeout=PATIENCE)
+        except (errors.ApiError, InputError):
+            return ""  # which is the API server's trouble
+        leases = [msgspec.json.decode(item, type=_Lease) for item in page.items]
+        times = [lease.spec.renew_time for lease in leases if lease.metadata.name != _REAL_NODE]
+        newest = max((time for time in times if time is not None), default=None)
+        age = None if newest is None else (datetime.datetime.now(datetime.UTC) - newest).total_seconds()
+        if age is not None and age <= kwok.LEASE_SECONDS:
+            return ""
+        return "it renews no node's Lease" + ("" if age is None else f"; the last renewal was {age:.0f} s ago")
+
+
+def _context(authority: Path | None, identity: Path | None) -> ssl.SSLContext:
+    """How to call a server; without an authority it is not verified, since nothing is told to it or believed of it."""
+    context = ssl.create_default_context(cafile=authority)
+    if authority is None:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if identity is not None:
+        context.load_cert_chain(identity.with_suffix(".crt"), identity.with_suffix(".key"))
+    return context
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.Error:
+        return False
