@@ -26,8 +26,9 @@ async def asked(health: HealthServer, path: Path) -> AsyncIterator[aiohttp.Clien
         yield session
 
 
-def server(path: Path, **given: Any) -> HealthServer:
-    return HealthServer(**{"address": "127.0.0.1", "port": 0, "checks": {}, "socket": path} | given)
+def server(path: Path | None, **given: Any) -> HealthServer:
+    settings: dict[str, Any] = {"address": "127.0.0.1", "port": 0, "checks": {}, "socket": path}
+    return HealthServer(**settings | given)
 
 
 async def test_each_path_tells_its_own(tmp_path: Path) -> None:
@@ -63,7 +64,7 @@ async def test_each_path_tells_its_own(tmp_path: Path) -> None:
     "path", ["/metrics", "/arbiter/state", "//metrics", "/./metrics", "/healthz/../metrics", "/%6detrics"]
 )
 async def test_plain_http_tells_nothing_of_tenants(path: str) -> None:
-    health = server(None, state=lambda: b"{}")  # type: ignore[arg-type]
+    health = server(None, state=lambda: b"{}")
     async with health, aiohttp.ClientSession() as session:
         url = URL(f"http://127.0.0.1:{health.port}{path}", encoded=True)
         async with session.get(url) as answer:
