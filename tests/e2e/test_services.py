@@ -71,6 +71,45 @@ def sides(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[dict[st
         side.cluster.kubectl("delete", "namespace", NAMESPACE, "--wait", "--timeout=90s", timeout=100)
 
 
+def ingress(cluster: Cluster, name: str) -> list[dict[str, str]]:
+    """The addresses in the status of a LoadBalancer."""
+    found: list[dict[str, str]] = cluster.get("service", name)["status"]["loadBalancer"].get("ingress") or []
+    return found
+
+
+def test_a_load_balancer_is_what_the_tenants_policy_says(platform: Platform, alpha: Cluster) -> None:
+    def change(how: str) -> None:
+        spec = json.dumps({"spec": {"policy": {"loadBalancers": how}}})
+        platform.compute.kubectl("patch", "tenant", "alpha", "--type=merge", "-p", spec)
+
+    def refusal() -> str:
+        return alpha.try_kubectl("create", "service", "loadbalancer", "other", "--tcp=80", "--dry-run=server").err
+
+    alpha.apply(pod("seen"), service("default", "door", type="LoadBalancer"))
+    try:
+        address = alpha.get("service", "door")["spec"]["clusterIP"]
+        eventually(lambda: [one["ip"] for one in ingress(alpha, "door")] == [address], what="the cluster address")
+
+        change("Refuse")
+        words = "spec.type: LoadBalancer is not allowed to this tenant; use ClusterIP"
+        eventually(lambda: words in refusal(), what="the refusal")
+        alpha.kubectl("label", "service", "door", "old=yes")
+
+        change("Forward")
+        below = ("service", "door", "-n", "alpha--default")
+        eventually(lambda: platform.compute.get(*below)["spec"]["type"] == "LoadBalancer", what="the type below")
+        outer = [{"ip": "192.0.2.7", "ipMode": "VIP"}]
+        status = json.dumps({"status": {"loadBalancer": {"ingress": outer}}})
+        platform.compute.kubectl("patch", *below, "--subresource=status", "--type=merge", "-p", status)
+        eventually(lambda: ingress(alpha, "door") == outer, what="the compute cluster's address")
+    finally:
+        change("ClusterAddress")
+    eventually(lambda: platform.compute.get(*below)["spec"]["type"] == "ClusterIP", what="the type taken back")
+    eventually(lambda: [one["ip"] for one in ingress(alpha, "door")] == [address], what="the cluster address again")
+    eventually(lambda: not refusal(), what="the type allowed again")
+    alpha.kubectl("delete", "pod,service", "seen", "door", "--ignore-not-found", "--wait=false")
+
+
 def test_the_address_that_a_tenant_sees_leads_to_its_own_pods(sides: dict[str, Side]) -> None:
     shown = {name: side.address("web") for name, side in sides.items()}
     assert shown["alpha"] != shown["beta"]

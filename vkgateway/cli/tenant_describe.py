@@ -56,6 +56,8 @@ def lines(tenant: Tenant, events: list[Event]) -> Iterator[str]:
         "Image pull secrets": ", ".join(policy.image_pull_secrets),
         "Plugin annotations": ", ".join(policy.plugin_annotations),
         "User namespaces": "allowed" if policy.user_namespaces else "",
+        "Load balancers": policy.load_balancers,
+        "Node ports": policy.node_ports,
     }
     for title, value in facts.items():
         yield f"{title + ':':<20}{value or '-'}"

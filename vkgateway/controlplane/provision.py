@@ -176,7 +176,9 @@ class Provisioner:
         """
         template = self._templates.load(tenant.spec.template)
         facts = self._facts(tenant, self._plane(tenant, template, port=port))
-        await self._put_back(client, template.objects(facts), tenant=facts.name)
+        objects = template.objects(facts)
+        await self._put_back(client, objects, tenant=facts.name)
+        await self._remove_outgrown(client, objects, tenant=facts.name)
 
     async def deprovision(self, tenant: str, *, on_step: OnStep = _silent) -> None:
         """Remove everything a tenant's control plane had, and nothing else; credentials go last.

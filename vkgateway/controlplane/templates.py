@@ -15,7 +15,7 @@ from vkgateway.controlplane.plane import SERVICE_CIDR, ComponentName, Tuning
 from vkgateway.kube import yamltext
 from vkgateway.model.api import TenantPolicy
 from vkgateway.model.errors import InputError
-from vkgateway.translate.admission import PodRules, pod_rules, pod_security_rules
+from vkgateway.translate.admission import PolicyRules, pod_rules, pod_security_rules, service_rules
 
 if TYPE_CHECKING:
     import jinja2
@@ -73,14 +73,19 @@ class TenantFacts:
         return base64.b64decode(self.webhooks_ca).decode()
 
     @property
-    def pod_rules(self) -> PodRules:
+    def pod_rules(self) -> PolicyRules:
         """The tenant's rules for pods, for an admission policy."""
         return pod_rules(self.policy)
 
     @property
-    def pod_security_rules(self) -> PodRules | None:
+    def pod_security_rules(self) -> PolicyRules | None:
         """The rules of the tenant's pod security level, for namespaces whose labels set another; None: no rules."""
         return pod_security_rules(self.policy)
+
+    @property
+    def service_rules(self) -> PolicyRules | None:
+        """The tenant's rules for types of Services, for an admission policy; None: no rules."""
+        return service_rules(self.policy)
 
     @property
     def minor(self) -> int:

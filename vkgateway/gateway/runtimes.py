@@ -196,6 +196,8 @@ class TenantRuntimes:
             image_pull_secrets=policy.image_pull_secrets,
             plugin_annotations=policy.plugin_annotations,
             user_namespaces=policy.user_namespaces,
+            load_balancers=policy.load_balancers,
+            node_ports=policy.node_ports,
             service_range=access.service_range,
         )
         sources: dict[str, NodeSource] = {}

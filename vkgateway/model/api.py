@@ -42,6 +42,10 @@ class TenantPool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Tru
     cells: tuple[int, ...] = ()
 
 
+Exposure = Literal["Refuse", "ClusterAddress", "Forward"]
+"""What becomes of a Service that asks to be reached from outside of the cluster."""
+
+
 class TenantPolicy(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
     """What a tenant's pods may do below. Lists name what is allowed, `*` all; an empty one allows none.
 
@@ -49,6 +53,7 @@ class TenantPolicy(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=T
     compute clusters. `default_storage_class` is what claims get that name none; empty: the compute cluster's default.
     `plugin_annotations` holds beginnings of annotations for plug-ins of the compute clusters. `user_namespaces` says
     that pods may ask for a user namespace (`hostUsers: false`): nodes without support never start such a pod.
+    `load_balancers` and `node_ports` say what becomes of Services of these types.
     """
 
     pod_security: PodSecurity = "baseline"
@@ -60,6 +65,8 @@ class TenantPolicy(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=T
     image_pull_secrets: tuple[str, ...] = ("*",)
     plugin_annotations: tuple[str, ...] = ()
     user_namespaces: bool = False
+    load_balancers: Exposure = "ClusterAddress"
+    node_ports: Exposure = "ClusterAddress"
 
 
 class ApiServerAccess(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):

@@ -1,9 +1,9 @@
-"""The rules of `policy` in CEL, for a ValidatingAdmissionPolicy in the tenant's API server.
+"""The rules of a tenant's policy in CEL, for ValidatingAdmissionPolicies in the tenant's API server.
 
 https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/
 
-The messages mirror the generators of `policy`, and take their texts from `words`. The expressions use only what
-Kubernetes 1.30 understands.
+Those for pods mirror the generators of `policy`. The messages take their texts from `words`. The expressions use only
+what Kubernetes 1.30 understands.
 """
 
 import json
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from vkgateway.model.api import TenantPolicy
 from vkgateway.model.names import (
     COMPUTE_ROOT_CA,
     GANG_ANNOTATIONS,
@@ -21,6 +22,7 @@ from vkgateway.model.names import (
 )
 from vkgateway.translate import words
 from vkgateway.translate.context import ANY
+from vkgateway.translate.exposure import LOAD_BALANCER, NODE_PORT
 from vkgateway.translate.policy import POD_VOLUMES, PodPolicy, allowed_runtime_classes
 from vkgateway.translate.security import cel
 
@@ -51,10 +53,10 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
-class PodRules:
-    """What an admission policy for pods is made of: which pods it looks at, and its variables.
+class PolicyRules:
+    """What an admission policy is made of: which objects it looks at, and its variables.
 
-    The last variable, `refusals`, has the messages of all rules that a pod breaks.
+    The last variable, `refusals`, has the messages of all rules that an object breaks.
     """
 
     condition: str
@@ -67,13 +69,13 @@ _SHARED: Final = (
 )
 
 
-def pod_rules(policy: PodPolicy) -> PodRules:
+def pod_rules(policy: PodPolicy) -> PolicyRules:
     """Return all rules but those of the pod security level, for the pods of all namespaces.
 
     Most pods break none. API servers evaluate one condition for these, and no variable.
     """
     rules = [rule for rule in _rules(policy) if rule.messages != "[]"]
-    return PodRules(
+    return PolicyRules(
         condition=" || ".join(f"({rule.condition})" for rule in rules),
         variables=(
             *_SHARED,
@@ -83,13 +85,28 @@ def pod_rules(policy: PodPolicy) -> PodRules:
     )
 
 
-def pod_security_rules(policy: PodPolicy) -> PodRules | None:
+def pod_security_rules(policy: PodPolicy) -> PolicyRules | None:
     """Return the rules of the tenant's pod security level, or None for level `privileged`.
 
     They are for namespaces whose labels set another level; elsewhere the plugin PodSecurity applies the tenant's.
     """
     messages = cel.violations(policy.pod_security)
-    return PodRules("true", (*_SHARED, Variable("refusals", messages))) if messages != "[]" else None
+    return PolicyRules("true", (*_SHARED, Variable("refusals", messages))) if messages != "[]" else None
+
+
+def service_rules(policy: TenantPolicy) -> PolicyRules | None:
+    """Return the rule for types of Services, or None if the policy refuses none.
+
+    A Service that has had its type before the policy refused it can still be changed.
+    """
+    types = {LOAD_BALANCER: policy.load_balancers, NODE_PORT: policy.node_ports}
+    refused = [kind for kind, exposure in types.items() if exposure == "Refuse"]
+    if not refused:
+        return None
+    kind = "object.spec.?type.orValue('')"
+    had_it = f"oldObject != null && oldObject.spec.?type.orValue('') == {kind}"
+    message = _text(words.SERVICE_TYPE, kind=kind)
+    return PolicyRules(f"{kind} in {_list(refused)} && !({had_it})", (Variable("refusals", f"[{message}]"),))
 
 
 def _rules(policy: PodPolicy) -> tuple[Rule, ...]:

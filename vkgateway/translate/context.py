@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from vkgateway.model.api import PodSecurity
+from vkgateway.model.api import Exposure, PodSecurity
 from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, POOL_LABEL, VIRTUAL_NODE_TYPE, virtual_node_name
 from vkgateway.translate.plugins import staying_plugins
 
@@ -63,6 +63,8 @@ class TenantContext:
     """What claims get that name none; empty: what they get in the compute clusters."""
     image_pull_secrets: tuple[str, ...] = (ANY,)
     user_namespaces: bool = False
+    load_balancers: Exposure = "ClusterAddress"
+    node_ports: Exposure = "ClusterAddress"
     cluster_domain: str = "cluster.local"
     dns_servers: tuple[str, ...] = ()
     api_service: str = ""

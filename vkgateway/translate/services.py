@@ -1,4 +1,4 @@
-"""Services on their way down: one cluster address below for each that has one above, and never an outside address."""
+"""Services on their way down: one cluster address below for each that has one above, and no outside address unasked."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -16,6 +16,7 @@ from vkgateway.model.names import (
 )
 from vkgateway.model.objects import Meta, Object
 from vkgateway.translate.context import TenantContext
+from vkgateway.translate.exposure import LOAD_BALANCER, NODE_PORT, exposed_fields, exposed_keys, exposure
 from vkgateway.translate.labels import labels_below
 
 KUBERNETES: Final = ("default", "kubernetes")
@@ -43,6 +44,7 @@ class ServiceView(msgspec.Struct, kw_only=True):
 
     metadata: Meta
     spec: dict[str, Any] = {}
+    status: dict[str, Any] = {}
 
     @property
     def cluster_ip(self) -> str:
@@ -52,10 +54,14 @@ class ServiceView(msgspec.Struct, kw_only=True):
 
     @property
     def outside(self) -> list[str]:
-        """What it asks for that is not opened below: ports of nodes, load balancers, addresses of others."""
+        """What it asks for beyond a cluster address: ports of nodes, load balancers, addresses of others."""
         kind = self.spec.get("type")
-        asked = [f"type {kind}"] if kind in ("NodePort", "LoadBalancer") else []
+        asked = [f"type {kind}"] if kind in (NODE_PORT, LOAD_BALANCER) else []
         return asked + (["externalIPs"] if self.spec.get("externalIPs") else [])
+
+    def unopened(self, *, tenant: TenantContext) -> list[str]:
+        """Return what of that the compute cluster does not open for the tenant."""
+        return [asked for asked in self.outside if asked == "externalIPs" or not is_forwarded(self, tenant=tenant)]
 
 
 class SliceView(msgspec.Struct, kw_only=True, rename="camel"):
@@ -92,10 +98,39 @@ def service_spec(spec: Object) -> Object:
     return made
 
 
+def is_forwarded(source: ServiceView, *, tenant: TenantContext) -> bool:
+    """Tell whether a Service is reached from outside in the compute cluster, too."""
+    return exposure(source.spec, tenant=tenant) == "Forward"
+
+
+def exposed_spec(spec: Object) -> Object:
+    """Return what `service_spec` does, and what opens the Service to the outside."""
+    made = service_spec(spec) | exposed_fields(spec)
+    if spec["type"] == NODE_PORT:
+        numbers = [port.get("nodePort") for port in spec.get("ports") or ()]
+        made["ports"] = [
+            port | ({"nodePort": number} if number else {}) for port, number in zip(made["ports"], numbers, strict=True)
+        ]
+    return made
+
+
 def spec_below(source: ServiceView, *, tenant: TenantContext) -> Object:
     """What `service_spec` says of the compute Service: compute pods carry some labels under other keys."""
-    spec = service_spec(source.spec)
+    spec = exposed_spec(source.spec) if is_forwarded(source, tenant=tenant) else service_spec(source.spec)
     return spec | {"selector": labels_below(spec["selector"], tenant.staying_prefixes)}
+
+
+def same_service(source: ServiceView, below: ServiceView, *, tenant: TenantContext) -> bool:
+    """Tell whether a compute Service says what `forward_service` makes of the tenant's, its address aside."""
+    if not is_forwarded(source, tenant=tenant):
+        return not below.outside and service_spec(below.spec) == spec_below(source, tenant=tenant)
+    wanted = forward_service(source, tenant=tenant)["metadata"]
+    return (
+        below.spec.get("type") == source.spec["type"]
+        and exposed_spec(below.spec) == spec_below(source, tenant=tenant)
+        and wanted["labels"].items() <= below.metadata.labels.items()
+        and wanted["annotations"].items() <= below.metadata.annotations.items()
+    )
 
 
 def forward_service(source: ServiceView, *, tenant: TenantContext) -> Object:
@@ -105,7 +140,10 @@ def forward_service(source: ServiceView, *, tenant: TenantContext) -> Object:
         del spec["selector"]
     metadata = _metadata(source.metadata, tenant)
     metadata["annotations"][CLUSTER_IP_ANNOTATION] = source.cluster_ip
-    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {**spec, "type": "ClusterIP"}}
+    if is_forwarded(source, tenant=tenant):
+        metadata["labels"] = exposed_keys(source.metadata.labels, tenant=tenant) | metadata["labels"]
+        metadata["annotations"] = exposed_keys(source.metadata.annotations, tenant=tenant) | metadata["annotations"]
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"type": "ClusterIP", **spec}}
 
 
 def slice_content(source: SliceView, *, own: Collection[str]) -> tuple[Object, list[str]]:

@@ -49,6 +49,9 @@ ROOT_CA: Final = (
 )
 
 
+SERVICE_TYPE: Final = "spec.type: {kind} is not allowed to this tenant; use ClusterIP"
+
+
 def listed(names: Iterable[str]) -> str:
     """Return an allow-list as text."""
     return ", ".join(names) or "none"

@@ -11,7 +11,7 @@ from tests.refused import BY_LEVEL_BASELINE, BY_LEVEL_RESTRICTED, BY_POLICY, pod
 from tests.unit.translate.samples import TENANT
 from vkgateway.model.api import PodSecurity, TenantPolicy
 from vkgateway.translate import words
-from vkgateway.translate.admission import pod_rules, pod_security_rules
+from vkgateway.translate.admission import pod_rules, pod_security_rules, service_rules
 from vkgateway.translate.policy import refusals
 from vkgateway.translate.security import violations
 from vkgateway.translate.security.levels import rule_names
@@ -75,6 +75,14 @@ def test_what_a_policy_allows_is_not_in_the_expressions(policy: dict[str, Any], 
     strict = TenantPolicy(image_pull_secrets=("a",))
     assert absent in text(strict)
     assert absent not in text(TenantPolicy(**{"image_pull_secrets": ("a",), **policy}))
+
+
+def test_types_of_services_that_a_policy_refuses() -> None:
+    assert service_rules(TenantPolicy()) is None
+    rules = service_rules(TenantPolicy(load_balancers="Refuse", node_ports="Forward"))
+    assert rules is not None
+    assert 'in ["LoadBalancer"]' in rules.condition
+    assert rules.variables[-1].name == "refusals"
 
 
 def test_names_of_a_policy_are_quoted() -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
 from tests.unit.translate.samples import TENANT
+from vkgateway.model.api import Exposure
 from vkgateway.model.names import NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION, compute_namespace
 from vkgateway.model.objects import Meta
+from vkgateway.translate.exposure import load_balancer_patch
 from vkgateway.translate.services import (
     ServiceView,
     SliceView,
+    decode_service,
     forward_service,
     forward_slice,
     other_names,
+    same_service,
     service_spec,
     slice_content,
 )
@@ -73,6 +79,72 @@ def test_every_type_is_a_cluster_address_below_and_that_is_told(kind: str) -> No
     assert made["ports"] == [PORT]
     assert view.outside == [f"type {kind}"]
     assert service().outside == []
+
+
+BALANCED = {"type": "LoadBalancer", "loadBalancerClass": "example.org/lb", "loadBalancerSourceRanges": ["10.0.0.0/8"]}
+
+
+def test_a_forwarded_load_balancer_keeps_all_but_what_leads_to_others() -> None:
+    tenant = replace(TENANT, load_balancers="Forward")
+    claims = {"externalIPs": ["192.0.2.1"], "loadBalancerIP": "192.0.2.1", "externalTrafficPolicy": "Local"}
+    made = forward_service(service({"team": "x", "vkgateway.io/tenant": "beta"}, **BALANCED, **claims), tenant=tenant)
+    assert made["spec"].items() >= (BALANCED | {"externalTrafficPolicy": "Local"}).items()
+    assert not {"externalIPs", "loadBalancerIP"} & made["spec"].keys()
+    assert made["spec"]["ports"] == [PORT]
+    assert made["metadata"]["annotations"]["lb"] == "internal"
+    assert made["metadata"]["labels"] == {"team": "x", TENANT_LABEL: TENANT.name}
+
+
+def test_a_forwarded_node_port_has_its_number() -> None:
+    tenant = replace(TENANT, node_ports="Forward")
+    view = service(type="NodePort", ports=[PORT | {"nodePort": 31000}])
+    made = forward_service(view, tenant=tenant)["spec"]
+    assert (made["type"], made["ports"]) == ("NodePort", [PORT | {"nodePort": 31000}])
+    assert view.unopened(tenant=tenant) == []
+    assert view.unopened(tenant=replace(TENANT, load_balancers="Forward")) == ["type NodePort"]
+
+
+@pytest.mark.parametrize("how", ["ClusterAddress", "Forward"])
+def test_what_was_made_below_is_known_again(how: Exposure) -> None:
+    tenant = replace(TENANT, load_balancers=how)
+    source = service({"team": "x"}, **BALANCED)
+    made = forward_service(source, tenant=tenant)
+    below = decode_service(json.dumps(made).encode())
+    assert same_service(source, below, tenant=tenant)
+    other = replace(TENANT, load_balancers="Forward" if how == "ClusterAddress" else "ClusterAddress")
+    assert not same_service(source, below, tenant=other)
+    assert same_service(service({"team": "y"}, **BALANCED), below, tenant=tenant) == (how == "ClusterAddress")
+
+
+CLUSTER = {"ip": "10.96.0.9", "ipMode": "VIP"}
+OUTER = {"ip": "192.0.2.7", "ipMode": "VIP"}
+
+
+@pytest.mark.parametrize(
+    ("how", "spec", "told", "expected"),
+    [
+        ("ClusterAddress", {}, [], [CLUSTER]),
+        ("ClusterAddress", {}, [CLUSTER], None),
+        ("ClusterAddress", {}, [OUTER], [CLUSTER]),
+        ("ClusterAddress", {}, [{"ip": "203.0.113.1"}], None),
+        ("ClusterAddress", {"loadBalancerClass": "mine"}, [], None),
+        ("ClusterAddress", {"type": "NodePort"}, [], None),
+        ("Refuse", {}, [], None),
+        ("Forward", {}, [], [OUTER]),
+        ("Forward", {}, [CLUSTER], [OUTER]),
+        ("Forward", {}, [OUTER], None),
+    ],
+)
+def test_the_address_of_a_load_balancer(
+    how: Exposure, spec: dict[str, Any], told: list[dict[str, str]], expected: list[dict[str, str]] | None
+) -> None:
+    patch = load_balancer_patch(
+        {"type": "LoadBalancer", "clusterIP": "10.96.0.9", **spec},
+        {"loadBalancer": {"ingress": told}},
+        tenant=replace(TENANT, load_balancers=how),
+        compute_statuses=[{"loadBalancer": {"ingress": [OUTER]}}, {"loadBalancer": {}}],
+    )
+    assert patch == (None if expected is None else {"status": {"loadBalancer": {"ingress": expected}}})
 
 
 def test_labels_and_annotations_stay_above_and_whose_it_is_stands_on_it() -> None:

@@ -25,13 +25,14 @@ from vkgateway.sync.network.tenantslices import TenantSlices
 from vkgateway.sync.refusals import for_tenant, is_verdict, lacks_rights
 from vkgateway.translate.cleaning import Cleaner
 from vkgateway.translate.context import TenantContext
+from vkgateway.translate.exposure import load_balancer_patch
 from vkgateway.translate.services import (
     KUBERNETES,
     ServiceView,
     decode_service,
     forward_service,
-    service_spec,
-    spec_below,
+    is_forwarded,
+    same_service,
 )
 
 log = structlog.get_logger(__name__)
@@ -71,6 +72,7 @@ class Services:
         on_complete: Callable[[], None],
     ) -> None:
         self._tenant = tenant
+        self._client = client
         self._events = events
         self._namespaces = namespaces
         self._range = own_range
@@ -188,15 +190,32 @@ class Services:
 
     async def _reconcile_all(self, key: Key, links: Mapping[str, ComputeLink]) -> None:
         above = self._wanted(key)
-        if above is not None and above.outside:
-            message = f"{' and '.join(above.outside)}: not opened by the compute cluster; the cluster address works"
+        if above is not None and (unopened := above.unopened(tenant=self.tenant)):
+            message = f"{' and '.join(unopened)}: not opened by the compute cluster; the cluster address works"
             await self._tell(above.metadata, "NotOpened", message, kind="Normal")
         trusted = [link for link in links.values() if link.services_trusted]
         own = {link.name: self.slices.own(link) for link in trusted} if self.slices.any_of(key) else {}
+        if above is not None:
+            await self._publish(key, above, links.values())
         await everywhere(trusted, lambda link: self._reconcile(link, key, above, own.get(link.name, ())))
         if above is not None and own and len(trusted) == len(links):
             for message in self.slices.refused(key, own=frozenset().union(*own.values())):
                 await self._tell(above.metadata, "EndpointRefused", message)
+
+    async def _publish(self, key: Key, above: ServiceView, links: Iterable[ComputeLink]) -> None:
+        """Show the address of a LoadBalancer in its status, as the tenant's policy says."""
+        below = [found for link in links if (found := self.below(link, key)) is not None]
+        patch = load_balancer_patch(
+            above.spec, above.status, tenant=self.tenant, compute_statuses=[found.status for found in below]
+        )
+        if patch is None:
+            return
+        namespace, name = key
+        body = patch | {"metadata": {"uid": above.metadata.uid}}
+        try:
+            await self._client.patch(resources.SERVICES, name, body, namespace=namespace, subresource="status")
+        except (errors.NotFound, errors.Conflict):
+            return
 
     def _wanted(self, key: Key) -> ServiceView | None:
         """A Service that has, or should have, one below; headless ones and names of others live in DNS only."""
@@ -241,6 +260,10 @@ class Services:
             return below
         # The cluster address stays: servers keep the one there is where none is named.
         wanted["metadata"] |= {"uid": below.metadata.uid, "resourceVersion": below.metadata.resource_version}
+        if is_forwarded(above, tenant=self.tenant):
+            # Controllers of load balancers keep their finalizers and notes on it.
+            wanted["metadata"]["finalizers"] = list(below.metadata.finalizers)
+            wanted["metadata"]["annotations"] = below.metadata.annotations | wanted["metadata"]["annotations"]
         return decode_service(await link.client.replace(resources.SERVICES, name, wanted, namespace=namespace))
 
     async def _create(
@@ -304,8 +327,7 @@ def _same(above: ServiceView, below: ServiceView, *, tenant: TenantContext) -> b
         said.get(UID_ANNOTATION) == above.metadata.uid
         and said.get(NAMESPACE_ANNOTATION) == above.metadata.namespace
         and said.get(CLUSTER_IP_ANNOTATION) == above.cluster_ip
-        and not below.outside
-        and service_spec(below.spec) == spec_below(above, tenant=tenant)
+        and same_service(above, below, tenant=tenant)
     )
 
 

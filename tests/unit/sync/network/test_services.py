@@ -91,6 +91,54 @@ async def test_a_service_is_made_below_with_selector_and_ports_and_an_address_of
     ) in (here.events())
 
 
+def address(here: World, name: str = "web") -> list[dict[str, Any]]:
+    status = (here.above.store.find(SERVICES, name, "default") or {}).get("status") or {}
+    return (status.get("loadBalancer") or {}).get("ingress") or []
+
+
+async def test_a_load_balancer_has_the_cluster_address(here: World) -> None:
+    serve(here, type="LoadBalancer")
+    here.create()
+    async with here.gateway():
+        await until(lambda: address(here) == [{"ip": "10.96.0.7", "ipMode": "VIP"}])
+        await here.settled()
+    assert (below(here) or {})["spec"]["type"] == "ClusterIP"
+    assert await nothing_to_write(here)
+
+
+async def test_a_forwarded_load_balancer_has_the_address_that_the_compute_cluster_gives_it(here: World) -> None:
+    here.policy = {"load_balancers": "Forward"}
+    serve(here, type="LoadBalancer")
+    here.create()
+    async with here.gateway():
+        made = copy.deepcopy(await until(lambda: below(here)))
+        assert made["spec"]["type"] == "LoadBalancer"
+        ingress = [{"ip": "192.0.2.7", "ipMode": "VIP"}]
+        made["status"] = {"loadBalancer": {"ingress": ingress}}
+        here.below.store.update(SERVICES, made, name="web", namespace=BELOW, status=True)
+        await until(lambda: address(here) == ingress)
+        await here.settled()
+    assert await nothing_to_write(here)
+
+
+async def test_what_controllers_of_load_balancers_wrote_stays(here: World) -> None:
+    here.policy = {"load_balancers": "Forward"}
+    serve(here, type="LoadBalancer")
+    here.create()
+    async with here.gateway():
+        made = copy.deepcopy(await until(lambda: below(here)))
+        made["metadata"]["finalizers"] = ["service.kubernetes.io/load-balancer-cleanup"]
+        made["metadata"]["annotations"]["lb.example.org/id"] = "7"
+        here.below.store.update(SERVICES, made, name="web", namespace=BELOW)
+        above = copy.deepcopy(here.above.store.find(SERVICES, "web", "default") or {})
+        above["spec"]["ports"] = [{"name": "other", "protocol": "TCP", "port": 81}]
+        here.above.store.update(SERVICES, above, name="web", namespace="default")
+        await until(lambda: (below(here) or {})["spec"]["ports"][0]["port"] == 81)
+    metadata = (below(here) or {})["metadata"]
+    assert metadata["finalizers"] == ["service.kubernetes.io/load-balancer-cleanup"]
+    assert metadata["annotations"]["lb.example.org/id"] == "7"
+
+
 async def test_headless_services_and_names_of_others_need_nothing_below(here: World) -> None:
     serve(here, "headless", clusterIP="None")
     serve(here, "elsewhere", type="ExternalName", externalName="example.org")
