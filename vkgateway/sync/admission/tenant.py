@@ -20,6 +20,7 @@ from vkgateway.sync.admission.gangs import Bounds, LeftAlone, Memory, Seen, Tena
 from vkgateway.sync.admission.member import Member, gang_id
 from vkgateway.sync.admission.reach import in_front_of
 from vkgateway.sync.admission.sight import Sight, ending_gang, is_placed, recovered
+from vkgateway.sync.admission.starts import Starts
 from vkgateway.sync.admission.verdicts import PREEMPTED, Book, Said, Verdict, Waits
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key
@@ -99,6 +100,7 @@ class TenantAdmission:
         self._followed = followed
         self._listed_at = 0.0
         """Since when the tenant's API server can do its part, as far as that is known."""
+        self._starts = Starts()
         self._left_behind: dict[str, Gang] = {}
         """By the uid of the tenant pod that is gone."""
         self._at: dict[tuple[str, Key], str] = {}
@@ -150,6 +152,8 @@ class TenantAdmission:
         self.gangs.unbound.pop(member.uid, None)
         self.gangs.put(member)
         self._known[member.uid] = self._sight.seen(member)
+        if member.bound:
+            self._settle_start(member)
         self._recount(member)
         self._service.poke()
 
@@ -196,6 +200,8 @@ class TenantAdmission:
         self._known.pop(member.uid, None)
         self.gangs.unbound.pop(member.uid, None)
         self._accounts.forget(member)
+        if self._starts.waits(member.group, member.uid):
+            self._cancel_start(member.group)
         self.gangs.drop(member.uid, done=done)
         self.book.forget(member.uid)
         retaken = self._sight.retaken
@@ -213,6 +219,7 @@ class TenantAdmission:
 
     def admit(self, admit: Admit, *, now: float) -> None:
         """These pods may start, each on its node."""
+        self._begin_start(admit)
         for uid, node in admit.nodes.items():
             member = self.gangs.member(uid)
             if member is None or self._sight.seen(member).state is not PodState.WAITING:
@@ -226,6 +233,28 @@ class TenantAdmission:
                 behind=admit.behind,
             )
             self._told(member)
+
+    def _begin_start(self, admit: Admit) -> None:
+        """Forward nothing of a gang that starts before all its pods are bound."""
+        members = [member for uid in admit.nodes if (member := self.gangs.member(uid)) is not None]
+        if len(members) > 1 and not any(map(self._sight.below, self.gangs.of_gang(admit.gang))):
+            self._starts.begin(members[0].group, (member.uid for member in members if not member.bound))
+
+    def _settle_start(self, member: Member) -> None:
+        """A pod of a gang that starts is bound: the last one lets all of them be forwarded."""
+        if self._starts.settle(member.group, member.uid):
+            for other in self.gangs.of_gang(gang_id(self.name, member.group)):
+                self._look(other.key)
+
+    def _cancel_start(self, group: str) -> None:
+        """Take back what was said of a gang that starts: not all its pods were bound in time, or one was deleted."""
+        if not self._starts.waits(group):
+            return
+        self._starts.cancel(group)
+        for member in self.gangs.of_gang(gang_id(self.name, group)):
+            verdict = self.book.verdicts.get(member.uid)
+            if verdict is not None and verdict.said is Said.ADMITTED and not self._sight.is_sent(member):
+                self.take_back(member.uid)
 
     def evict(self, evict: Evict) -> None:
         """These pods go at the deadline."""
@@ -282,6 +311,7 @@ class TenantAdmission:
             elif verdict.said is Said.ADMITTED and not member.bound and self._bound_by(verdict) <= now:
                 self.gangs.unbound[uid] = self._left_alone(member, now)
                 self.take_back(uid)
+                self._cancel_start(member.group)
 
     def _try_again(self, whom: Callable[[LeftAlone], bool]) -> bool:
         """Leave some alone no longer; whether there were any."""
@@ -342,6 +372,8 @@ class TenantAdmission:
             return _PENDING
         if verdict.said is Said.EVICTING:
             return self._evicting(verdict)
+        if self._starts.waits(member.group):
+            return _PENDING
         return Admission("admitted", node=verdict.node, borrowed=verdict.borrowed, behind=verdict.behind)
 
     def ask_running(self, uid: str) -> Admission:
