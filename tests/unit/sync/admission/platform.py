@@ -75,13 +75,23 @@ def bind(here: World, name: str = "web", node: str = NODE) -> None:
 
 
 async def start(here: World, name: str = "web") -> Document:
-    """Wait until a pod is let go, bind it, and run it below, where it was pinned to."""
+    """Wait until a pod is let go, bind it with what is let go of its gang, and run it below, where it was pinned to."""
     await let_go(here, name)
-    bind(here, name)
+    await until(lambda: _bind_gang(here, name) and here.compute_pod(name))
     below = await here.forwarded(name)
     run(here, name)
     await until(lambda: here.phase(name) == "Running")
     return below
+
+
+def _bind_gang(here: World, name: str) -> bool:
+    """Bind what is let go of a pod's gang, as the tenant's scheduler does; no pod of it is forwarded before."""
+    gang = annotation(pod(here, name), "vkgateway.io/gang")
+    for each in here.above.store.all(PODS):
+        mine = each["metadata"]["name"] == name or (gang and annotation(each, "vkgateway.io/gang") == gang)
+        if mine and not each["spec"].get("nodeName") and is_let_go(here, each["metadata"]["name"]):
+            bind(here, each["metadata"]["name"])
+    return True
 
 
 async def low_runs(here: World, name: str = "low", *, gpus: int = 8, **other: Any) -> None:

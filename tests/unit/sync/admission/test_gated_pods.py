@@ -293,8 +293,8 @@ async def test_a_member_let_in_by_hand_does_not_run_without_its_gang(here: World
         await told(here, "WaitingForMembers", "one")
         assert here.compute_pod("one") is None
         gated(here, "two", gang=("train", 2))
-        await here.forwarded("one")
         await start(here, "two")
+        await here.forwarded("one")
 
 
 async def test_a_notice_written_by_the_tenant_has_no_effect(here: World) -> None:

@@ -418,16 +418,20 @@ async def test_a_gang_of_which_one_was_let_go_starts_as_a_whole(here: World) -> 
     assert creations(here) == 2
 
 
-async def test_a_gang_of_which_one_runs_is_completed(here: World) -> None:
+async def test_a_gang_of_which_one_could_be_bound_is_forwarded_once_the_other_is(here: World) -> None:
     gated(here, "one", gpus=4, gang=("train", 2))
     gated(here, "two", gpus=4, gang=("train", 2))
     async with here.gateway():
         here.above.fail("PATCH", "/pods/two?", status=503, times=1000)
-        await start(here, "one")
+        await let_go(here, "one")
+        bind(here, "one")
+        await here.settled()
+        assert creations(here) == 0
     here.above.heal()
     assert not is_let_go(here, "two")
     async with here.gateway():
         await start(here, "two")
+        await start(here, "one")
         await here.settled()
     assert creations(here) == 2
     assert here.phase("one") == "Running"
