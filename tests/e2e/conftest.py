@@ -26,6 +26,7 @@ SHARING = frozenset(
         "admin",
         "demo",
         "doors",
+        "hollow",
         "kubelet_api",
         "lean_pods",
         "names",

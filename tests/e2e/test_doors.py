@@ -4,133 +4,28 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import http.client
 import json
 import os
+import re
 import signal
 import ssl
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
+import psutil
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
-from tests.e2e.cluster import Cluster, Platform, eventually
+from tests.e2e.cluster import BUSYBOX, Cluster, Platform, eventually
+from tests.e2e.strangers import trusting
 from vkgateway.programs.supervisor import procfs
-
-SANDBOX = "vkgateway/local/hollow/kubelet/sandbox.py"
-
-
-def start_hollow(cluster: Cluster, name: str) -> None:
-    """Run a pod on a hollow node."""
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {
-            "nodeSelector": {"kubernetes.io/hostname": "a100.local"},
-            "tolerations": [{"operator": "Exists"}],
-            "terminationGracePeriodSeconds": 0,
-            "containers": [{"name": "main", "image": "any"}],
-        },
-    }
-    cluster.apply(pod)
-    cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
-
-
-@pytest.fixture(scope="module")
-def hollow(alpha: Cluster) -> Iterator[str]:
-    """A pod of alpha on a hollow node."""
-    start_hollow(alpha, "hollow")
-    yield "hollow"
-    alpha.kubectl("delete", "pod", "hollow", "--wait=false", "--ignore-not-found")
-
-
-def sandboxes(platform: Platform) -> list[int]:
-    """Processes of sandboxes of this platform."""
-    [kubelet] = [p["pid"] for p in platform.status()["processes"] if p["name"] == "compute/hollow-kubelet"]
-    found = subprocess.run(["pgrep", "-f", "-P", str(kubelet), SANDBOX], capture_output=True, text=True, check=False)
-    return [int(pid) for pid in found.stdout.split()]
-
-
-def test_exec_on_a_hollow_node_sees_busybox_and_nothing_else(alpha: Cluster, hollow: str) -> None:
-    seen = alpha.try_kubectl("exec", hollow, "--", "sh", "-c", "ls /; ls /tmp; hostname; exit 7")
-    assert seen.code == 7, str(seen)
-    assert seen.out.split() == ["bin", "dev", "tmp", hollow]
-    script = (
-        "cat /proc/1/environ || mount -t proc proc /tmp || unshare -r id || kill -9 -1; wget -T 2 -qO- 127.0.0.1:9631"
-    )
-    attack = alpha.try_kubectl("exec", hollow, "--", "sh", "-c", script)
-    assert attack.code != 0
-    assert not attack.out
-
-
-def test_input_terminals_and_both_protocols(alpha: Cluster, hollow: str) -> None:
-    assert alpha.kubectl("exec", "-i", hollow, "--", "cat", stdin="through and back\n") == "through and back\n"
-    resized = 'while [ "$(stty size)" = "24 80" ]; do :; done; stty size'
-    command = f"{alpha.kubectl_path} --kubeconfig {alpha.kubeconfig} exec -it {hollow} -- sh -c '{resized}'"
-    terminal = f"stty rows 31 cols 97; {command}"
-    shown = subprocess.run(
-        ["script", "-qec", terminal, "/dev/null"], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert "31 97" in shown.stdout, shown
-    spdy = subprocess.run(
-        [
-            alpha.kubectl_path,
-            "--kubeconfig",
-            str(alpha.kubeconfig),
-            "exec",
-            hollow,
-            "--",
-            "sh",
-            "-c",
-            "echo out; exit 4",
-        ],
-        env={"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (spdy.returncode, spdy.stdout) == (4, "out\n"), spdy.stderr
-
-
-@pytest.mark.parametrize("how", ["pod deleted", "client killed"])
-def test_a_command_ends_with_its_pod_and_with_its_client(platform: Platform, alpha: Cluster, how: str) -> None:
-    start_hollow(alpha, "short")
-    argv = (alpha.kubectl_path, "--kubeconfig", str(alpha.kubeconfig), "exec", "short", "--", "sh", "-c")
-    with subprocess.Popen([*argv, "sleep 1000 & sleep 1000"], stderr=subprocess.PIPE, text=True) as client:
-        eventually(lambda: sandboxes(platform), what="the command runs")
-        if how == "pod deleted":
-            alpha.kubectl("delete", "pod", "short", "--wait=false")
-            assert client.wait(30) == 1
-            assert client.stderr is not None
-            assert "pod short has ended" in client.stderr.read()
-        else:
-            client.kill()
-    eventually(lambda: not sandboxes(platform), seconds=20, what="nothing is left of the command")
-    alpha.kubectl("delete", "pod", "short", "--ignore-not-found")
-
-
-def test_the_hollow_kubelet_knows_the_compute_api_server_only(platform: Platform, alpha: Cluster, hollow: str) -> None:
-    port = platform.status()["ports"]["hollow-kubelet"]
-    path = f"https://127.0.0.1:{port}/containerLogs/alpha--default/{hollow}/main"
-    with pytest.raises((URLError, ConnectionError, ssl.SSLError)):
-        urlopen(path, context=_trusting(), timeout=10)
-    stranger = _trusting()  # another certificate of the compute cluster's own authority
-    stranger.load_cert_chain(platform.data_dir / "pki/gateway.crt", platform.data_dir / "pki/gateway.key")
-    with pytest.raises(URLError, match="403"):
-        urlopen(path, context=stranger, timeout=10)
-    exec_path = path.replace("containerLogs", "exec") + "?command=id&output=1"
-    with pytest.raises(URLError, match="403"):
-        urlopen(Request(exec_path, method="POST"), context=stranger, timeout=10)
-    assert "hollow node" in alpha.kubectl("logs", hollow)
-
-
-def test_kwok_listens_nowhere(platform: Platform) -> None:
-    [kwok] = [p["pid"] for p in platform.status()["processes"] if p["name"] == "compute/kwok"]
-    assert not _listening(kwok)
 
 
 def test_metrics_and_state_are_for_their_readers_only(platform: Platform, alpha: Cluster, tmp_path: Path) -> None:
@@ -141,7 +36,7 @@ def test_metrics_and_state_are_for_their_readers_only(platform: Platform, alpha:
         for token in ("", _token(alpha), _token(platform.compute)):
             headers = {"Authorization": f"Bearer {token}"} if token else {}
             with pytest.raises(URLError, match=r"40[13]"):
-                _read(f"https://{address}:{ports['gateway-metrics']}/{path}", headers, _trusting())
+                _read(f"https://{address}:{ports['gateway-metrics']}/{path}", headers, trusting())
     assert urlopen(f"http://127.0.0.1:{ports['gateway-health']}/healthz", timeout=10).status == 200
     assert (platform.data_dir / "run/gateway.sock").stat().st_mode & 0o777 == 0o600
 
@@ -214,16 +109,205 @@ def _read(url: str, headers: dict[str, str], context: ssl.SSLContext) -> str:
     return text
 
 
-def _listening(pid: int) -> set[str]:
-    sockets = {link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir() if "socket:" in str(link.readlink())}
-    rows = [
-        line.split() for file in ("tcp", "tcp6") for line in Path(f"/proc/{pid}/net/{file}").read_text().splitlines()
+def test_webhooks_reach_no_server_of_the_platform(platform: Platform, alpha: Cluster, beta: Cluster) -> None:
+    """Even with the right authority: each server of the platform wants a certificate or a token."""
+    doors = _servers(platform, alpha, beta)
+    hooks = [
+        {
+            "name": f"door-{port}.example.com",
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "timeoutSeconds": 5,
+            "clientConfig": {"url": f"https://{host}:{port}/arbiter/state", "caBundle": _authorities(platform)},
+            "objectSelector": {"matchLabels": {"door": str(port)}},
+            "rules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
+            ],
+        }
+        for port, host in doors.items()
     ]
-    return {row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
+    kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
+    alpha.apply({**kind, "metadata": {"name": "doors"}, "webhooks": hooks})
+    try:
+        eventually(lambda: "failed calling webhook" in _created(alpha, *doors), what="webhooks are called")
+        refusals = [line for line in _created(alpha, *doors).splitlines() if "failed calling webhook" in line]
+        assert len(refusals) == len(doors), refusals
+        expected = "certificate required|Unauthorized|provide credentials|code 413|HTTP response to|unknown authority"
+        assert all(re.search(expected, line) for line in refusals), refusals
+    finally:
+        alpha.kubectl("delete", "validatingwebhookconfiguration", "doors")
 
 
-def _trusting() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
+def _created(alpha: Cluster, *ports: int) -> str:
+    """What is said to ConfigMaps that each call one webhook."""
+    maps = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"door-{port}", "labels": {"door": str(port)}}}
+        for port in ports
+    ]
+    answer = alpha.try_kubectl(
+        "create", "--dry-run=server", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": maps})
+    )
+    return answer.err
+
+
+def test_api_services_reach_no_server_of_the_platform(platform: Platform, alpha: Cluster, beta: Cluster) -> None:
+    """Through an ExternalName, by paths that lead elsewhere: nothing of the platform or of the neighbour is told."""
+    doors = _servers(platform, alpha, beta)
+    for port, host in doors.items():
+        alpha.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": {"name": f"door-{port}"},
+                "spec": {
+                    "type": "ExternalName",
+                    "externalName": host.replace("127.0.0.1", "localhost"),
+                    "ports": [{"port": port}],
+                },
+            },
+            {
+                "apiVersion": "apiregistration.k8s.io/v1",
+                "kind": "APIService",
+                "metadata": {"name": f"v1.door{port}.example.com"},
+                "spec": {
+                    "group": f"door{port}.example.com",
+                    "version": "v1",
+                    "groupPriorityMinimum": 100,
+                    "versionPriority": 100,
+                    "insecureSkipTLSVerify": True,
+                    "service": {"name": f"door-{port}", "namespace": "default", "port": port},
+                },
+            },
+        )
+    server = json.loads(alpha.kubectl("config", "view", "--raw", "-o", "json"))["clusters"][0]["cluster"]["server"]
+    token = _admin_token(alpha)
+    try:
+        for port in doors:
+            base = f"/apis/door{port}.example.com/v1"
+            for path in ("/x", "/../../../metrics", "/%2e%2e/%2e%2e/%2e%2e/arbiter/state", "/..%2f..%2f..%2fmetrics"):
+                status, body = _raw(server, f"{base}{path}", token)
+                assert status != 200 or b"vkgateway_" not in body, (port, path)
+                refused = status in (301, 401, 403, 404, 413, 503)
+                assert refused or b"aggregator_" in body, (port, path, status, body[:200])
+    finally:
+        alpha.kubectl("delete", "apiservice", *(f"v1.door{port}.example.com" for port in doors))
+        alpha.kubectl("delete", "service", *(f"door-{port}" for port in doors))
+
+
+def test_certificates_that_a_tenant_signs_are_worth_nothing_elsewhere(
+    platform: Platform, alpha: Cluster, beta: Cluster, tmp_path: Path
+) -> None:
+    for user in ("vkgateway:tenant:beta", "root", "kube-apiserver-kubelet-client"):
+        identity = _signed(alpha, user, folder=tmp_path)
+        context = trusting()
+        context.load_cert_chain(identity)
+        for port, host in _servers(platform, beta).items():
+            for path in ("/api/v1/secrets", "/pods", "/metrics", "/containerLogs/alpha--default/hollow/main"):
+                with pytest.raises((HTTPError, URLError, OSError)) as refused:
+                    urlopen(f"https://{host}:{port}{path}", context=context, timeout=10)
+                if isinstance(refused.value, HTTPError):
+                    assert refused.value.code in (401, 403), (user, port, path)
+
+
+@pytest.mark.usefixtures("real")
+def test_volumes_in_memory_leave_the_platform_its_own(alpha: Cluster) -> None:
+    """However large they are said to be: all pods together may take four fifths of the machine's memory."""
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "memory"},
+        "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": "real.local"},
+            "tolerations": [{"operator": "Exists"}],
+            "terminationGracePeriodSeconds": 0,
+            "containers": [
+                {
+                    "name": "main",
+                    "image": BUSYBOX,
+                    "command": ["sleep", "600"],
+                    "volumeMounts": [{"name": "memory", "mountPath": "/memory"}],
+                }
+            ],
+            "volumes": [{"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "1Pi"}}],
+        },
+    }
+    alpha.apply(pod)
+    alpha.kubectl("wait", "--for=condition=Ready", "pod/memory", "--timeout=60s")
+    size = int(alpha.kubectl("exec", "memory", "--", "df", "-k", "/memory").splitlines()[-1].split()[1]) * 1024
+    assert size <= psutil.virtual_memory().total * 4 // 5
+    [limit] = [path for path in _memory_limits() if path.is_file()][:1]
+    assert 0 < int(limit.read_text()) <= psutil.virtual_memory().total * 4 // 5 + 4096
+    alpha.kubectl("delete", "pod", "memory")
+
+
+def _memory_limits() -> list[Path]:
+    root = Path("/sys/fs/cgroup")
+    return [*root.glob("memory/vkg[0-9]*-*/memory.limit_in_bytes"), *root.glob("vkg[0-9]*-*/memory.max")]
+
+
+def _servers(platform: Platform, *tenants: Cluster) -> dict[int, str]:
+    """Ports of the platform's servers and of the tenants' API servers, with the address of each."""
+    status = platform.status()
+    local = {"etcd", "etcd-peer", "hollow-kubelet", "gateway-health"}
+    found = {port: "127.0.0.1" if name in local else status["address"] for name, port in status["ports"].items()}
+    for tenant in tenants:
+        server = urlsplit(tenant.kubectl("config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"))
+        assert server.hostname is not None
+        assert server.port is not None
+        found[server.port] = server.hostname
+    return found
+
+
+def _authorities(platform: Platform) -> str:
+    """Every authority of the platform, which a tenant may know, as a `caBundle`."""
+    secret = platform.compute.get("secret", "-n", "vkgateway-system", "gateway-authority")
+    files = (platform.data_dir / "pki/etcd-ca.crt", platform.data_dir / "pki/compute/ca.crt")
+    tenants = (platform.data_dir / "tenants").glob("*/ca.crt")
+    pems = [*(file.read_bytes() for file in (*files, *tenants)), base64.b64decode(secret["data"]["ca.crt"])]
+    return base64.b64encode(b"\n".join(pems)).decode()
+
+
+def _admin_token(cluster: Cluster) -> str:
+    binding = ("clusterrolebinding", "doors", "--clusterrole=cluster-admin", "--serviceaccount=default:default")
+    cluster.try_kubectl("create", *binding)
+    return _token(cluster)
+
+
+def _raw(server: str, path: str, token: str) -> tuple[int, bytes]:
+    """Ask for a path just as it is written."""
+    place = urlsplit(server)
+    assert place.hostname is not None
+    connection = http.client.HTTPSConnection(place.hostname, place.port, context=trusting(), timeout=20)
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def _signed(cluster: Cluster, user: str, *, folder: Path) -> Path:
+    """A certificate for `user` and its key, signed by a tenant's own authority."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, user)])
+    asked = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
+    cluster.apply(
+        {
+            "apiVersion": "certificates.k8s.io/v1",
+            "kind": "CertificateSigningRequest",
+            "metadata": {"name": "forged"},
+            "spec": {
+                "request": base64.b64encode(asked.public_bytes(serialization.Encoding.PEM)).decode(),
+                "signerName": "kubernetes.io/kube-apiserver-client",
+                "usages": ["client auth"],
+            },
+        }
+    )
+    cluster.kubectl("certificate", "approve", "forged")
+    signed = eventually(lambda: cluster.get("csr", "forged")["status"].get("certificate"), what="it is signed")
+    cluster.kubectl("delete", "csr", "forged")
+    plain = serialization.NoEncryption()
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    path = folder / "forged.pem"
+    path.write_bytes(base64.b64decode(signed) + pem)
+    return path

@@ -7,6 +7,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
+log = structlog.get_logger(__name__)
+
 ROOT = Path("/sys/fs/cgroup")
 _NEEDED = ("cpu", "memory", "pids", "cpuset")
 # What the kubelet wants to see in a version 2 hierarchy, where the kernel has it.
@@ -43,12 +47,16 @@ class Cgroups:
             )
         return None
 
-    def create(self) -> None:
-        """Make the group; repeatable."""
+    def create(self, *, memory: int) -> None:
+        """Make the group, whose members may take `memory` bytes together; repeatable.
+
+        Pods may take memory without a limit, in volumes too, and must not take that of the platform.
+        """
         if self.unified:
             self._hand_on(self.root)
             (self.root / self.name).mkdir(exist_ok=True)
             self._hand_on(self.root / self.name)
+            _limit(self.root / self.name / "memory.max", memory)
             return
         for hierarchy in self._hierarchies():
             group = hierarchy / self.name
@@ -56,6 +64,8 @@ class Cgroups:
             for setting in ("cpuset.mems", "cpuset.cpus"):  # a new cpuset is empty, and then nothing may join it
                 if (hierarchy / setting).exists():
                     (group / setting).write_text((hierarchy / setting).read_text())
+            if "memory" in hierarchy.name.split(","):
+                _limit(group / "memory.limit_in_bytes", memory)
 
     def members(self) -> set[int]:
         """Return the processes in the group and in all groups below it."""
@@ -104,3 +114,10 @@ class Cgroups:
             return True
         real_root = not (self.root / "cgroup.type").exists()
         return real_root or not (self.root / "cgroup.procs").read_text().split()
+
+
+def _limit(setting: Path, memory: int) -> None:
+    try:
+        setting.write_text(str(memory))
+    except OSError as error:  # members that take more already are left alone
+        log.warning("the memory of pods on the real node is not limited", setting=str(setting), error=error.strerror)

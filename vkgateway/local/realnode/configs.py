@@ -167,6 +167,7 @@ def kubelet_config(options: RealNodeOptions) -> str:
         "cgroupRoot": f"/{options.cgroup}",
         "failCgroupV1": False,
         "enforceNodeAllocatable": [],
+        "systemReserved": {"memory": str(options.reserved_memory)},
         "failSwapOn": False,
         "oomScoreAdj": 0,
         # The machine belongs to somebody: its full disk is no reason to evict pods or drop images made by hand.

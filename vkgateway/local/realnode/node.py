@@ -103,7 +103,7 @@ class RealNode:
         self._write_certificates()
         self._write_configs()
         self._write_images()
-        self._cgroups.create()
+        self._cgroups.create(memory=self.options.pods_memory)
         self._create_namespaces()
 
     def renew(self) -> None:

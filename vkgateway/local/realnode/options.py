@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
+import psutil
+
 from vkgateway.model.errors import InputError
 
 PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr", "kubelet", "kube-proxy", "coredns")
@@ -187,6 +189,16 @@ class RealNodeOptions:
         Numbers are given out again, so the folder is in it: none takes what a follower has.
         """
         return f"vkg{self.number}-{sha256(self.owner.encode()).hexdigest()[:8]}"
+
+    @property
+    def pods_memory(self) -> int:
+        """Bytes that all pods of the node may take together: four fifths of the machine's."""
+        return psutil.virtual_memory().total * 4 // 5
+
+    @property
+    def reserved_memory(self) -> int:
+        """Bytes of the machine's memory that are left to the platform."""
+        return psutil.virtual_memory().total - self.pods_memory
 
     @property
     def owner(self) -> str:

@@ -29,8 +29,9 @@ def version2(tmp_path: Path) -> Path:
 
 def test_version_1_group_is_made_in_each_hierarchy_with_processors_of_its_parent(version1: Path) -> None:
     cgroups = Cgroups("vkg3", version1)
-    cgroups.create()
-    cgroups.create()
+    cgroups.create(memory=1 << 30)
+    cgroups.create(memory=1 << 30)
+    assert (version1 / "memory/vkg3/memory.limit_in_bytes").read_text() == str(1 << 30)
     made = sorted(str(path.relative_to(version1)) for path in version1.glob("*/vkg3") if not path.parent.is_symlink())
     assert made == [f"{name}/vkg3" for name in ("cpu,cpuacct", "cpuset", "memory", "pids", "systemd", "unified")]
     assert (version1 / "cpuset/vkg3/cpuset.cpus").read_text() == "0-1\n"
