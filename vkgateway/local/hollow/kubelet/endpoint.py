@@ -159,13 +159,15 @@ class Endpoint:
 
     async def _run(self, pod: Pod, command: Command, stream: Remote) -> bytes:
         """Carry bytes until the command or the pod ends; return the status. Raises OSError when the client leaves."""
-        done = asyncio.create_task(_output(command, stream))
-        await _first(_wait(done), pods.ended(self._client, pod), _input(command, stream))
-        if not done.done():
-            done.cancel()
-            await asyncio.gather(done, return_exceptions=True)
+        output = asyncio.create_task(_output(command, stream), name="hollow-exec-output")
+        try:
+            await _first(_wait(output), pods.ended(self._client, pod), _input(command, stream))
+            if output.done():
+                return remote.exit_status(output.result())
             return remote.failure(f"the command was killed: pod {pod.metadata.name} has ended")
-        return remote.exit_status(done.result())
+        finally:
+            output.cancel()
+            await asyncio.gather(output, return_exceptions=True)
 
 
 def _channels(request: Request) -> set[Channel]:
