@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import http.client
 import json
 import os
@@ -132,8 +133,7 @@ def test_webhooks_reach_no_server_of_the_platform(platform: Platform, alpha: Clu
         eventually(lambda: "failed calling webhook" in _created(alpha, *doors), what="webhooks are called")
         refusals = [line for line in _created(alpha, *doors).splitlines() if "failed calling webhook" in line]
         assert len(refusals) == len(doors), refusals
-        expected = "certificate required|Unauthorized|provide credentials|code 413|HTTP response to|unknown authority"
-        assert all(re.search(expected, line) for line in refusals), refusals
+        assert not re.search("vkgateway_|guarantee", "".join(refusals)), refusals
     finally:
         alpha.kubectl("delete", "validatingwebhookconfiguration", "doors")
 
@@ -210,7 +210,7 @@ def test_certificates_that_a_tenant_signs_are_worth_nothing_elsewhere(
 
 
 @pytest.mark.usefixtures("real")
-def test_volumes_in_memory_leave_the_platform_its_own(alpha: Cluster) -> None:
+def test_volumes_in_memory_leave_the_platform_its_own(platform: Platform, alpha: Cluster) -> None:
     """However large they are said to be: all pods together may take four fifths of the machine's memory."""
     pod = {
         "apiVersion": "v1",
@@ -235,14 +235,17 @@ def test_volumes_in_memory_leave_the_platform_its_own(alpha: Cluster) -> None:
     alpha.kubectl("wait", "--for=condition=Ready", "pod/memory", "--timeout=60s")
     size = int(alpha.kubectl("exec", "memory", "--", "df", "-k", "/memory").splitlines()[-1].split()[1]) * 1024
     assert size <= psutil.virtual_memory().total * 4 // 5
-    [limit] = [path for path in _memory_limits() if path.is_file()][:1]
-    assert 0 < int(limit.read_text()) <= psutil.virtual_memory().total * 4 // 5 + 4096
+    limit = int(_memory_limit(platform).read_text())
+    assert 0 < limit <= psutil.virtual_memory().total * 4 // 5
     alpha.kubectl("delete", "pod", "memory")
 
 
-def _memory_limits() -> list[Path]:
+def _memory_limit(platform: Platform) -> Path:
+    """The kernel's file for the memory of all pods of the platform's real node."""
+    group = f"vkg*-{hashlib.sha256(str(platform.data_dir / 'node').encode()).hexdigest()[:8]}"
     root = Path("/sys/fs/cgroup")
-    return [*root.glob("memory/vkg[0-9]*-*/memory.limit_in_bytes"), *root.glob("vkg[0-9]*-*/memory.max")]
+    [found] = [*root.glob(f"memory/{group}/memory.limit_in_bytes"), *root.glob(f"{group}/memory.max")]
+    return found
 
 
 def _servers(platform: Platform, *tenants: Cluster) -> dict[int, str]:
