@@ -251,6 +251,8 @@ class Startup:
             group.create_task(self._supervisor.ensure(self._hollow_kubelet()))
         gone = await remove_surplus(self._api, self._record.hollow_nodes)
         await self._until(lambda: nodes_ready(self._api, len(wanted)), kwok.NAME)
+        port = self._record.ports["hollow-kubelet"]
+        await self._until(lambda: hollow_kubelet.listens(port), hollow_kubelet.NAME)
         removed = f", {', '.join(gone)} taken away" if gone else ""
         return f"{len(wanted)} in {', '.join(self._record.hollow_nodes)}{removed}"
 

@@ -38,6 +38,8 @@ _API_SERVER: Final = f"{compute.GROUP}/apiserver"
 _KUBELET: Final = f"{NODE_GROUP}/kubelet"
 _LEASES_OF_NODES: Final = "kube-node-lease"
 _REAL_NODE: Final = "real-0"
+_LEASE_AGE_MAX: Final = 2.0 * kwok.LEASE_SECONDS
+"""A KWOK that was restarted lets the Leases of its former self run out first."""
 
 
 class _LeaseSpec(msgspec.Struct, rename="camel"):
@@ -133,7 +135,7 @@ class _Questions:
         times = [lease.spec.renew_time for lease in leases if lease.metadata.name != _REAL_NODE]
         newest = max((time for time in times if time is not None), default=None)
         age = None if newest is None else (datetime.datetime.now(datetime.UTC) - newest).total_seconds()
-        if age is not None and age <= kwok.LEASE_SECONDS:
+        if age is not None and age <= _LEASE_AGE_MAX:
             return ""
         return "it renews no node's Lease" + ("" if age is None else f"; the last renewal was {age:.0f} s ago")
 

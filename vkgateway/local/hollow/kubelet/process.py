@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import sys
 from pathlib import Path
@@ -30,6 +31,16 @@ def spec(paths: Paths, *, port: int) -> ProcessSpec:
         stop_timeout=5.0,
         batch=True,
     )
+
+
+async def listens(port: int) -> bool:
+    """Whether it can be called."""
+    try:
+        _, writer = await asyncio.open_connection(HOST, port)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 def certificate(paths: Paths) -> Path:
