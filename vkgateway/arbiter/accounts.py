@@ -7,9 +7,10 @@ from functools import cached_property
 
 import numpy as np
 
-from vkgateway.arbiter.facts import HOST_RESOURCES, Pod, Pool, Quota
+from vkgateway.arbiter.facts import Pod, Pool, Quota
 from vkgateway.arbiter.fitting import FloatArray, IntArray
 from vkgateway.model.requests import Milli
+from vkgateway.translate.governed import HOST_RESOURCES
 
 _LEAST_WEIGHT = 1e-6
 

@@ -8,12 +8,10 @@ from enum import StrEnum
 
 from vkgateway.model.objects import Taint
 from vkgateway.model.requests import Milli
+from vkgateway.translate.governed import HOST_RESOURCES
 
 PoolKey = tuple[str, str]
 """A compute cluster's name and a pool's."""
-
-HOST_RESOURCES = ("cpu", "memory")
-"""What is shared among gangs without devices."""
 
 PodState = StrEnum("PodState", {"WAITING": "waiting", "PLACED": "placed", "NOTIFIED": "notified", "ENDING": "ending"})
 """Waiting: nothing of it exists in the compute cluster. Placed: admitted to a node. Notified: placed, and told that it

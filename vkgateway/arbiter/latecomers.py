@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from vkgateway.arbiter.evictable import Evictable
-from vkgateway.arbiter.facts import HOST_RESOURCES, Pool
+from vkgateway.arbiter.facts import Pool
 from vkgateway.arbiter.fitting import BoolArray, FloatArray, IntArray
+from vkgateway.translate.governed import HOST_RESOURCES
 
 
 class Latecomers:
