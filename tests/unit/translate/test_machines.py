@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.fakes.patches import strategic
 from vkgateway.model.objects import Meta, NodeStatusView, NodeView
@@ -40,6 +42,16 @@ def test_the_largest_machines_are_those_that_none_exceeds() -> None:
     nodes = [machine("a", 8), machine("b", 8), machine("c", 96, 32), machine("d", 96, 16), machine("e", 4)]
     assert largest(nodes) == (size(8), size(96, 32))
     assert largest([]) == ()
+
+
+SIZES = st.tuples(st.integers(0, 4), st.integers(0, 4))
+
+
+@given(st.lists(SIZES, max_size=6), SIZES)
+def test_a_pod_fits_one_of_the_largest_if_it_fits_any(machines: list[tuple[int, int]], asked: tuple[int, int]) -> None:
+    nodes = [machine(str(at), *each) for at, each in enumerate(machines)]
+    anywhere = any(cpu >= asked[0] and gib >= asked[1] for cpu, gib in machines)
+    assert fits(size(*asked), largest(nodes)) is anywhere
 
 
 @pytest.mark.parametrize(
