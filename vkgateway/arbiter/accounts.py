@@ -13,6 +13,9 @@ from vkgateway.model.requests import Milli
 from vkgateway.translate.governed import HOST_RESOURCES
 
 _LEAST_WEIGHT = 1e-6
+_SHAPES = 4096
+
+_Requests = tuple[tuple[str, int], ...]
 
 
 class Accounts:
@@ -25,12 +28,20 @@ class Accounts:
         """What each tenant's pods hold, and what is planned for them."""
         self.shared: dict[str, Milli] = {}
         """The part of `used` that counts for a tenant's share: see `Pool.shared_by`."""
+        self._shared_of: dict[_Requests, _Requests] = {}
+        """By the requests of a shape the part of them that counts for shares."""
         self._shares: dict[str, float] = {}
 
     def count(self, tenant: str, pod: Pod, times: int = 1) -> None:
         """Count what a tenant's pod holds."""
-        _add(self.used, tenant, pod.shape.requests, times)
-        _add(self.shared, tenant, self.pool.shared_by(pod.shape), times)
+        requests = pod.shape.requests
+        shared = self._shared_of.get(requests)
+        if shared is None:
+            if len(self._shared_of) >= _SHAPES:
+                self._shared_of.clear()
+            shared = self._shared_of[requests] = tuple(self.pool.shared_by(pod.shape))
+        _add(self.used, tenant, requests, times)
+        _add(self.shared, tenant, shared, times)
         self._shares.pop(tenant, None)
 
     @cached_property
@@ -121,8 +132,10 @@ def total_of(pods: Iterable[Pod]) -> Milli:
     return total
 
 
-def _add(sums: dict[str, Milli], tenant: str, requests: Iterable[tuple[str, int]], times: int) -> None:
-    total = sums.setdefault(tenant, {})
+def _add(sums: dict[str, Milli], tenant: str, requests: _Requests, times: int) -> None:
+    total = sums.get(tenant)
+    if total is None:
+        total = sums[tenant] = {}
     for name, amount in requests:
         left = total.get(name, 0) + amount * times
         if left:
