@@ -44,6 +44,9 @@ def test_holds_in_every_story(invariant: str, chunk: int) -> None:
             2275,
         ),  # a gang's last pod started while others of it, at its maximum, might stay
         ("deciding_again_in_two_pools", 5020),  # what did not fit an empty pool did beside others
+        ("gangs_in_two_pools", 127),  # a part that may go to both pools took the room of one that may not
+        ("gangs_in_two_pools", 139),  # surplus went to another pool in the next cycle
+        ("gangs_in_two_pools", 303),  # surplus inside its guarantee made surplus of a core that borrows
         ("in_time_beside_slow_ends", 89),  # a guarantee waited for a pod of another one that took its time to end
         ("nobody_starves", 41),  # small work of its own tenant put off the turn of a large gang again and again
         ("nobody_starves", 2187),

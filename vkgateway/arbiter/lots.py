@@ -73,12 +73,12 @@ def suffices(gang: Gang, pods: Sequence[Pod]) -> bool:
     return len(pods) >= gang.minimum and roles
 
 
-def core_of(gang: Gang, pods: Iterable[Pod]) -> list[Pod]:
+def core_of(gang: Gang, pods: Iterable[Pod], *, inside_first: bool = True) -> list[Pod]:
     """The pods that make up the gang's minimum, those inside cells and then of low rank first; all of them where there
-    are no more."""
+    are no more. `inside_first=False`: of low rank alone."""
     missing = dict(gang.role_minimum)
     core, others = [], []
-    for pod in sorted(pods, key=lambda pod: (pod.borrowed, pod.rank, pod.uid)):
+    for pod in sorted(pods, key=lambda pod: (inside_first and pod.borrowed, pod.rank, pod.uid)):
         if missing.get(pod.role, 0) > 0:
             missing[pod.role] -= 1
             core.append(pod)

@@ -147,7 +147,9 @@ def _needed(gang: Gang, ask: Ask | None, running: Sequence[Pod]) -> set[str]:
     may_run = running
     if ask is None and not suffices(gang, running):
         may_run = [*running, *(pod for pod in gang.pods if pod.state is NOTIFIED)]
-    return {pod.uid for pod in (*core_of(gang, may_run), *(ask.core if ask is not None else ()))}
+    # By rank alone: which part a gang can do without must not change when pods of it come to be inside a guarantee.
+    core = core_of(gang, may_run, inside_first=False)
+    return {pod.uid for pod in (*core, *(ask.core if ask is not None else ()))}
 
 
 def _by_role(core: Iterable[Pod], roles: Mapping[str, int]) -> dict[str, int]:
