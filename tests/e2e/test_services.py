@@ -221,8 +221,23 @@ def test_the_api_server_is_where_its_service_says_and_proves_itself_by_the_mount
 
 
 def test_another_tenants_services_have_no_name_here(sides: dict[str, Side]) -> None:
-    strange = [f"web.beta--{NAMESPACE}", f"web.beta--{NAMESPACE}.svc.cluster.local", "kube-dns.kube-system"]
+    strange = [f"web.beta--{NAMESPACE}", f"web.beta--{NAMESPACE}.svc.cluster.local"]
     assert sides["alpha"].caller.resolve(*strange) == {name: [] for name in strange}
+
+
+def test_kube_dns_is_the_name_of_the_name_server_that_pods_ask(sides: dict[str, Side]) -> None:
+    for side in sides.values():
+        (server,) = side.caller.name_servers()
+        assert side.address("kube-dns", "kube-system") == server
+        names = ["kube-dns.kube-system", "kube-dns.kube-system.svc.cluster.local"]
+        assert side.caller.resolve(*names) == {name: [server] for name in names}
+        chosen = side.cluster.get("endpointslices", "-n", "kube-system", "-l", "kubernetes.io/service-name=kube-dns")
+        (slice_,) = chosen["items"]
+        (endpoint,) = slice_["endpoints"]
+        assert endpoint["conditions"] == {"ready": True}
+        assert [port["name"] for port in slice_["ports"]] == ["dns", "dns-tcp"]
+        events = side.cluster.get("events", "-n", "kube-system")["items"]
+        assert [one for one in events if one["involvedObject"]["name"] == "kube-dns"] == []
 
 
 def test_a_new_service_is_reached_at_its_address_at_once(sides: dict[str, Side]) -> None:

@@ -21,6 +21,10 @@ from vkgateway.translate.labels import labels_below
 
 KUBERNETES: Final = ("default", "kubernetes")
 """The Service of the API server itself, which pods find by other means."""
+KUBE_DNS: Final = ("kube-system", "kube-dns")
+"""The Service of the name server."""
+NAME_SERVER_ANNOTATION: Final = "vkgateway.io/name-server"
+"""On the Service `KUBE_DNS` of a tenant: it leads to the platform's name server, and the gateway made it."""
 SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
 MANAGED_BY_LABEL: Final = "endpointslice.kubernetes.io/managed-by"
 OUR_SLICES: Final = f"{FIELD_MANAGER}.io"
@@ -76,6 +80,17 @@ class SliceView(msgspec.Struct, kw_only=True, rename="camel"):
     def service(self) -> str:
         """Name of the Service that it is of, or ""."""
         return self.metadata.labels.get(SERVICE_NAME_LABEL, "")
+
+    @property
+    def managed_by(self) -> str:
+        """Who writes it."""
+        return self.metadata.labels.get(MANAGED_BY_LABEL, "")
+
+
+def is_platforms(view: ServiceView) -> bool:
+    """Whether a tenant's Service leads to the platform: own Services of the platform stand for it below."""
+    key = view.metadata.key
+    return key == KUBERNETES or (key == KUBE_DNS and NAME_SERVER_ANNOTATION in view.metadata.annotations)
 
 
 decode_service: Final = msgspec.json.Decoder(ServiceView).decode

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final, Protocol
 
 import structlog
 
 from vkgateway.kube import errors
+from vkgateway.kube.client import Client
 from vkgateway.model.errors import UnavailableError
 from vkgateway.sync.compute.everywhere import everywhere
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.network.kubedns import KubeDns
 from vkgateway.sync.network.ownrange import OwnRange
-from vkgateway.sync.network.ownservices import Endpoint, OwnService, Port, remove_own_service
+from vkgateway.sync.network.ownservices import DNS_NUMBER, DNS_PORTS, Endpoint, OwnService, Port, remove_own_service
 from vkgateway.sync.network.services import Services
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.services import KUBERNETES, other_names
+from vkgateway.translate.services import KUBE_DNS, KUBERNETES, is_platforms, other_names
 
 log = structlog.get_logger(__name__)
 
-_DNS_PORTS: Final = (Port("dns", "UDP", 53), Port("dns-tcp", "TCP", 53))
 _API_PORTS: Final = (Port("https", "TCP", 443),)
 _API_NUMBER: Final = 1
-_DNS_NUMBER: Final = 10
-"""Their places in the tenant's own range: the first is where its API server puts the Service `kubernetes`."""
+"""Its place in the tenant's own range: there its API server puts the Service `kubernetes`."""
 _PATIENCE: Final = 10.0
 """Seconds for which a refusal is not believed: a server that has just started knows no access rules yet, and a pod that
 starts without names has none for as long as it lives."""
@@ -60,6 +60,7 @@ class Names:
     def __init__(
         self,
         tenant: TenantContext,
+        client: Client,
         servers: NameServers | None,
         services: Services,
         *,
@@ -70,8 +71,9 @@ class Names:
         self._servers = servers
         self._services = services
         self._wake = wake
-        self._dns = OwnService(_dns_name(tenant.name), _DNS_PORTS, own_range=own_range, number=_DNS_NUMBER)
+        self._dns = OwnService(_dns_name(tenant.name), DNS_PORTS, own_range=own_range, number=DNS_NUMBER)
         self._api = OwnService(_api_name(tenant.name), _API_PORTS, own_range=own_range, number=_API_NUMBER)
+        self._kube_dns = KubeDns(client, own_range=own_range)
         self._refusing: dict[str, float] = {}
         """By compute cluster that refuses them, since when, in seconds of the event loop's clock."""
         self._refused: dict[str, float] = {}
@@ -127,8 +129,19 @@ class Names:
         return sorted({*first, *self._dns.leads_to(link)})
 
     async def refresh(self, links: Mapping[str, ComputeLink]) -> None:
-        """Have the right server answer, with the right addresses, wherever pods of the tenant may ask."""
+        """Have the right server answer, with the right addresses, wherever pods of the tenant may ask.
+
+        The tenant's Service `kube-dns` then leads to the servers that answer.
+        """
         await everywhere(links.values(), self._refresh)
+        await self._kube_dns.settle(self._all_answering(links.values()), served=self.served)
+
+    def _all_answering(self, links: Collection[ComputeLink]) -> list[Endpoint]:
+        """The servers that answer for the tenant's names in any compute cluster; none while some cluster is unknown."""
+        if self._forwarder is None or not all(link.services_trusted for link in links):
+            return []
+        answering = {endpoint for link in links for endpoint in self._dns.leads_to(link)} or {self._forwarder}
+        return [endpoint for endpoint in answering if _is_address(endpoint.address)]
 
     async def _refresh(self, link: ComputeLink) -> None:
         if self.active and link.services_trusted:
@@ -165,6 +178,11 @@ class Names:
         shown = kubernetes.cluster_ip if kubernetes is not None else ""
         if (api := self._api.found(link)) is not None and api.cluster_ip != shown:
             found[f"kubernetes.default.svc.{domain}"] = api.cluster_ip
+        names = self._services.above.items.get(KUBE_DNS)
+        dns = self._dns.found(link)
+        if names is not None and is_platforms(names) and dns is not None and dns.cluster_ip != names.cluster_ip:
+            namespace, name = KUBE_DNS
+            found[f"{name}.{namespace}.svc.{domain}"] = dns.cluster_ip
         for (namespace, name), above in self._services.own().items():
             below = self._services.below(link, (namespace, name))
             if below is not None and below.cluster_ip and below.cluster_ip != above.cluster_ip:

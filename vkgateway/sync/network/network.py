@@ -47,7 +47,7 @@ class Network:
             wake_addresses=self._agenda.addresses,
             on_complete=self.look_at_everything,
         )
-        self.names = Names(tenant, name_servers, self.services, own_range=own_range, wake=self.look_at_names)
+        self.names = Names(tenant, client, name_servers, self.services, own_range=own_range, wake=self.look_at_names)
 
     @property
     def tenant(self) -> TenantContext:

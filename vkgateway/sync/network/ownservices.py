@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -39,6 +39,11 @@ class Port(NamedTuple):
     name: str
     protocol: str
     number: int
+
+
+DNS_PORTS: Final = (Port("dns", "UDP", 53), Port("dns-tcp", "TCP", 53))
+DNS_NUMBER: Final = 10
+"""Place of the name server in the tenant's own range."""
 
 
 class OwnService:

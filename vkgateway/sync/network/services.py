@@ -32,6 +32,7 @@ from vkgateway.translate.services import (
     decode_service,
     forward_service,
     is_forwarded,
+    is_platforms,
     same_service,
 )
 
@@ -121,8 +122,8 @@ class Services:
             group.create_task(self.slices.above.run(), name=f"tenant/{self.tenant.name}/watch-slices")
 
     def own(self) -> dict[Key, ServiceView]:
-        """The Services that the tenant has beside that of its API server."""
-        return {key: view for key, view in self.above.items.items() if key != KUBERNETES}
+        """The Services that the tenant has beside those of its API server and of the platform's name server."""
+        return {key: view for key, view in self.above.items.items() if not is_platforms(view)}
 
     def wake_all(self, links: Iterable[ComputeLink]) -> None:
         """Have every Service looked at, above and below."""
@@ -219,8 +220,8 @@ class Services:
 
     def _wanted(self, key: Key) -> ServiceView | None:
         """A Service that has, or should have, one below; headless ones and names of others live in DNS only."""
-        view = self.above.items.get(key) if key != KUBERNETES else None
-        if view is None or not view.cluster_ip or view.metadata.deletion_timestamp is not None:
+        view = self.above.items.get(key)
+        if view is None or is_platforms(view) or not view.cluster_ip or view.metadata.deletion_timestamp is not None:
             return None
         return view
 
@@ -310,7 +311,7 @@ class Services:
         view = new or old
         assert view is not None
         key = view.metadata.key
-        if new is not None and new.cluster_ip and key != KUBERNETES:
+        if new is not None and new.cluster_ip and not is_platforms(new):
             self._unseen.add(key)
         else:
             self._unseen.discard(key)

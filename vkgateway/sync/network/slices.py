@@ -25,7 +25,7 @@ async def write_slice(
         ApiError: the compute cluster cannot be asked now, or refuses it.
     """
     namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
-    if known is not None and _said(known) == _saying(wanted):
+    if known is not None and says(known, wanted):
         return
     if known is None:
         try:
@@ -55,12 +55,10 @@ async def delete_slice(link: ComputeLink, metadata: Meta) -> None:
         return
 
 
-def _said(view: SliceView) -> bytes:
-    return _text(view.address_type, view.endpoints or [], view.ports or [])
-
-
-def _saying(wanted: Object) -> bytes:
-    return _text(wanted["addressType"], wanted["endpoints"], wanted["ports"])
+def says(view: SliceView, wanted: Object) -> bool:
+    """Tell whether a slice has the addresses and ports of another one, which is a whole document."""
+    said = _text(view.address_type, view.endpoints or [], view.ports or [])
+    return said == _text(wanted["addressType"], wanted["endpoints"], wanted["ports"])
 
 
 def _text(address_type: str, endpoints: list[Object], ports: list[Object]) -> bytes:

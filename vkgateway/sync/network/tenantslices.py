@@ -16,8 +16,10 @@ from vkgateway.sync.network.slices import delete_slice, write_slice
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.services import (
     CONTROLLERS_SLICES,
+    KUBE_DNS,
     KUBERNETES,
     MANAGED_BY_LABEL,
+    OUR_SLICES,
     SliceView,
     decode_slice,
     forward_slice,
@@ -137,8 +139,8 @@ class TenantSlices:
             if view is None or not view.service:
                 continue
             service = view.metadata.namespace, view.service
-            if service == KUBERNETES:  # every tenant has one, and it leads to no pod
-                continue
+            if service == KUBERNETES or (service == KUBE_DNS and view.managed_by == OUR_SLICES):
+                continue  # every tenant has them, and they lead to no pod
             if view is new:
                 self._of[service].add(view.metadata.key)
             else:
