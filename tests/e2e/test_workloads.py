@@ -31,6 +31,13 @@ def below(platform: Platform, name: str) -> Document | None:
     return platform.compute.find("pod", name, "-n", "alpha--default")
 
 
+def budget_below(platform: Platform) -> Document:
+    """What the compute cluster says of the budget that stands for alpha's `quorum`."""
+    found = platform.compute.find("pdb", "quorum", "-n", "alpha--default")
+    status: Document = found["status"] if found is not None else {}
+    return status
+
+
 def names(cluster: Cluster, app: str) -> list[str]:
     return sorted(item["metadata"]["name"] for item in cluster.get("pods", "-l", f"app={app}")["items"])
 
@@ -95,14 +102,14 @@ def test_a_daemon_set_has_a_pod_on_each_virtual_node(alpha: Cluster) -> None:
 # -- disruptions -------------------------------------------------------------------------------------------------------
 
 
-def evict(cluster: Cluster, name: str) -> tuple[int, str]:
+def evict(cluster: Cluster, name: str, namespace: str = "default") -> tuple[int, str]:
     """Ask the API for an eviction, as drains do."""
     eviction = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
-        "metadata": {"name": name, "namespace": "default"},
+        "metadata": {"name": name, "namespace": namespace},
     }
-    path = f"/api/v1/namespaces/default/pods/{name}/eviction"
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
     answer = cluster.try_kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
     return answer.code, answer.err
 
@@ -122,13 +129,23 @@ def test_an_eviction_honours_the_budget_and_reaches_the_compute_pod(platform: Pl
     assert code != 0
     assert "disruption budget" in said
     assert below(platform, first) is not None
+    eventually(lambda: budget_below(platform).get("disruptionsAllowed") == 0, what="the budget below")
+    code, said = evict(platform.compute, first, "alpha--default")
+    assert code != 0
+    assert "disruption budget" in said
 
     alpha.kubectl("patch", "pdb", "quorum", "--type=merge", "-p", '{"spec":{"minAvailable":1}}')
     eventually(lambda: alpha.get("pdb", "quorum")["status"].get("disruptionsAllowed") == 1, what="room in the budget")
+    eventually(lambda: budget_below(platform).get("disruptionsAllowed") == 1, what="room in the budget below")
     assert evict(alpha, first)[0] == 0
     eventually(lambda: below(platform, first) is None, what="the evicted one gone below")
     alpha.kubectl("rollout", "status", "deployment/quorum", "--timeout=60s", timeout=70)
+    eventually(lambda: budget_below(platform).get("disruptionsAllowed") == 1, what="the next pod is healthy below")
+    second, _ = names(alpha, "quorum")
+    assert evict(platform.compute, second, "alpha--default")[0] == 0
+    eventually(lambda: alpha.phase(second) in ("Failed", ""), what="the pod that was evicted below has ended")
     alpha.kubectl("delete", "deployment,pdb", "quorum", "--cascade=foreground", "--wait")
+    eventually(lambda: platform.compute.find("pdb", "quorum", "-n", "alpha--default") is None)
 
 
 def test_a_cordoned_virtual_node_takes_no_more_pods(alpha: Cluster, cordoned: str) -> None:

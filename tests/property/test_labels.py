@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.translate import samples
 from vkgateway.model.names import NAME_ANNOTATION, TENANT_LABEL
 from vkgateway.model.objects import Meta, Object
+from vkgateway.translate.disruption import BudgetView, forward_budget
 from vkgateway.translate.labels import LABEL_DOMAIN, is_tenants_label, label_below
 from vkgateway.translate.mutable import spec_changes
 from vkgateway.translate.netpolicies import FENCE, PolicyView, fence
@@ -90,6 +91,12 @@ def test_network_policies(of: Object, selector: Object) -> None:
     # The pods that the policy does not select are open, and only those.
     opened = [one["spec"] for one in made if one["metadata"]["name"].startswith(f"{FENCE}-ingress-")]
     assert any(matches(spec["podSelector"], pod) for spec in opened) == (not wanted)
+
+
+@given(labels, selectors)
+def test_disruption_budgets(of: Object, selector: Object) -> None:
+    made = forward_budget(BudgetView(metadata=view("quorum"), spec={"selector": selector}), tenant=samples.TENANT)
+    assert matches(made["spec"]["selector"], below(of)["metadata"]["labels"]) == matches(selector, of)
 
 
 @given(labels, selectors)

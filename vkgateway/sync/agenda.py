@@ -58,6 +58,10 @@ class Agenda:
         """Look at the network policies of a namespace."""
         self._add(("policies", "", namespace, ""), _GATHER)
 
+    def budget(self, key: Key) -> None:
+        """Look at a PodDisruptionBudget."""
+        self._add(("budget", "", *key), _GATHER)
+
     def names(self) -> None:
         """Look at who answers for the tenant's names."""
         self._add(("names", "", "", ""), _GATHER)

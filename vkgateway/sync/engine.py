@@ -26,6 +26,7 @@ Sort = Literal[
     "addresses",
     "names",
     "policies",
+    "budget",
     "volume",
     "classes",
 ]

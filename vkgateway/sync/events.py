@@ -18,13 +18,14 @@ from vkgateway.model.objects import Meta, ObjectView
 
 log = structlog.get_logger(__name__)
 
-About = Literal["Pod", "Service", "PersistentVolumeClaim", "NetworkPolicy"]
+About = Literal["Pod", "Service", "PersistentVolumeClaim", "NetworkPolicy", "PodDisruptionBudget"]
 """The kind of what an event is about."""
 _API_VERSIONS: Final[dict[About, str]] = {
     "Pod": "v1",
     "Service": "v1",
     "PersistentVolumeClaim": "v1",
     "NetworkPolicy": "networking.k8s.io/v1",
+    "PodDisruptionBudget": "policy/v1",
 }
 Severity = Literal["Normal", "Warning"]
 

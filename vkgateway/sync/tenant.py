@@ -13,6 +13,7 @@ from vkgateway.model.objects import NamespaceView
 from vkgateway.model.requests import Milli
 from vkgateway.sync.admission.desk import ArbiterService
 from vkgateway.sync.agenda import SWEEP_AGAIN, Agenda
+from vkgateway.sync.budgets import DisruptionBudgets
 from vkgateway.sync.compute.everywhere import everywhere
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import CopyKind, Key
@@ -78,6 +79,7 @@ class TenantSync:
         self._mirrored = MirroredEvents(tenant.name, client, self.holdings.pods, clock=clock)
         self.copies = Copies(tenant, client, self.holdings.sources)
         self.network = Network(tenant, shared, name_servers)
+        self.budgets = DisruptionBudgets(tenant, shared, wake=self._agenda.budget)
         self.storage = Storage(tenant, shared, namespaces=self.network.namespaces, places_changed=self._volumes_moved)
         self.pods = TenantPods(
             tenant, shared, network=self.network, copies=self.copies, storage=self.storage, arbiter=arbiter
@@ -102,6 +104,7 @@ class TenantSync:
                 group.create_task(self.network.services.run(), name=f"tenant/{name}/services")
                 group.create_task(self.storage.run(), name=f"tenant/{name}/storage")
                 group.create_task(self.network.policies.run(), name=f"tenant/{name}/policies")
+                group.create_task(self.budgets.run(), name=f"tenant/{name}/budgets")
         finally:
             for link in self.links.values():
                 link.unlisten(name)
@@ -119,7 +122,7 @@ class TenantSync:
         self.bindings.clear()
         self.bindings.update(bindings)
         self.tenant = tenant
-        for part in (self.network, self.copies, self.pods, self.storage):
+        for part in (self.network, self.budgets, self.copies, self.pods, self.storage):
             part.tenant = tenant
         self.look_at_everything()
 
@@ -152,6 +155,7 @@ class TenantSync:
         if any(link.namespaces.of(self.tenant.name) for link in self.links.values()):
             self._need_below()
         self.network.look_at_everything()
+        self.budgets.wake_all()
         self.storage.look_at_everything()
 
     def compute_pod_changed(self, key: Key) -> None:
@@ -174,6 +178,7 @@ class TenantSync:
         self._need_below()
         self.network.services.wake_namespace(namespace)
         self._agenda.policies(namespace)
+        self.budgets.wake_namespace(namespace)
 
     def compute_service_changed(self, key: Key) -> None:
         """See `Listener`."""
@@ -183,6 +188,10 @@ class TenantSync:
         """See `Listener`."""
         self._agenda.policies(namespace)
 
+    def compute_budget_changed(self, key: Key) -> None:
+        """See `Listener`."""
+        self._agenda.budget(key)
+
     def compute_names_changed(self) -> None:
         """See `Listener`."""
         self.network.names_changed()
@@ -190,6 +199,7 @@ class TenantSync:
     def compute_services_known(self) -> None:
         """See `Listener`."""
         self.network.look_at_everything()
+        self.budgets.wake_all()
 
     def compute_claim_changed(self, uid: str) -> None:
         """See `Listener`."""
@@ -225,6 +235,7 @@ class TenantSync:
 
     def _need_below(self) -> None:
         self.network.need()
+        self.budgets.need()
         self.storage.need()
 
     def _volumes_moved(self) -> None:
@@ -250,6 +261,8 @@ class TenantSync:
             await self._mirror_event(kind, (namespace, name))
         elif sort in ("service", "addresses", "policies", "names"):
             await self.network.handle(item)
+        elif sort == "budget":
+            await self.budgets.reconcile((namespace, name))
         elif sort == "volume":
             await self.storage.volumes.reconcile(name)
         elif sort == "classes":

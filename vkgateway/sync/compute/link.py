@@ -9,6 +9,7 @@ from typing import Any
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
+from vkgateway.sync.compute.budgets import ComputeBudgets
 from vkgateway.sync.compute.listener import Listener
 from vkgateway.sync.compute.namespaces import ComputeEvents, ComputeNamespaces
 from vkgateway.sync.compute.network import ComputePolicies, ComputeServices, ComputeSlices
@@ -72,6 +73,7 @@ class ComputeLink:
         self.claims = ComputeClaims(client, listeners, on_complete=self._storage_known)
         self.classes = ComputeClasses(client, on_news=self._storage_known)
         self.policies = ComputePolicies(client, listeners, on_complete=self._services_completed)
+        self.budgets = ComputeBudgets(client, listeners, on_complete=self._services_completed)
         self.events = ComputeEvents(name, client, listeners, self.namespaces)
 
     @property
@@ -136,6 +138,7 @@ class ComputeLink:
         yield "claims", self.claims
         yield "classes", self.classes
         yield "networkpolicies", self.policies
+        yield "poddisruptionbudgets", self.budgets
         yield "events", self.events
 
     def _turned(self) -> None:

@@ -29,10 +29,13 @@ class Listener(Protocol):
         """The compute Service, or a slice of ours, that stands for a tenant's of this key appeared, changed or went."""
 
     def compute_services_known(self) -> None:
-        """All Services, slices and network policies of ours are known: look at them again."""
+        """All Services, slices, network policies or disruption budgets of ours are known: look at them again."""
 
     def compute_policy_changed(self, namespace: str) -> None:
         """A network policy in the compute namespace of a tenant namespace appeared, changed or went."""
+
+    def compute_budget_changed(self, key: Key) -> None:
+        """The compute PodDisruptionBudget that stands for a tenant's of this key appeared, changed or was deleted."""
 
     def compute_names_changed(self) -> None:
         """What of ours stands in the gateway's own namespace for the tenant appeared, changed or went."""

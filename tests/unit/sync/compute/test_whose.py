@@ -21,6 +21,7 @@ from vkgateway.sync.compute.eventviews import EventView
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.listener import Listener
 from vkgateway.sync.marks import TOKEN_OF
+from vkgateway.translate.disruption import BudgetView
 from vkgateway.translate.netpolicies import PolicyView
 from vkgateway.translate.services import SERVICE_NAME_LABEL, ServiceView, SliceView
 from vkgateway.translate.storage.views import ClaimView
@@ -79,6 +80,7 @@ SLICE = SliceView(metadata=meta(labels={SERVICE_NAME_LABEL: "web"}))
         ("slices", SLICE, ("compute_service_changed", KEY)),
         ("slices", SliceView(metadata=meta(SYSTEM_NAMESPACE)), ("compute_names_changed",)),
         ("policies", PolicyView(metadata=meta()), ("compute_policy_changed", "default")),
+        ("budgets", BudgetView(metadata=meta()), ("compute_budget_changed", KEY)),
         ("claims", ClaimView(metadata=meta()), ("compute_claim_changed", "u1")),
     ],
 )
@@ -94,6 +96,7 @@ def test_its_tenant_hears_of_it(link: ComputeLink, ear: Ear, kind: str, view: An
         ("services", ServiceView(metadata=meta("elsewhere"))),
         ("slices", SliceView(metadata=meta("elsewhere"))),
         ("policies", PolicyView(metadata=meta("elsewhere"))),
+        ("budgets", BudgetView(metadata=meta("elsewhere"))),
         ("claims", ClaimView(metadata=meta("elsewhere"))),
         ("namespaces", NamespaceView(metadata=meta(""))),
     ],
