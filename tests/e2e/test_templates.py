@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from tests.e2e.cluster import TENANT_VERSION, Cluster, Document, Platform, event
 from vkgateway.controlplane.templates import SHIPPED
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 from vkgateway.model.names import ADMISSION_GATE
+from vkgateway.sync.marks import REFRESH_AT, TOKEN_OF
 from vkgateway.translate.conditions import ADMITTED_CONDITION
 
 MINOR = int((TENANT_VERSION or DEFAULT_KUBERNETES_VERSION).split(".")[1])
@@ -61,7 +63,9 @@ def grouped(platform: Platform, templates: Path) -> Iterator[Cluster]:
     alpha = ALPHAS[MINOR]
     for program, gates in alpha.gates.items():
         template["components"][program]["flags"] = {"feature-gates": gates}
-    template["components"]["apiserver"]["flags"]["runtime-config"] = f"scheduling.k8s.io/{alpha.version}=true"
+    flags = template["components"]["apiserver"]["flags"]
+    flags["runtime-config"] = f"scheduling.k8s.io/{alpha.version}=true"
+    flags["service-account-extend-token-expiration"] = True
     file.write_text(yaml.safe_dump(template))
     pool = "a100:limit=nvidia.com/gpu=4"
     platform.vkgateway("tenant", "create", "grouped", "--pool", pool, "--template", "groups")
@@ -115,6 +119,21 @@ def queued(platform: Platform, name: str) -> tuple[str, int, str] | None:
 def explained(platform: Platform, name: str) -> Any:
     """What `explain` says of a pod's gang."""
     return json.loads(platform.vkgateway("explain", name, "--tenant", "grouped", "-o", "json"))["gang"]
+
+
+def test_with_the_templates_flag_a_mounted_token_lives_a_year_and_is_still_refreshed(
+    platform: Platform, grouped: Cluster
+) -> None:
+    grouped.apply(pod("reader"))
+    grouped.wait_pod("reader")
+    secrets = platform.compute.get("secrets", "-n", "grouped--default")["items"]
+    (tokens,) = [one for one in secrets if one["metadata"]["annotations"].get(TOKEN_OF) == "reader"]
+    (token,) = tokens["data"].values()
+    body = base64.b64decode(token).split(b".")[1]
+    claims = json.loads(base64.urlsafe_b64decode(body + b"=" * (-len(body) % 4)))
+    assert claims["exp"] - claims["iat"] > 300 * 24 * 3600
+    assert float(tokens["metadata"]["annotations"][REFRESH_AT]) < claims["iat"] + 3600
+    grouped.kubectl("delete", "pod", "reader", "--wait=false")
 
 
 @of_1_36
