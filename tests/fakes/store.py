@@ -194,7 +194,7 @@ class ObjectStore:
             raise Refusal(409, "Conflict", f'"{name}": Precondition failed: UID')
         if status:
             new = copy.deepcopy(old) | {"status": new.get("status", {})}
-        elif resource.kind in ("Pod", "Node", "Namespace", "Tenant", "ComputeCluster"):
+        elif resource.kind in ("Pod", "Node", "Namespace", "PodDisruptionBudget", "Tenant", "ComputeCluster"):
             new["status"] = copy.deepcopy(old.get("status", {}))
         metadata = new["metadata"]
         for owned in ("uid", "creationTimestamp", "name", "namespace", "deletionTimestamp", "generation"):

@@ -38,8 +38,11 @@ def tenants_gates(annotations: Mapping[str, str]) -> tuple[str, ...]:
     `annotations` are those of the compute pod. A gate may name a condition that Kubernetes or vkgateway writes: such a
     condition is never the tenant's.
     """
-    kinds = filter(None, annotations.get(READINESS_GATES_ANNOTATION, "").split(","))
-    return tuple(kind for kind in dict.fromkeys(kinds) if kind not in _KUBERNETES_OWN and not is_reserved(kind))
+    text = annotations.get(READINESS_GATES_ANNOTATION)
+    if not text:
+        return ()
+    kinds = dict.fromkeys(text.split(","))
+    return tuple(kind for kind in kinds if kind not in _KUBERNETES_OWN and not is_reserved(kind))
 
 
 def gate_conditions(above: Sequence[Object], below: Sequence[Object], gates: Iterable[str]) -> list[Object]:

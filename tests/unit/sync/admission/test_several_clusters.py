@@ -30,7 +30,16 @@ from tests.unit.sync.admission.platform import (
 )
 from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, TENANT, World, compute_node, until
 from vkgateway.arbiter.facts import Quota
-from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES, NETWORK_POLICIES, NODES, PODS, SECRETS, SERVICES
+from vkgateway.kube.resources import (
+    CONFIG_MAPS,
+    DISRUPTION_BUDGETS,
+    NAMESPACES,
+    NETWORK_POLICIES,
+    NODES,
+    PODS,
+    SECRETS,
+    SERVICES,
+)
 from vkgateway.model.api import Pool
 from vkgateway.sync.admission.arbiter import Arbitration, Settings
 from vkgateway.sync.compute.link import ComputeLink
@@ -166,6 +175,35 @@ async def test_what_one_cluster_refuses_reaches_the_other(here: TwoClusters) -> 
         store.delete(NAMESPACES, "default")
         await until(lambda: east.find(NAMESPACES, BELOW) is None)
     assert here.below.store.find(NAMESPACES, BELOW) is not None
+
+
+async def test_healthy_pods_of_other_clusters_count_for_a_disruption_budget(here: TwoClusters) -> None:
+    assert here.east is not None
+    stores = here.below.store, here.east.store
+
+    def required() -> list[int]:
+        found = (store.find(DISRUPTION_BUDGETS, "quorum", BELOW) for store in stores)
+        return [one["spec"]["minAvailable"] for one in found if one is not None]
+
+    def healthy(store: ObjectStore, number: int) -> None:
+        """As that cluster's disruption controller counts."""
+        found = copy.deepcopy(store.get(DISRUPTION_BUDGETS, "quorum", BELOW)) | {"status": {"currentHealthy": number}}
+        store.update(DISRUPTION_BUDGETS, found, name="quorum", namespace=BELOW, status=True)
+
+    document = {"metadata": {"name": "quorum"}, "spec": {"maxUnavailable": 1, "selector": {}}}
+    here.above.store.create(DISRUPTION_BUDGETS, document, "default")
+    counted = copy.deepcopy(here.above.store.get(DISRUPTION_BUDGETS, "quorum", "default"))
+    counted["status"] = {"observedGeneration": 1, "desiredHealthy": 3}
+    here.above.store.update(DISRUPTION_BUDGETS, counted, name="quorum", namespace="default", status=True)
+    async with here.gateway():
+        for name, node in (("one", NODE), ("two", EAST_NODE)):
+            here.create(name, node=node)
+        await until(lambda: required() == [3, 3])
+        for store, number in zip(stores, (1, 3), strict=True):
+            healthy(store, number)
+        await until(lambda: required() == [0, 2])
+        healthy(stores[1], 2)
+        await until(lambda: required() == [1, 2])
 
 
 async def test_what_pods_refer_to_is_copied_only_to_where_they_run(here: TwoClusters) -> None:
