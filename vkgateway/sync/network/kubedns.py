@@ -58,7 +58,10 @@ class KubeDns:
         """
         try:
             if not self._settled:
-                self._service = await self._ensure() if served else await self._remove()
+                if served:
+                    self._service = await self._ensure()
+                else:
+                    await self._remove()
                 self._settled = True
             if self._service is not None and answering:
                 await self._show(self._service, answering)
