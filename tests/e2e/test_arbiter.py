@@ -269,6 +269,49 @@ def test_an_elastic_gang_shrinks_before_anyone_is_evicted_and_grows_again(owner:
     eventually(lambda: count(guest, "Running", "elastic") == 6, what="it grows again")
 
 
+def end(cluster: Cluster, name: str, code: int) -> None:
+    """End a pod's containers with an exit code."""
+    cluster.kubectl("annotate", "pod", name, f"kwok.vkgateway.io/exit-code={code}", f"{RUN_SECONDS}=1")
+
+
+def test_an_index_that_failed_for_good_is_not_waited_for(guest: Cluster) -> None:
+    shards = job("shards", 8, parallelism=2, marks={GANG: "job"})
+    fail_index = {"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [3]}}
+    del shards["spec"]["backoffLimit"]
+    shards["spec"] |= {
+        "completionMode": "Indexed",
+        "backoffLimitPerIndex": 5,
+        "maxFailedIndexes": 2,
+        "podFailurePolicy": {"rules": [fail_index]},
+    }
+    guest.apply(shards)
+    eventually(lambda: count(guest, "Running") == 2, what="both indexes run")
+    zero, one = (each["metadata"]["name"] for each in sorted(pods(guest), key=lambda each: each["metadata"]["name"]))
+    end(guest, one, 3)
+    eventually(lambda: guest.get("job", "shards")["status"].get("failedIndexes") == "1", what="index 1 failed for good")
+    end(guest, zero, 1)
+    again = eventually(lambda: [each for each in pods(guest, "shards-0-") if each["metadata"]["name"] != zero])
+    guest.wait_pod(again[0]["metadata"]["name"])
+
+
+def test_the_next_run_of_a_gang_name_starts_as_a_whole(guest: Cluster) -> None:
+    def run(number: int, **marks: str) -> Document:
+        return job(
+            f"nightly-{number}", 8, parallelism=2, marks={GANG: "nightly", "vkgateway.io/gang-size": "2"} | marks
+        )
+
+    guest.apply(run(1, **{RUN_SECONDS: "1"}))
+    eventually(lambda: guest.get("job", "nightly-1")["status"].get("succeeded") == 2, what="the first run is done")
+    guest.apply(*(gpus(f"filler-{n}", 8) for n in range(3)))
+    eventually(lambda: count(guest, "Running", "filler-") == 3, what="room for one pod is left")
+    guest.apply(run(2))
+    waiting = eventually(lambda: pods(guest, "nightly-2-"), what="the next run")
+    waits(guest, waiting[0]["metadata"]["name"], "WaitingForRoom")
+    steady(lambda: count(guest, "Running", "nightly-") == 0)
+    guest.kubectl("delete", "pod", "filler-0", "--grace-period=1")
+    eventually(lambda: count(guest, "Running", "nightly-2-") == 2, what="the next run starts")
+
+
 def test_a_large_gang_is_not_starved_by_small_ones(guest: Cluster) -> None:
     guest.apply(
         *(

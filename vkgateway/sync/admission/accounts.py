@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from vkgateway.sync.admission.gangs import Seen
 from vkgateway.sync.admission.history import RunTimes
 from vkgateway.sync.admission.member import Member, gang_id
+from vkgateway.sync.admission.seen import Seen
 from vkgateway.sync.admission.startmeter import StartMeter
 from vkgateway.sync.admission.verdicts import PREEMPTED, Ran, Said, Verdict
 from vkgateway.sync.pods.views import ComputePodView

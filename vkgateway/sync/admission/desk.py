@@ -74,7 +74,7 @@ class Desk:
         self.beside = Beside(name, client, changed=self._beside_changed)
         self.machines = Machines(name, client, bindings=bindings, nodes=self._nodes, changed=self._machines_changed)
         self.notices = Notices(client, events=events, clock=clock)
-        self.done = DoneRecords(name, links, who=lambda: self.admission, clock=clock)
+        self.done = DoneRecords(name, links, who=lambda: self.admission)
         self.admission = TenantAdmission(
             name,
             pods,

@@ -13,6 +13,7 @@ import structlog
 from vkgateway.kube import errors, resources
 from vkgateway.model.names import GANGS_DONE_ANNOTATION, compute_namespace
 from vkgateway.model.objects import NamespaceView
+from vkgateway.sync.admission.ended import Done
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import namespace_owner
 
@@ -25,17 +26,8 @@ _RETRY: Final = 5.0
 _MOST: Final = 64 * 1024
 """Bytes that are written on one namespace; gangs that find no room there are not known after a restart."""
 
-Names = Mapping[str, str]
-"""Pods' names and roles."""
-
-
-class _Entry(msgspec.Struct, frozen=True):
-    """One gang's."""
-
-    at: int
-    """When it was written (seconds since the epoch). A gang whose members are all younger is another of that name."""
-    pods: dict[str, list[str]]
-    """Names by role."""
+_Entry = dict[str, dict[str, dict[str, int]]]
+"""One gang's: by the UID of the controller and by role, pods' names and when they ended (seconds since the epoch)."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -53,7 +45,7 @@ def _read(text: str) -> dict[str, _Entry]:
 class Gangs(Protocol):
     """A tenant's gangs."""
 
-    def done_in(self, namespace: str) -> Mapping[str, Names]:
+    def done_in(self, namespace: str) -> Mapping[str, Mapping[str, Done]]:
         """By gang who is to be written down."""
 
 
@@ -78,12 +70,10 @@ class DoneRecords:
         links: Mapping[str, ComputeLink],
         *,
         who: Callable[[], Admission],
-        clock: Callable[[], float],
     ) -> None:
         self._tenant = tenant
         self._links = links
         self._who = who
-        self._clock = clock
         self._stale: set[str] = set()
         """Tenant namespaces of which something has changed."""
         self._news = asyncio.Event()
@@ -93,14 +83,15 @@ class DoneRecords:
         self._stale.add(namespace)
         self._news.set()
 
-    def recall(self, group: str, since: float) -> Names:
-        """Who of a gang was written down as done; `since` is when the first of its members was made."""
+    def recall(self, group: str) -> Mapping[str, Done]:
+        """Return by name the pods of a gang that were recorded as done."""
         namespace, _, name = group.partition("/")
-        found: dict[str, str] = {}
+        found: dict[str, Done] = {}
         for _, view in self._namespaces(namespace):
-            entry = _read(view.metadata.annotations.get(GANGS_DONE_ANNOTATION, "{}")).get(name)
-            if entry is not None and since < entry.at:
-                found |= {pod: role for role, pods in entry.pods.items() for pod in pods}
+            entry = _read(view.metadata.annotations.get(GANGS_DONE_ANNOTATION, "{}")).get(name, {})
+            for controller, roles in entry.items():
+                for role, pods in roles.items():
+                    found |= {pod: Done(role, controller, ended) for pod, ended in pods.items()}
         return found
 
     async def run(self) -> None:
@@ -143,12 +134,12 @@ class DoneRecords:
     def _text(self, namespace: str) -> str | None:
         """What is to be written; None: nothing."""
         entries: dict[str, _Entry] = {}
-        size, at = 2, int(self._clock())
-        for group, names in sorted(self._who().gangs.done_in(namespace).items()):
-            pods: dict[str, list[str]] = {}
-            for name, role in sorted(names.items()):
-                pods.setdefault(role, []).append(name)
-            key, entry = group.partition("/")[2], _Entry(at, pods)
+        size = 2
+        for group, pods in sorted(self._who().gangs.done_in(namespace).items()):
+            entry: _Entry = {}
+            for name, done in sorted(pods.items()):
+                entry.setdefault(done.controller, {}).setdefault(done.role, {})[name] = int(done.ended)
+            key = group.partition("/")[2]
             size += len(_encode({key: entry}))
             if size <= _MOST:
                 entries[key] = entry

@@ -9,29 +9,16 @@ from typing import Final, NamedTuple, Protocol
 
 from vkgateway.arbiter.decisions import Hold, HoldCode
 from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, PoolKey
+from vkgateway.sync.admission.ended import Done, Shrink, done_of, shrink
 from vkgateway.sync.admission.member import Member, gang_id
+from vkgateway.sync.admission.seen import Seen
 from vkgateway.sync.compute.ownership import Key
 from vkgateway.translate.gangs import GangMarks, MarkError, agree
 from vkgateway.translate.governed import is_extended
 
+_GONE: Final = Seen()
 _MOST_DONE: Final = 10_000
 """Of more pods of a gang that ended well the first are forgotten: its minimum is long down to one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """Where a member stands. It waits while it has no state, and counts as done if it has ended well."""
-
-    state: PodState | None = None
-    """None: it is not there any more, or has ended."""
-    done: bool = False
-    pool: PoolKey | None = None
-    node: str = ""
-    borrowed: bool = False
-    since: float = 0.0
-    deadline: float = 0.0
-    evicted_for: str = ""
-    behind: str = ""
 
 
 class LeftAlone(NamedTuple):
@@ -56,15 +43,15 @@ class Bounds:
 class Memory(Protocol):
     """Remembers over a restart which members of gangs ended well."""
 
-    def recall(self, group: str, since: float, /) -> Mapping[str, str]:
-        """Their names and roles; `since` is when the first of the gang's members that are there was made (seconds)."""
+    def recall(self, group: str, /) -> Mapping[str, Done]:
+        """Return them by name."""
 
     def changed(self, namespace: str, /) -> None:
         """They are others now in some gang of this namespace."""
 
 
 class _NoMemory:
-    def recall(self, _group: str, _since: float) -> Mapping[str, str]:
+    def recall(self, _group: str) -> Mapping[str, Done]:
         return {}
 
     def changed(self, _namespace: str) -> None:
@@ -76,8 +63,10 @@ class _Group:
     """One gang's members, and what was made of them last."""
 
     members: dict[str, Member]
-    done: dict[str, str] = field(default_factory=dict)
-    """Pods that ended well and were deleted since, as long as any other is left: name and role."""
+    done: dict[str, Done] = field(default_factory=dict)
+    """By name the pods that succeeded and were deleted since, as long as any other is left."""
+    first: dict[str, float] = field(default_factory=dict)
+    """When each controller created its first pod of the gang, by the controller's UID (seconds since the epoch)."""
     recalled: bool = False
     """Those of before a restart are among them."""
     plan: Plan | None = None
@@ -136,13 +125,15 @@ class TenantGangs:
         self._uids.setdefault(member.key, set()).add(member.uid)
         group = self._groups.setdefault(member.group, _Group({}))
         group.members[member.uid] = member
+        if member.marks is not None and (controller := member.marks.controller):
+            group.first[controller] = min(member.created, group.first.get(controller, member.created))
         group.done.pop(member.key[1], None)  # it is made once more
         if group.done:
             self._memory.changed(member.key[0])
         group.fresh = False
 
-    def drop(self, uid: str, *, done: bool = False) -> None:
-        """Forget a pod that is gone above and below; where it ended well the others need not wait for it."""
+    def drop(self, uid: str, *, seen: Seen = _GONE) -> None:
+        """Forget a pod that is gone above and below; where it was seen to succeed the others need not wait for it."""
         member = self._members.pop(uid, None)
         if member is None:
             return
@@ -156,19 +147,19 @@ class TenantGangs:
             del self._uids[member.key]
         group = self._groups[member.group]
         del group.members[uid]
-        if done:
+        if (done := done_of(member, seen)) is not None:
             if len(group.done) >= _MOST_DONE:
                 del group.done[next(iter(group.done))]
-            group.done[member.key[1]] = member.marks.role if member.marks is not None else ""
+            group.done[member.key[1]] = done
         group.fresh = False
         if group.done:
             self._memory.changed(member.key[0])
         if not group.members:
             del self._groups[member.group]
 
-    def done_in(self, namespace: str) -> dict[str, Mapping[str, str]]:
-        """By gang names and roles of members that ended well, where there are others for whose start that counts."""
-        found: dict[str, Mapping[str, str]] = {}
+    def done_in(self, namespace: str) -> dict[str, Mapping[str, Done]]:
+        """By gang and name the members that succeeded, where there are others for whose start that counts."""
+        found: dict[str, Mapping[str, Done]] = {}
         for name, group in self._groups.items():
             if not name.startswith(f"{namespace}/"):
                 continue
@@ -176,9 +167,10 @@ class TenantGangs:
             done = dict(group.done)
             left = False
             for member in group.members.values():
-                if self._look(member).done:
-                    done[member.key[1]] = member.marks.role if member.marks is not None else ""
-                else:
+                seen = self._look(member)
+                if (record := done_of(member, seen)) is not None:
+                    done[member.key[1]] = record
+                if not seen.done:
                     left = left or _counts_done(member)
             if done and left:
                 found[name] = done
@@ -195,9 +187,8 @@ class TenantGangs:
             return
         group.recalled = True
         there = {member.key[1] for member in group.members.values()}
-        since = min(member.created for member in group.members.values())
-        known = self._memory.recall(name, since)
-        group.done = {pod: role for pod, role in known.items() if pod not in there} | group.done
+        known = self._memory.recall(name)
+        group.done = {pod: done for pod, done in known.items() if pod not in there} | group.done
 
     def touch(self, uid: str) -> None:
         """Something about a member changed, above, below or in what was said of it."""
@@ -254,11 +245,8 @@ class TenantGangs:
         if not pods:
             return None, hold or self._not_ready(self._id(name), governed)
         roles = Counter(member.marks.role for member in there if not member.governed and member.marks is not None)
-        beside = roles.total()
-        if not marks.counts_done:
-            roles.update(member.marks.role for member in members if seen[member.uid].done and member.marks is not None)
-            roles.update(group.done.values())
-        return self._gang(name, governed, pods, marks=marks, counted=roles, beside=beside, plan=group.plan), hold
+        less = shrink(members, seen, done=group.done.values(), first=group.first, marks=marks)
+        return self._gang(name, governed, pods, marks=marks, beside=roles, less=less, plan=group.plan), hold
 
     def _agreed(self, name: str, members: list[Member]) -> tuple[GangMarks, Hold | None]:
         alone = GangMarks(group=name)
@@ -334,16 +322,16 @@ class TenantGangs:
         pods: list[Pod],
         *,
         marks: GangMarks,
-        counted: Counter[str],
-        beside: int,
+        beside: Counter[str],
+        less: Shrink,
         plan: Plan | None,
     ) -> Gang:
-        """`counted` are, by role, members that need nothing of the arbiter (`beside`), or have done their part."""
+        """`beside` are, by role, members that need nothing of the arbiter; `less` are pods that ended for good."""
         pools = _common(_that_reach_any(governed)) or _all_of(governed)
         running = dict.fromkeys(pod.pool for pod in pods if pod.pool is not None)
         bounds = self._bounds_in([*running] or ([*pools] if any(pod.pools for pod in pods) else [*pools[:1]]))
         units = sum(amount for member in governed for name, amount in member.shape.requests if is_extended(name)) / 1000
-        needed = {role: number - counted[role] for role, number in marks.role_minimum.items()}
+        needed = {role: number - beside[role] - less.roles[role] for role, number in marks.role_minimum.items()}
         return Gang(
             id=self._id(name),
             tenant=self._tenant,
@@ -352,10 +340,10 @@ class TenantGangs:
             band=Band.LOW if any(member.band is Band.LOW for member in governed) else Band.GUARANTEED,
             priority=max(member.priority for member in governed),
             created=min(member.created for member in governed),
-            minimum=max(1, marks.minimum - counted.total()),
+            minimum=max(1, marks.minimum - beside.total() - less.total),
             role_minimum={role: number for role, number in needed.items() if number > 0},
             elastic=marks.elastic,
-            maximum=max(1, marks.maximum - beside) if marks.maximum is not None else None,
+            maximum=max(1, marks.maximum - beside.total()) if marks.maximum is not None else None,
             required_level=marks.required_level,
             preferred_level=marks.preferred_level,
             run_limit=marks.run_limit,

@@ -16,13 +16,14 @@ from vkgateway.model.names import (
     EVICTION_DEADLINE_ANNOTATION,
     POOL_LABEL,
 )
-from vkgateway.sync.admission.gangs import Seen
+from vkgateway.sync.admission.endtime import ended_at
 from vkgateway.sync.admission.member import Member, gang_id
+from vkgateway.sync.admission.seen import Seen
 from vkgateway.sync.admission.verdicts import Book, Said, Verdict
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.marks import BEHIND, EVICTED_FOR, RETAKEN
-from vkgateway.sync.pods.views import ComputePodView, TenantPodView
+from vkgateway.sync.pods.views import TERMINAL_PHASES, ComputePodView, TenantPodView
 
 _GONE: Final = Seen()
 
@@ -56,6 +57,8 @@ class Sight:
         self._book = book
         self._sent = sent
         self._clock = clock
+        self._ended: dict[str, float] = {}
+        """When pods that have ended were first seen so, by uid."""
         self.retaken: dict[str, str] = {}
         """Compute pods, by uid, that are being taken back, and the pods that they stood for."""
 
@@ -75,8 +78,23 @@ class Sight:
         if above is None or above.terminal or above.metadata.deletion_timestamp is not None:
             if verdict is not None and self.is_sent(member):
                 return _ending(_placed(verdict, verdict.node), self._clock() + member.grace)
-            return Seen(done=True) if above is not None and above.phase == "Succeeded" else _GONE
+            return self._seen_ended(member, above)
         return Seen(state=PodState.WAITING) if verdict is None else _placed(verdict, verdict.node)
+
+    def _seen_ended(self, member: Member, pod: TenantPodView | ComputePodView | None) -> Seen:
+        """The end of a pod, by its tenant or its compute pod. The gateway may see it late: the pod's status counts."""
+        if pod is None or pod.phase not in TERMINAL_PHASES:
+            return _GONE
+        if member.uid not in self._ended:
+            now = self._clock()
+            self._ended[member.uid] = min(now, ended_at(pod.status) or now)
+        return Seen(done=pod.phase == "Succeeded", failed=pod.phase == "Failed", ended=self._ended[member.uid])
+
+    def forget(self, uid: str) -> None:
+        """Drop what is remembered of a pod that is gone."""
+        self._ended.pop(uid, None)
+        for compute_uid in [each for each, owner in self.retaken.items() if owner == uid]:
+            del self.retaken[compute_uid]
 
     def above(self, member: Member) -> TenantPodView | None:
         """The tenant's pod itself."""
@@ -116,7 +134,7 @@ class Sight:
 
     def _seen_below(self, member: Member, above: TenantPodView | None, pod: ComputePodView, link: ComputeLink) -> Seen:
         if pod.ended:
-            return Seen(done=pod.phase == "Succeeded")
+            return self._seen_ended(member, pod)
         verdict = self._book.verdicts.get(member.uid)
         if verdict is None:
             verdict = self._book.verdicts[member.uid] = recovered(pod, link.name)

@@ -16,9 +16,10 @@ from vkgateway.arbiter.naming import ahead_named, gang_text
 from vkgateway.arbiter.poolsums import node_name
 from vkgateway.kube.reflector import Reflector
 from vkgateway.sync.admission.accounts import Accounts, Audience
-from vkgateway.sync.admission.gangs import Bounds, LeftAlone, Memory, Seen, TenantGangs
+from vkgateway.sync.admission.gangs import Bounds, LeftAlone, Memory, TenantGangs
 from vkgateway.sync.admission.member import Member, gang_id
 from vkgateway.sync.admission.reach import in_front_of
+from vkgateway.sync.admission.seen import Seen
 from vkgateway.sync.admission.sight import Sight, ending_gang, is_placed, recovered
 from vkgateway.sync.admission.starts import Starts
 from vkgateway.sync.admission.verdicts import PREEMPTED, Book, Said, Verdict, Waits
@@ -37,6 +38,7 @@ _NOT_LET_GO: Final = "was admitted, but its gate could not be lifted; its room w
 _AWAY: Final = "was admitted while this cluster's API server did not answer; its room was given back until it does"
 _AFTER_RETURN: Final = 5.0
 """Seconds that a pod under notice has at least when its cluster, or the gateway's sight of it, is back."""
+_GONE: Final = Seen()
 _PENDING: Final = Admission("pending")
 
 
@@ -171,8 +173,7 @@ class TenantAdmission:
                 self._accounts.note(member, seen, below=below, verdict=self.book.verdicts.get(member.uid))
             if nothing_left:
                 gone.append(member)
-                known = self._known.get(member.uid)
-                self._drop(member, done=known is not None and known.done)
+                self._drop(member, seen=self._known.get(member.uid, seen))
             elif seen != self._known.get(member.uid):
                 self._known[member.uid] = seen
                 self.gangs.touch(member.uid)
@@ -196,17 +197,15 @@ class TenantAdmission:
             self._left_behind[pod.tenant_uid] = ending_gang(self.name, pod, link.name, now=self._clock())
             self._service.recount(pod, link.name)
 
-    def _drop(self, member: Member, *, done: bool = False) -> None:
+    def _drop(self, member: Member, *, seen: Seen = _GONE) -> None:
         self._known.pop(member.uid, None)
         self.gangs.unbound.pop(member.uid, None)
         self._accounts.forget(member)
         if self._starts.waits(member.group, member.uid):
             self._cancel_start(member.group)
-        self.gangs.drop(member.uid, done=done)
+        self.gangs.drop(member.uid, seen=seen)
         self.book.forget(member.uid)
-        retaken = self._sight.retaken
-        for below in [below for below, uid in retaken.items() if uid == member.uid]:
-            del retaken[below]
+        self._sight.forget(member.uid)
         self._recount(member)
 
     def rebound(self, quotas: Iterable[Quota]) -> None:

@@ -56,6 +56,7 @@ def ray(asked: Asked) -> Said | None:
         role=role,
         role_minimum={group: number for group, number in needed.items() if number},
         core={_HEAD: 1},
+        replaces_succeeded=True,
         rank=0 if role == _HEAD else position * ROLE_STRIDE + pod.index(),
     )
 

@@ -26,6 +26,7 @@ _KUEUE_LABEL: Final = "kueue.x-k8s.io/pod-group-name"
 _KUEUE_COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"
 _KUEUE_INDEX: Final = "kueue.x-k8s.io/pod-group-pod-index"
 _KUEUE_INDEX_LABEL: Final = "kueue.x-k8s.io/pod-group-pod-index-label"
+_KUEUE_RETRIABLE: Final = "kueue.x-k8s.io/retriable-in-group"
 _KUEUE_ROLE: Final = "kueue.x-k8s.io/pod-group-role"
 
 
@@ -131,7 +132,16 @@ def kueue(asked: Asked) -> Said | None:
     number = values.count(mark, text)
     rank = pod.index(pod.annotations.get(_KUEUE_INDEX_LABEL, _KUEUE_INDEX), _KUEUE_INDEX)
     role = pod.labels.get(_KUEUE_ROLE, "")
-    return Said(name=name, firm=True, mark=mark, minimum=number, size=number, role=role, rank=rank)
+    return Said(
+        name=name,
+        firm=True,
+        mark=mark,
+        minimum=number,
+        size=number,
+        role=role,
+        rank=rank,
+        replaces_failed=pod.annotations.get(_KUEUE_RETRIABLE) != "false",
+    )
 
 
 def _made_for_its_job(group: Object, pod: PodView) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from vkgateway.translate.gangs.fields import Fields
+from vkgateway.translate.gangs.jobpods import job_pods
 from vkgateway.translate.gangs.said import Asked, Said
 
 _NAME: Final = "batch.kubernetes.io/job-name"
@@ -25,14 +26,12 @@ def job(asked: Asked) -> Said | None:
     found = asked.look(reference)
     if found is None:
         return said
-    spec, status = Fields.spec(found, reference), Fields.status(found, reference)
-    size = spec.count("parallelism", missing=1)
-    remaining = None
-    if "completions" in spec:
-        completions = spec.count("completions", missing=1)
-        size = min(size, completions)
-        # The Job controller keeps no more pods running than there is work left.
-        remaining = completions - status.count("succeeded", missing=0)
-    size = max(1, size)
-    limit = spec.seconds("activeDeadlineSeconds")
-    return replace(said, minimum=size, size=size, remaining=remaining, run_limit=limit, missing=None)
+    pods = job_pods(found, reference)
+    return replace(
+        said,
+        minimum=pods.wanted,
+        size=pods.wanted,
+        remaining=pods.remaining,
+        run_limit=Fields.spec(found, reference).seconds("activeDeadlineSeconds"),
+        missing=None,
+    )

@@ -81,5 +81,15 @@ class GangMarks:
     """When its work was last saved (seconds since the epoch); 0: never."""
     restart_cost: float = 0.0
     """GPU-seconds that a restart takes, as its owner declared."""
+    controller: str = ""
+    """UID of the object that made this pod; empty: no controller made it."""
+    job_wanted: int = 0
+    """The number of pods that the pod's Job runs at once while none has ended; 0: no Job is known that made it."""
+    job_ended: int = 0
+    """The number of those that ended and are not replaced."""
+    replaces_succeeded: bool = False
+    """Its controller creates another pod where this one succeeds."""
+    replaces_failed: bool = True
+    """Somebody may create another pod where this one fails."""
     waits_for: Reference | None = None
     """The object that says how many pods it takes, where that is not there: the gang is not judged before."""

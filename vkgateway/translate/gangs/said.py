@@ -54,6 +54,8 @@ class Said:
     rank: int = 0
     required_level: str = ""
     run_limit: float | None = None
+    replaces_succeeded: bool = False
+    replaces_failed: bool = True
     missing: Reference | None = None
     """The object that would say how many, where it was not found."""
 
@@ -87,6 +89,8 @@ def refine(said: Said, own: Own, *, group: str, way: str) -> GangMarks:
         role=said.role,
         role_minimum=_fitting(said, needed),
         rank=said.rank,
+        replaces_succeeded=said.replaces_succeeded,
+        replaces_failed=said.replaces_failed,
         required_level=said.required_level,
         waits_for=said.missing if minimum is None else None,
     )

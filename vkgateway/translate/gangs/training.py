@@ -59,7 +59,8 @@ def training(asked: Asked) -> Said | None:
     if found is None:
         return said
     spec = Fields.spec(found, reference)
-    said = _counted(said, spec, field)
+    final = kind != "MPIJob" and _fails_for_good(spec, field, role)
+    said = replace(_counted(said, spec, field), replaces_failed=not final)
     return _with_host(said, first=not pod.index(_INDEX)) if kind == "PyTorchJob" and _meets(spec, field) else said
 
 
@@ -69,6 +70,12 @@ def remade_once_gone(labels: Mapping[str, str]) -> bool:
     MPI operator 0.7 does so with workers; its launcher is a Job's pod, and Jobs replace what fails.
     """
     return labels.get(_OPERATOR) == _MPI_OPERATOR and labels.get(_JOB_ROLE) == _WORKER
+
+
+def _fails_for_good(spec: Fields, field: str, role: str) -> bool:
+    """Whether the operator creates no other replica of a role where one fails: the job has failed then."""
+    entries = {name.lower(): entry for name, entry in spec.at(field).by_name().items()}
+    return role in entries and entries[role].text("restartPolicy") == "Never"
 
 
 def _counted(said: Said, spec: Fields, field: str) -> Said:

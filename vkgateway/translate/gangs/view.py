@@ -45,6 +45,12 @@ class PodView:
         """API group, kind and name of the object that made the pod; three empty texts where there is none."""
         return _controller(self._metadata)
 
+    @property
+    def controller_uid(self) -> str:
+        """UID of the object that made the pod; empty where there is none."""
+        owners = self._metadata.get("ownerReferences") or ()
+        return next((str(owner.get("uid") or "") for owner in owners if owner.get("controller")), "")
+
     def index(self, *marks: str) -> int:
         """The pod's place among its like: by the first of these labels or annotations that holds a number.
 

@@ -9,7 +9,9 @@ from typing import Final
 from vkgateway.model.objects import Object
 from vkgateway.translate.gangs import values
 from vkgateway.translate.gangs.clusters import ray, spark
+from vkgateway.translate.gangs.controllers import with_controller
 from vkgateway.translate.gangs.groups import annotated, coscheduling, kueue, scheduling_group, volcano, workload
+from vkgateway.translate.gangs.jobpods import job_reference
 from vkgateway.translate.gangs.jobs import job
 from vkgateway.translate.gangs.marks import Found, GangMarks, MarkError, Reference
 from vkgateway.translate.gangs.own import NAME, OWNER, Own, read_own
@@ -101,6 +103,7 @@ def read_marks(pod: Object, found: Found) -> GangMarks:
         counted = None
     else:
         counted = refine(said, own, group=f"{view.namespace}/{way.key}/{said.name}", way=way.title)
+        counted = with_controller(counted, view, found.get, named=way in _WRITTEN)
     return replace(
         counted or GangMarks(group=f"{view.namespace}/pod/{view.identity}"),
         required_level=(said.required_level if said is not None else "") or required,
@@ -121,7 +124,10 @@ def references(pod: Object) -> tuple[Reference, ...]:
     view = PodView(pod)
     try:
         asked = Asked(view, read_own(view), note)
-        _first(asked)
+        way, said = _first(asked)
+        job = job_reference(view)
+        if way is not None and said is not None and not said.alone and job is not None:
+            note(job)
         if view.spec.get("schedulingGroup"):
             # Only the group itself tells whether it is what counts, or what is said of its Job.
             next((way for way in _CONCLUDED if way.read(asked) is not None), None)

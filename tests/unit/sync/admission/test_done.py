@@ -13,6 +13,7 @@ from vkgateway.kube.resources import NAMESPACES
 from vkgateway.model.names import GANGS_DONE_ANNOTATION, NAME_ANNOTATION, TENANT_LABEL
 from vkgateway.sync.admission import done as module
 from vkgateway.sync.admission.done import DoneRecords
+from vkgateway.sync.admission.ended import Done
 from vkgateway.sync.compute.link import ComputeLink
 
 GROUP = "default/gang/train"
@@ -23,21 +24,19 @@ class Made:
 
     def __init__(self, here: World, link: ComputeLink) -> None:
         self.here = here
-        self.now = 1000.9
-        self.wanted: dict[str, dict[str, str]] = {}
+        self.wanted: dict[str, dict[str, Done]] = {}
         self.known = True
         self.records = DoneRecords(
             TENANT,
             {"local": link},
             who=lambda: self,
-            clock=lambda: self.now,
         )
 
     @property
     def gangs(self) -> Made:
         return self
 
-    def done_in(self, _namespace: str) -> dict[str, dict[str, str]]:
+    def done_in(self, _namespace: str) -> dict[str, dict[str, Done]]:
         return self.wanted
 
     def written(self) -> str:
@@ -65,31 +64,23 @@ async def made(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Made]:
 
 
 async def test_it_is_written_read_and_taken_off(made: Made) -> None:
-    made.wanted = {GROUP: {"b": "worker", "a": "worker", "c": "ps"}}
+    made.wanted = {GROUP: {"b": Done("worker", "j1", 5.7), "a": Done("worker", "j1", 6.0), "c": Done("ps", "", 7.0)}}
     made.records.changed("default")
     await until(made.written)
 
-    pods = {"ps": ["c"], "worker": ["a", "b"]}
-    assert json.loads(made.written()) == {"gang/train": {"at": 1000, "pods": pods}}
-    await until(lambda: made.records.recall(GROUP, 999.0))
-    assert made.records.recall(GROUP, 999.0) == {"a": "worker", "b": "worker", "c": "ps"}
-    assert made.records.recall("default/gang/other", 999.0) == {}
-    assert made.records.recall("elsewhere/gang/train", 999.0) == {}
+    pods = {"": {"ps": {"c": 7}}, "j1": {"worker": {"a": 6, "b": 5}}}
+    assert json.loads(made.written()) == {"gang/train": pods}
+    await until(lambda: made.records.recall(GROUP))
+    assert made.records.recall(GROUP) == made.wanted[GROUP] | {"b": Done("worker", "j1", 5.0)}
+    assert made.records.recall("default/gang/other") == {}
+    assert made.records.recall("elsewhere/gang/train") == {}
     made.wanted = {}
     made.records.changed("default")
     await until(lambda: not made.written())
 
 
-async def test_of_a_gang_that_is_younger_nothing_was_written(made: Made) -> None:
-    made.wanted = {GROUP: {"a": ""}}
-    made.records.changed("default")
-    await until(lambda: made.records.recall(GROUP, 999.0))
-
-    assert made.records.recall(GROUP, 1000.0) == {}
-
-
 async def test_nothing_is_written_before_all_is_known_and_what_fails_is_tried_again(made: Made) -> None:
-    made.wanted, made.known = {GROUP: {"a": ""}}, False
+    made.wanted, made.known = {GROUP: {"a": Done("", "", 1.0)}}, False
     refused = made.here.below.fail("PATCH", f"/namespaces/{BELOW}", status=500)
     made.records.changed("default")
     await asyncio.sleep(0.1)
@@ -102,7 +93,7 @@ async def test_nothing_is_written_before_all_is_known_and_what_fails_is_tried_ag
 
 async def test_what_is_too_much_for_one_namespace_is_left_out(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST", 100)
-    made.wanted = {f"default/gang/g{number}": {"pod": "worker"} for number in range(9)}
+    made.wanted = {f"default/gang/g{number}": {"pod": Done("worker", "", 1.0)} for number in range(9)}
     made.records.changed("default")
     await until(made.written)
 
@@ -117,4 +108,4 @@ async def test_what_cannot_be_read_says_nothing(made: Made) -> None:
     made.here.below.store.update(NAMESPACES, found, name=BELOW)
     await asyncio.sleep(0.05)
 
-    assert made.records.recall(GROUP, 0.0) == {}
+    assert made.records.recall(GROUP) == {}

@@ -12,27 +12,30 @@ from tests.unit.sync.admission.samples import GPU, OTHER_POOL, POOL, TENANT, mar
 from vkgateway.arbiter.decisions import Hold, HoldCode
 from vkgateway.arbiter.facts import Band, Gang, Plan, PodState, PoolKey, Shape
 from vkgateway.sync.admission import gangs as module
-from vkgateway.sync.admission.gangs import Bounds, Seen, TenantGangs
+from vkgateway.sync.admission.ended import Done
+from vkgateway.sync.admission.gangs import Bounds, TenantGangs
 from vkgateway.sync.admission.member import Member
+from vkgateway.sync.admission.seen import Seen
 
 GROUP = "default/gang/train"
 GANG = f"{TENANT}/{GROUP}"
 WAITING = Seen(state=PodState.WAITING)
 PLACED = Seen(state=PodState.PLACED, pool=POOL, node="host-1", borrowed=True, since=50.0, behind="alpha/x")
 ENDING = replace(PLACED, state=PodState.ENDING, deadline=70.0)
-SUCCEEDED, GONE = Seen(done=True), Seen()
+SUCCEEDED, GONE = Seen(done=True, ended=200.0), Seen()
+DONE = Done("", "", 200.0)
 
 
 class Memory:
     """Remembers what the test tells it."""
 
     def __init__(self) -> None:
-        self.known: dict[str, dict[str, str]] = {}
-        self.asked: list[tuple[str, float]] = []
+        self.known: dict[str, dict[str, Done]] = {}
+        self.asked: list[str] = []
         self.news: list[str] = []
 
-    def recall(self, group: str, since: float) -> dict[str, str]:
-        self.asked.append((group, since))
+    def recall(self, group: str) -> dict[str, Done]:
+        self.asked.append(group)
         return self.known.get(group, {})
 
     def changed(self, namespace: str) -> None:
@@ -160,8 +163,8 @@ def roles(*named: str) -> list[Member]:
 
 def test_who_ended_well_and_was_deleted_is_not_waited_for() -> None:
     made = Made(*roles("ps", "ps", "worker", "worker"))
-    made.gangs.drop("u0", done=True)
-    made.gangs.drop("u2", done=True)
+    made.gangs.drop("u0", seen=SUCCEEDED)
+    made.gangs.drop("u2", seen=SUCCEEDED)
     gang = made.one()
 
     assert ([pod.uid for pod in gang.pods], gang.minimum) == (["u1", "u3"], 2)
@@ -177,7 +180,7 @@ def test_who_was_deleted_before_the_end_is_waited_for() -> None:
 
 def test_one_that_is_made_once_more_under_its_name_is_needed_again() -> None:
     made = Made(*workers(3))
-    made.gangs.drop("u0", done=True)
+    made.gangs.drop("u0", seen=SUCCEEDED)
     made.gangs.put(member("again", key=("default", "pod-u0"), marks=marks(minimum=3)))
 
     assert made.one().minimum == 3
@@ -186,7 +189,7 @@ def test_one_that_is_made_once_more_under_its_name_is_needed_again() -> None:
 def test_nothing_is_remembered_of_a_gang_that_is_gone() -> None:
     made = Made(*workers(3))
     for uid in ("u0", "u1", "u2"):
-        made.gangs.drop(uid, done=True)
+        made.gangs.drop(uid, seen=SUCCEEDED)
     made.gangs.put(workers(3)[1])
 
     assert made.one().minimum == 3
@@ -196,19 +199,19 @@ def test_of_those_that_ended_well_not_all_are_remembered(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "_MOST_DONE", 2)
     made = Made(*workers(6))
     for rank in range(5):
-        made.gangs.drop(f"u{rank}", done=True)
+        made.gangs.drop(f"u{rank}", seen=SUCCEEDED)
 
     assert made.one().minimum == 4
 
 
 def test_who_was_done_before_a_restart_is_not_waited_for() -> None:
     made = Made(*workers(3, created=100.0)[1:])
-    made.memory.known = {GROUP: {"pod-u0": "", "pod-u1": ""}}
+    made.memory.known = {GROUP: {"pod-u0": DONE, "pod-u1": DONE}}
 
     assert made.one().minimum == 2, "pod-u1 was made once more"
     made.gangs.touch_all()
     assert made.one().minimum == 2
-    assert made.memory.asked == [(GROUP, 100.0)], "once is enough"
+    assert made.memory.asked == [GROUP], "once is enough"
 
 
 def test_what_a_restart_must_know_is_who_is_done_where_others_are_not() -> None:
@@ -217,8 +220,9 @@ def test_what_a_restart_must_know_is_who_is_done_where_others_are_not() -> None:
     assert made.gangs.done_in("default") == {}
 
     made.seen["u1"] = SUCCEEDED
-    made.gangs.drop("u0", done=True)
-    assert made.gangs.done_in("default") == {GROUP: {"pod-u0": "worker", "pod-u1": "ps"}}
+    made.gangs.drop("u0", seen=SUCCEEDED)
+    done = {"pod-u0": DONE._replace(role="worker"), "pod-u1": DONE._replace(role="ps")}
+    assert made.gangs.done_in("default") == {GROUP: done}
     assert made.gangs.done_in("other") == {}
     made.seen["u2"] = SUCCEEDED
     assert made.gangs.done_in("default") == {}, "nobody waits for them"
@@ -230,7 +234,7 @@ def test_the_memory_hears_when_somebody_is_done_or_made_once_more() -> None:
     assert made.memory.news == []
     made.gangs.ended_well("u0")
     assert made.memory.news == ["default"]
-    made.gangs.drop("u0", done=True)
+    made.gangs.drop("u0", seen=SUCCEEDED)
     made.gangs.put(workers(3)[1])
     made.gangs.drop("u1")
     made.gangs.drop("u2")
@@ -252,7 +256,7 @@ def test_a_minimum_that_leaves_out_who_ended_well_is_not_lowered_once_more(delet
     made = Made(*[member(f"u{rank}", marks=marks(minimum=2, counts_done=True)) for rank in range(4)])
     made.seen = {"u0": SUCCEEDED, "u1": SUCCEEDED}
     if deleted:
-        made.gangs.drop("u0", done=True)
+        made.gangs.drop("u0", seen=SUCCEEDED)
 
     assert made.one().minimum == 2
 

@@ -15,7 +15,7 @@ from vkgateway.model.names import (
     EVICTION_DEADLINE_ANNOTATION,
     UID_ANNOTATION,
 )
-from vkgateway.sync.admission.gangs import Seen
+from vkgateway.sync.admission.seen import Seen
 from vkgateway.sync.admission.sight import Sight, ending_gang, is_placed, recovered
 from vkgateway.sync.admission.verdicts import Book, Said, Verdict
 from vkgateway.sync.marks import EVICTED_FOR, REQUESTS, RETAKEN
@@ -28,7 +28,8 @@ EVICTING = replace(ADMITTED, said=Said.EVICTING, deadline=NOW + 30, evicted_for=
 PLACED = Seen(state=PodState.PLACED, pool=POOL, node="host-1", borrowed=True, since=BORN_AT + 5, behind="alpha/x")
 NOTIFIED = replace(PLACED, state=PodState.NOTIFIED, deadline=NOW + 30, evicted_for="beta/x")
 GONE = Seen()
-DONE = Seen(done=True)
+DONE = Seen(done=True, ended=NOW)
+FAILED = Seen(failed=True, ended=NOW)
 
 
 class Stand:
@@ -82,7 +83,7 @@ def test_so_does_one_that_is_told_to_go() -> None:
     ("meta", "expected"),
     [
         ({"phase": "Succeeded"}, DONE),
-        ({"phase": "Failed"}, GONE),
+        ({"phase": "Failed"}, FAILED),
         ({"deletionTimestamp": LEAVING}, GONE),
         ({"phase": "Succeeded", "deletionTimestamp": LEAVING}, DONE),
     ],
@@ -115,7 +116,7 @@ def test_one_that_was_sent_below_a_moment_ago_counts_as_ending_until_it_shows(me
     stand.sent["u1"] = NOW + 1
     assert stand.seen() == replace(PLACED, state=PodState.ENDING, deadline=NOW + 30)
     stand.sent["u1"] = NOW
-    assert stand.seen() == GONE
+    assert stand.seen() == (FAILED if meta == {"phase": "Failed"} else GONE)
 
 
 # -- something below ---------------------------------------------------------------------------------------------------
@@ -150,7 +151,7 @@ def test_of_a_pod_that_runs_everything_is_known_after_a_restart() -> None:
     assert stand.book.verdicts["u1"].said is Said.EVICTING, "and from now on it is known as if it had just been said"
 
 
-@pytest.mark.parametrize(("phase", "expected"), [("Succeeded", DONE), ("Failed", GONE)])
+@pytest.mark.parametrize(("phase", "expected"), [("Succeeded", DONE), ("Failed", FAILED)])
 def test_a_pod_that_has_ended_below_holds_nothing(phase: str, expected: Seen) -> None:
     stand = Stand()
     stand.above(phase="Running")

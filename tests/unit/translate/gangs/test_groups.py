@@ -91,7 +91,7 @@ def test_a_jobset_is_one_gang_also_where_its_jobs_have_groups() -> None:
     ]
     found = beside("jobset.x-k8s.io/v1alpha2", "JobSet", "s", {"replicatedJobs": entries})
     marked = of_job("s-worker-0", labels=labels)
-    assert {reference.kind for reference in references(marked)} == {"PodGroup", "JobSet"}
+    assert {reference.kind for reference in references(marked)} == {"PodGroup", "JobSet", "Job"}
     assert read(marked, found).waits_for == Reference("scheduling.k8s.io", "PodGroup", "podgroups", "research", "train")
     assert (read(marked, group_of_job("s-worker-0"), found).group) == "research/jobset/s"
     assert read(marked, group_of_job("s-worker-0"), found).minimum == 5

@@ -8,6 +8,9 @@ from tests.unit.translate.gangs.pods import job, ours, pod, read
 from vkgateway.translate.gangs import MarkError, Reference, references
 
 
+REFERENCE = Reference("batch", "Job", "jobs", "research", "sweep")
+
+
 def indexed(index: int = 0, **marks: str) -> Any:
     # As the Job controller makes the pods of an Indexed Job.
     labels = {
@@ -48,21 +51,61 @@ def test_what_ended_well_is_not_waited_for(marks: dict[str, str]) -> None:
     found = job("sweep", {"succeeded": 9}, parallelism=4, completions=12)
     read_ = read(indexed(0, **marks), found)
     assert (read_.minimum, read_.size, read_.counts_done) == (3, 4, True)
-    without_end = read(indexed(0, **marks), job("sweep", {"succeeded": 9}, parallelism=4))
-    assert (without_end.minimum, without_end.counts_done) == (4, False)
+
+
+FAILED_FOR_GOOD = {"failedIndexes": "1,3-5", "succeeded": 2}
+
+
+@pytest.mark.parametrize(
+    ("status", "spec", "minimum"),
+    [
+        ({"failedIndexes": "1"}, {"completions": 4}, 3),
+        (FAILED_FOR_GOOD, {"completions": 12}, 4),
+        (FAILED_FOR_GOOD, {"completions": 8}, 2),
+        ({"failedIndexes": "0-3"}, {"completions": 4}, 1),
+        ({"failedIndexes": "?,2-"}, {"completions": 4}, 4),
+        ({}, {}, 4),
+        ({"succeeded": 1, "active": 2}, {}, 2),
+        ({"conditions": [{"type": "SuccessCriteriaMet", "status": "True"}]}, {"completions": 4}, 1),
+        ({"conditions": [{"type": "FailureTarget", "status": "True"}], "active": 3}, {"completions": 4}, 1),
+        ({"conditions": [{"type": "Failed", "status": "False"}, {"type": "Suspended", "status": "True"}]}, {}, 4),
+    ],
+)
+def test_the_minimum_counts_pods_that_can_still_arrive(status: Any, spec: Any, minimum: int) -> None:
+    """An index that failed for good, or work that no pod is created for any more, is not waited for."""
+    marks = read(indexed(gang="job"), job("sweep", status, parallelism=4, **spec))
+    assert (marks.minimum, marks.size, marks.counts_done) == (minimum, 4, True)
+    elastic = read(indexed(gang="job", min="2"), job("sweep", status, parallelism=4, **spec))
+    assert elastic.minimum == min(2, minimum)
 
 
 def test_a_job_that_is_not_there_is_waited_for() -> None:
-    reference = Reference("batch", "Job", "jobs", "research", "sweep")
-    assert references(indexed(gang="job")) == (reference,)
-    assert read(indexed(gang="job")).waits_for == reference
+    assert references(indexed(gang="job")) == (REFERENCE,)
+    assert read(indexed(gang="job")).waits_for == REFERENCE
     assert read(indexed(size="4")).waits_for is None
 
 
 def test_a_named_gang_of_several_jobs() -> None:
-    marks = read(indexed(gang="both", size="6"), job("sweep", parallelism=4))
+    marks = read(indexed(gang="both", size="6"), job("sweep", {"failedIndexes": "2"}, parallelism=4, completions=4))
     assert (marks.group, marks.minimum) == ("research/gang/both", 6)
-    assert references(indexed(gang="both", size="6")) == ()
+    assert (marks.controller, marks.job_wanted, marks.job_ended) == ("o-1", 4, 1)
+    assert references(indexed(gang="both", size="6")) == (REFERENCE,)
+    assert read(indexed(gang="both", size="6")).waits_for == REFERENCE
+
+
+def test_a_job_that_creates_all_pods_of_a_named_gang_is_a_gang_by_itself() -> None:
+    """Several Jobs may use one name, a CronJob's runs do; pods of one are no members of the other."""
+    assert read(indexed(gang="nightly", size="4"), job("sweep", parallelism=4)).group == "research/gang/nightly/sweep"
+    assert read(indexed(gang="nightly", size="5"), job("sweep", parallelism=4)).group == "research/gang/nightly"
+
+
+@pytest.mark.parametrize(("parallelism", "group"), [(4, "research/gang/nightly/sweep"), (2, "research/gang/nightly")])
+def test_each_run_of_a_cron_job_is_a_gang_by_itself(parallelism: int, group: str) -> None:
+    found = job("sweep", parallelism=parallelism)
+    assert read(indexed(gang="nightly", min="3"), found).group == "research/gang/nightly"
+    owner = {"apiVersion": "batch/v1", "kind": "CronJob", "name": "nightly", "uid": "c-1", "controller": True}
+    found["metadata"]["ownerReferences"] = [owner]
+    assert read(indexed(gang="nightly", min="3"), found).group == group
 
 
 def test_a_minimum_above_the_parallelism() -> None:

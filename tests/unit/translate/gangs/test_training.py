@@ -232,3 +232,17 @@ def test_an_elastic_policy_without_workers_changes_nothing() -> None:
     spec = {"pytorchReplicaSpecs": {"Master": {}}, "elasticPolicy": {"minReplicas": 1}}
     marks = read(replica("PyTorchJob", "master", 0), beside(VERSION, "PyTorchJob", "bert", spec))
     assert (marks.minimum, marks.size, marks.maximum) == (1, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "policy", "replaces"),
+    [
+        ("PyTorchJob", "pytorchReplicaSpecs", "Never", False),
+        ("PyTorchJob", "pytorchReplicaSpecs", "OnFailure", True),
+        ("TFJob", "tfReplicaSpecs", "ExitCode", True),
+        ("MPIJob", "mpiReplicaSpecs", "Never", True),
+    ],
+)
+def test_a_replica_that_is_never_restarted_fails_for_good(kind: str, field: str, policy: str, replaces: bool) -> None:
+    found = beside(VERSION, kind, "bert", {field: {"Worker": {"replicas": 2, "restartPolicy": policy}}})
+    assert read(replica(kind, "worker", 1), found).replaces_failed is replaces
