@@ -92,12 +92,17 @@ class _Run:
         there = [member for member in members if seen[member.uid].state is not None]
         waiting = [member for member in there if seen[member.uid].state is PodState.WAITING] or there
         self._controllers = {controller for member in waiting if (controller := _controller(member))}
-        made = [*waiting, *(member for member in there if not _controller(member))]
-        self._since = min((first.get(_controller(member), member.created) for member in made), default=0.0)
+        since = [first.get(_controller(member), member.created) + _GRAIN for member in waiting]
+        since += [
+            member.created
+            for member in there
+            if seen[member.uid].state is not PodState.WAITING and not _controller(member)
+        ]
+        self._since = min(since, default=0.0)
 
     def includes(self, controller: str, ended: float) -> bool:
         """Whether a pod that ended then is one of the run."""
-        return controller in self._controllers or ended >= self._since + _GRAIN
+        return controller in self._controllers or ended >= self._since
 
 
 def _jobs(members: Sequence[Member], seen: Mapping[str, Seen], run: _Run) -> list[GangMarks]:
