@@ -7,7 +7,6 @@ import pytest
 from tests.unit.translate.gangs.pods import job, ours, pod, read
 from vkgateway.translate.gangs import MarkError, Reference, references
 
-
 REFERENCE = Reference("batch", "Job", "jobs", "research", "sweep")
 
 
