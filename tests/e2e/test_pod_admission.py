@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster import Cluster, Platform, eventually, pod
-from tests.refused import BY_LEVEL_BASELINE, BY_POLICY, pod_of
+from tests.refused import BY_LEVEL_BASELINE, BY_LEVEL_RESTRICTED, BY_POLICY, pod_of
+from vkgateway.controlplane.templates import Templates, TenantFacts
 from vkgateway.model.api import TenantPolicy
 from vkgateway.translate.policy import refusals
 
@@ -22,7 +23,7 @@ INVALID = {"proc-mount"}
 """Samples that Kubernetes refuses itself."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def loose(alpha: Cluster) -> Iterator[str]:
     """A namespace whose labels ask for a weaker level of pod security than the tenant has."""
     name = "loose"
@@ -42,9 +43,9 @@ def denials(alpha: Cluster, pods: list[dict[str, Any]]) -> dict[str, str]:
     }
 
 
-def said(pod: dict[str, Any]) -> str:
+def said(pod: dict[str, Any], policy: TenantPolicy) -> str:
     """What the gateway says of a pod."""
-    first, *more = [refusal.message for refusal in refusals(pod, tenant=TenantPolicy())]
+    first, *more = [refusal.message for refusal in refusals(pod, tenant=policy)]
     return first + (f" (and {len(more)} more)" if more else "")
 
 
@@ -52,7 +53,7 @@ def test_the_api_server_refuses_what_the_gateway_would_with_the_same_words(alpha
     alpha.apply({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "kata"}, "handler": "k"})
     samples = {**BY_POLICY, **BY_LEVEL_BASELINE}
     pods = [pod_of(name, fields, namespace=loose) for name, fields in samples.items() if name not in INVALID]
-    expected = {pod["metadata"]["name"]: said(pod) for pod in pods}
+    expected = {pod["metadata"]["name"]: said(pod, TenantPolicy()) for pod in pods}
     eventually(lambda: "inline-csi" in denials(alpha, pods), what="the policy in force")
 
     denied = denials(alpha, pods)
@@ -62,6 +63,44 @@ def test_the_api_server_refuses_what_the_gateway_would_with_the_same_words(alpha
     }
     assert all("clusterTrustBundle" in denied[name] for name in DROPPED)
     alpha.kubectl("delete", "runtimeclass", "kata")
+
+
+@pytest.fixture
+def strict(alpha: Cluster) -> Iterator[TenantPolicy]:
+    """A policy of level restricted, whose rules are in force in alpha beside its own."""
+    policy = TenantPolicy(pod_security="restricted")
+    facts = TenantFacts(
+        name="alpha",
+        template="default",
+        kubernetes_version="1.36.3",
+        address="10.0.0.1",
+        port=443,
+        cluster_domain="cluster.local",
+        policy=policy,
+    )
+    rules, binding, *_ = [
+        found
+        for found in Templates().load("default").objects(facts)
+        if found["metadata"]["name"].startswith("vkgateway-pod-security")
+    ]
+    rules["metadata"] = binding["metadata"] = {"name": "strict"}
+    binding["spec"]["policyName"] = "strict"
+    alpha.apply(rules, binding)
+    yield policy
+    alpha.kubectl("delete", "validatingadmissionpolicy,validatingadmissionpolicybinding", "strict")
+
+
+def test_the_same_of_level_restricted(alpha: Cluster, loose: str, strict: TenantPolicy) -> None:
+    of_volumes = "all-but-volumes"
+    """Another rule refuses the volume of this sample, too, and only one of the refusals is told."""
+    pods = [pod_of(name, fields, namespace=loose) for name, fields in BY_LEVEL_RESTRICTED.items()]
+    eventually(lambda: "plain" in denials(alpha, pods), what="the policy in force")
+
+    denied = denials(alpha, pods)
+
+    expected = {pod["metadata"]["name"]: said(pod, strict) for pod in pods}
+    assert of_volumes in denied
+    assert denied | {of_volumes: ""} == expected | {of_volumes: ""}
 
 
 def deployment(name: str, labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
