@@ -49,6 +49,10 @@ test-e2e: ## End-to-end tests alone
 test-operators: ## Every page of docs/operators followed word for word; minutes of building the first time
 	@VKGATEWAY_ALL_OPERATORS=1 scripts/test.sh operators
 
+.PHONY: test-virtual-kubelet
+test-virtual-kubelet: ## virtual-kubelet's own end-to-end suite against a real and a hollow virtual node; built the first time
+	@VKGATEWAY_VIRTUAL_KUBELET=1 scripts/test.sh virtual-kubelet
+
 .PHONY: test-matrix
 test-matrix: setup ## End-to-end tests with older tenants, and with an older compute cluster: an hour
 	@$(BIN)/python scripts/matrix.py $(PAIRS)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs checks and tests: any of `lint`, `unit`, `property`, `e2e`, `operators`, in the order given; the first that fails
-# ends it. `all` is the first four, with the end-to-end tests beside the others.
+# Runs checks and tests: any of `lint`, `unit`, `property`, `e2e`, `operators`, `virtual-kubelet`, in the order given;
+# the first that fails ends it. `all` is the first four, with the end-to-end tests beside the others.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -89,10 +89,16 @@ operators() {
         tests/e2e/test_gang_readers.py
 }
 
+virtual_kubelet() {
+    programs
+    step virtual-kubelet "$BIN/python" -m pytest -v -rP --tb=short tests/e2e/test_virtual_kubelet.py
+}
+
 scripts/setup.sh
 for part in "$@"; do
     case $part in
         lint | unit | property | e2e | operators | all) "$part" ;;
-        *) echo "test.sh: no part is called $part; there are lint, unit, property, e2e, operators, all" >&2; exit 2 ;;
+        virtual-kubelet) virtual_kubelet ;;
+        *) echo "test.sh: no part is called $part; there are lint, unit, property, e2e, operators, virtual-kubelet, all" >&2; exit 2 ;;
     esac
 done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ DOWN_TIMEOUT = 10 * 60
 
 
 HERE = Path(__file__).parent
+collect_ignore = [] if os.environ.get("VKGATEWAY_VIRTUAL_KUBELET") else ["test_virtual_kubelet.py"]
+"""That suite takes minutes to build, so it has a command of its own."""
 SHARING = frozenset(
     f"test_{name}.py"
     for name in (

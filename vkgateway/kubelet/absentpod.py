@@ -74,7 +74,9 @@ class AbsentPod:
         taken = self._condition(DISRUPTION_CONDITION)
         if taken is not None and taken["status"] == "True":
             reason = taken.get("reason", "")
-            return f"ran and was {_WORDS.get(reason, 'evicted')}{at} ({_told(reason, taken.get('message', ''))})"
+            # The condition may still hold the notice's words; the status has those of the end.
+            final = self.status if self.status.get("reason") == reason else taken
+            return f"ran and was {_WORDS.get(reason, 'evicted')}{at} ({_told(reason, final.get('message') or '')})"
         if self.status.get("phase") not in _TERMINAL:
             return "ran, and nothing of it is found in the compute cluster now"
         told = _told(self.status.get("reason") or "", self.status.get("message") or "")

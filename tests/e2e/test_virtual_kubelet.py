@@ -1,0 +1,40 @@
+"""virtual-kubelet's own end-to-end suite, as providers run it, against a real and a hollow virtual node.
+
+`make test-virtual-kubelet` runs it; `make test` leaves it out, for the suite takes minutes to build.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import virtualkubelet
+from tests.e2e.cluster import Cluster, Platform
+
+
+@pytest.fixture(scope="module")
+def programs() -> Path:
+    return virtualkubelet.build()
+
+
+@pytest.fixture(scope="module")
+def tenant(platform: Platform, programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    if not platform.real:
+        pytest.skip(f"no real node here: {platform.status().get('realNode')}")
+    virtualkubelet.load_images(platform, programs, folder=tmp_path_factory.mktemp("images"))
+    platform.vkgateway("tenant", "create", "suite", "--pool", "a100", "--pool", "real")
+    made = platform.tenant("suite")
+    virtualkubelet.prepare(made)
+    return made
+
+
+@pytest.mark.parametrize("node", ["real.local", "a100.local"])
+def test_the_suite_passes(tenant: Cluster, programs: Path, node: str) -> None:
+    virtualkubelet.add_front(tenant, node)
+    outcomes, said = virtualkubelet.run(tenant, programs, node)
+    passed = sorted(case for case, outcome in outcomes.items() if outcome == "PASS")
+    sys.stdout.write(f"virtual-kubelet's suite against {node}: {len(passed)} of {len(outcomes)} passed\n")
+    assert set(outcomes.values()) == {"PASS"}, said
+    assert len(passed) == virtualkubelet.CASES, said

@@ -1,0 +1,121 @@
+"""virtual-kubelet's end-to-end suite: its images, what it needs in a tenant, and one run against a virtual node."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from operators.programs import VIRTUAL_KUBELET_SUITE
+from tests.e2e.cluster import Cluster, Platform
+from vkgateway.local.realnode.images import BUSYBOX, Entry, Image, architecture, pause_image
+from vkgateway.programs.binaries import published
+
+NAMESPACE: Final = "virtual-kubelet"
+CASES: Final = 9
+_FRONT: Final = "vkgateway.local/node-front:1"
+_NAMES: Final = tuple(f"docker.io/library/{name}:latest" for name in ("foo", "bar", "baz"))
+"""The images that the suite's pods name; each only has to stay up."""
+_UNTIL_ASKED: Final = "trap exit TERM; while :; do /bin/busybox sleep 3600 & wait; done"
+_SECONDS: Final = 600
+_OUTCOME: Final = re.compile(r"^\s+--- (PASS|FAIL|SKIP): TestEndToEnd/(\w+)", re.MULTILINE)
+
+
+def build() -> Path:
+    """The folder with the suite and the program of the pod that stands for the node's kubelet."""
+    return asyncio.run(published.provide(VIRTUAL_KUBELET_SUITE, report=print))
+
+
+def load_images(platform: Platform, programs: Path, *, folder: Path) -> None:
+    """Load the suite's images, and that of the pod for the node's kubelet, onto the real node."""
+    # As a server does, and unlike a plain `sleep`, it ends when it is asked to.
+    sleeps = replace(pause_image(BUSYBOX.read_bytes()), command=("/bin/busybox", "sh", "-c", _UNTIL_ASKED))
+    front = [Entry("tmp", 0o1777), Entry("node-front", 0o755, (programs / "node-front").read_bytes())]
+    images = [replace(sleeps, name=name) for name in _NAMES]
+    for image in (*images, Image(name=_FRONT, entries=front, command=("/node-front",))):
+        archive = folder / "image.tar"
+        archive.write_bytes(image.archive(architecture=architecture()))
+        platform.vkgateway("image", "load", str(archive))
+
+
+def prepare(tenant: Cluster) -> None:
+    """Make the suite's namespace; its pods take the images that are on the node, since no registry has them."""
+    tenant.apply(*_namespace(), *_policy())
+
+
+def add_front(tenant: Cluster, node: str) -> None:
+    """Make the pod that the suite takes for the node's kubelet: it has the node's name and runs on the real node."""
+    account = {"serviceAccountName": "node-front", "nodeSelector": {"vkgateway.io/pool": "real"}}
+    container = {"name": "front", "image": _FRONT, "env": [{"name": "NODE_NAME", "value": node}]}
+    container["readinessProbe"] = {"tcpSocket": {"port": 10250}, "periodSeconds": 1}
+    metadata = {"name": node, "namespace": NAMESPACE}
+    tenant.apply(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**account, "containers": [container]}}
+    )
+    tenant.kubectl("wait", "pod", node, "-n", NAMESPACE, "--for=condition=Ready", "--timeout=120s")
+
+
+def run(tenant: Cluster, programs: Path, node: str) -> tuple[dict[str, str], str]:
+    """Run the suite against a virtual node: PASS, FAIL or SKIP by case, and all that it printed."""
+    argv = [programs / "virtual-kubelet-e2e.test", "-test.v", f"-test.timeout={_SECONDS}s"]
+    argv += [f"-kubeconfig={tenant.kubeconfig}", f"-namespace={NAMESPACE}", f"-node-name={node}"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=_SECONDS + 30)
+    said = done.stdout + done.stderr
+    return {case: outcome for outcome, case in _OUTCOME.findall(said)}, said
+
+
+def _namespace() -> list[dict[str, Any]]:
+    """The namespace, and an account that may ask the proxies of nodes."""
+    subject = {"kind": "ServiceAccount", "name": "node-front", "namespace": NAMESPACE}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "node-front"}
+    rights = {"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["get"]}
+    rbac = "rbac.authorization.k8s.io/v1"
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": "node-front", "namespace": NAMESPACE},
+        },
+        {"apiVersion": rbac, "kind": "ClusterRole", "metadata": {"name": "node-front"}, "rules": [rights]},
+        {
+            "apiVersion": rbac,
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": "node-front"},
+            "subjects": [subject],
+            "roleRef": role,
+        },
+    ]
+
+
+def _policy() -> list[dict[str, Any]]:
+    """A policy of the tenant's own that stands for a registry: images without a tag are otherwise always pulled."""
+    names = "object.spec.containers.map(c, Object.spec.containers{name: c.name, imagePullPolicy: 'IfNotPresent'})"
+    expression = f"Object{{spec: Object.spec{{containers: {names}}}}}"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}
+    group = "admissionregistration.k8s.io/v1"
+    return [
+        {
+            "apiVersion": group,
+            "kind": "MutatingAdmissionPolicy",
+            "metadata": {"name": "images-of-the-node"},
+            "spec": {
+                "failurePolicy": "Fail",
+                "reinvocationPolicy": "Never",
+                "matchConstraints": {"namespaceSelector": selector, "resourceRules": [rule]},
+                "mutations": [
+                    {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": expression}},
+                ],
+            },
+        },
+        {
+            "apiVersion": group,
+            "kind": "MutatingAdmissionPolicyBinding",
+            "metadata": {"name": "images-of-the-node"},
+            "spec": {"policyName": "images-of-the-node"},
+        },
+    ]
