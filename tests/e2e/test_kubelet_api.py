@@ -105,6 +105,32 @@ def eventually_holding(alpha: Cluster, path: str, sample: str) -> str:
     return eventually(look, what=sample)
 
 
+def test_top_and_autoscaling_work_from_the_start(alpha: Cluster, beta: Cluster) -> None:
+    """By what KWOK simulates: half a core for a pod that asks for a tenth."""
+    template = {
+        "metadata": {"labels": {"app": "grows"}, "annotations": {"kwok.x-k8s.io/usage-cpu": "500m"}},
+        "spec": {
+            "nodeSelector": {"vkgateway.io/pool": "a100"},
+            "containers": [{"name": "main", "image": "x", "resources": {"requests": {"cpu": "100m"}}}],
+        },
+    }
+    alpha.apply(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "grows", "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {"app": "grows"}}, "template": template},
+        }
+    )
+    alpha.kubectl("autoscale", "deployment", "grows", "--cpu=50%", "--min=1", "--max=2")
+    eventually(lambda: "500m" in alpha.try_kubectl("top", "pods", "-l", "app=grows").out, what="figures of its pod")
+    assert "a100.local" in alpha.kubectl("top", "nodes")
+    assert "grows" not in beta.kubectl("top", "pods", "-A")
+    assert "500000000n" in alpha.kubectl("get", "podmetrics", "-l", "app=grows")
+    alpha.kubectl("wait", "hpa/grows", "--for=jsonpath={.status.desiredReplicas}=2", "--timeout=90s", timeout=100)
+    alpha.kubectl("delete", "hpa/grows", "deployment/grows")
+
+
 def test_another_tenant_sees_nothing_of_it(beta: Cluster, busy: str) -> None:
     for path in ("stats/summary", "metrics/resource", "metrics/cadvisor", "metrics/probes", "pods"):
         assert busy not in beta.kubectl("get", "--raw", f"{PROXY}/{path}")

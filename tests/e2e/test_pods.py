@@ -253,12 +253,17 @@ def test_kubectl_debug_starts_what_the_level_allows_and_is_told_why_not(alpha: C
 
 
 def test_deleted_below_is_failed_above_with_a_reason(platform: Platform, alpha: Cluster) -> None:
-    alpha.apply(pod("victim"))
+    alpha.apply(pod("victim", command="echo last words; sleep 3600", **(REAL if platform.real else {})))
     alpha.wait_pod("victim")
+    eventually(lambda: alpha.kubectl("logs", "victim"), what="a line in its log")
     platform.compute.kubectl("delete", "pod", "victim", "-n", "alpha--default", "--wait=false")
     eventually(lambda: alpha.phase("victim") == "Failed", what="the pod failed above")
 
     assert condition(alpha.get("pod", "victim"), DISRUPTION)["status"] == "True"
+    eventually(lambda: platform.compute.find("pod", "victim", "-n", "alpha--default") is None, what="gone below")
+    first, *kept = alpha.kubectl("logs", "victim").splitlines()
+    assert "ran and was deleted in the compute cluster" in first
+    assert kept[-1] == ("last words" if platform.real else "Pods that should really run belong on a real node.")
     alpha.kubectl("delete", "pod", "victim", "--wait")
     eventually(lambda: platform.compute.find("pod", "victim", "-n", "alpha--default") is None, what="gone below")
 

@@ -18,6 +18,9 @@ from vkgateway.model.objects import decode_object
 KEPT_ANNOTATION: Final = f"{RESERVED_PREFIX}kept"
 """A template's object with this annotation, whatever it says, is kept. Such an object spells every field out."""
 
+INITIAL_ANNOTATION: Final = f"{RESERVED_PREFIX}initial"
+"""A template's object with this annotation is created wherever it does not exist, and is otherwise the tenant's."""
+
 _NOT_KEPT: Final = frozenset({"metadata", "status"})
 
 _GROUP: Final = "admissionregistration.k8s.io"
@@ -36,6 +39,24 @@ Object = dict[str, Any]
 def kept(objects: Iterable[Object]) -> list[Object]:
     """Choose the objects that are kept."""
     return [found for found in objects if KEPT_ANNOTATION in (found["metadata"].get("annotations") or {})]
+
+
+def is_initial(wanted: Object) -> bool:
+    """Whether an object of a template is created where it does not exist, and otherwise left to the tenant."""
+    return INITIAL_ANNOTATION in (wanted["metadata"].get("annotations") or {})
+
+
+async def create_missing(client: Client, objects: Iterable[Object]) -> None:
+    """Create those of these objects that are initial and do not exist. Raises ApiError."""
+    discovery = Discovery(client)
+    for wanted in filter(is_initial, objects):
+        resource = await discovery.resource(wanted["apiVersion"], wanted["kind"])
+        name, namespace = wanted["metadata"]["name"], wanted["metadata"].get("namespace")
+        try:
+            await client.get(resource, name, namespace=namespace)
+        except errors.NotFound:
+            with contextlib.suppress(errors.AlreadyExists):
+                await client.create(resource, wanted, namespace=namespace)
 
 
 async def put_back(client: Client, objects: Iterable[Object]) -> list[str]:

@@ -17,7 +17,7 @@ import structlog
 
 from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.drivers.base import Driver
-from vkgateway.controlplane.keeping import kept, put_back, remove_outgrown
+from vkgateway.controlplane.keeping import create_missing, is_initial, kept, put_back, remove_outgrown
 from vkgateway.controlplane.layout import admin_kubeconfig
 from vkgateway.controlplane.plane import Plane, tenant_plane
 from vkgateway.controlplane.ports import Bindable, bindable, choose_port
@@ -78,6 +78,7 @@ class Provisioner:
 
     `address` is where the API servers listen; `etcd_endpoints` is where they find etcd; `webhooks_at` is the host and
     port of the gateway's endpoint, for those too old to gate pods themselves, and `webhooks_ca` who vouches for it.
+    `endpoint` says the same of it for all, port 0 where that is not fixed.
     New tenants' Services get a range of `ranges` each; without it, all have their template's. `taken` may be set to
     what tells the ranges that none of them may have.
     """
@@ -92,6 +93,7 @@ class Provisioner:
         address: str,
         etcd_endpoints: tuple[str, ...],
         webhooks_at: str = "",
+        endpoint: tuple[str, int] = ("", 0),
         webhooks_ca: bytes = b"",
         ranges: ServiceRanges | None = None,
         can_bind: Bindable = bindable,
@@ -107,6 +109,7 @@ class Provisioner:
         self._address = address
         self._etcd_endpoints = etcd_endpoints
         self._webhooks_at = webhooks_at
+        self._endpoint = endpoint
         self._webhooks_ca = webhooks_ca
         self._ranges = ranges
         self.taken: Callable[[], Collection[str]] = tuple
@@ -275,6 +278,8 @@ class Provisioner:
             port=plane.port,
             cluster_domain=plane.cluster_domain,
             policy=tenant.spec.policy,
+            endpoint_host=self._endpoint[0],
+            endpoint_port=self._endpoint[1],
             webhooks_url=f"https://{plane.webhooks_at}" if plane.webhooks_at else "",
             webhooks_ca=base64.b64encode(self._webhooks_ca).decode(),
         )
@@ -314,7 +319,8 @@ class Provisioner:
                 _log.warning("kept objects were not put back", tenant=tenant, error=str(error))
             return
         try:
-            await self._apply(client, objects)
+            await self._apply(client, [one for one in objects if not is_initial(one)])
+            await create_missing(client, objects)
         except errors.ApiError as error:
             if not record.objects:
                 raise
@@ -323,6 +329,7 @@ class Provisioner:
         await self._store.save(tenant, replace(record, objects=digest))
 
     async def _put_back(self, client: Client, objects: list[dict[str, Any]], *, tenant: str) -> None:
+        await create_missing(client, objects)
         if changed := await put_back(client, kept(objects)):
             _log.warning("kept objects had been changed, and were put back", tenant=tenant, objects=changed)
 

@@ -23,6 +23,8 @@ class ControlPlane:
     identity: KeyPair
     kubelet_clients: frozenset[str]
     """Fingerprints of the certificates by which its API server calls the kubelet endpoint."""
+    front_proxy_ca: bytes = b""
+    """The authority (PEM) of the certificate by which its API server proves itself to aggregated APIs."""
     service_range: str = ""
     """The range of its Services' addresses, if that is its own alone in the platform."""
 
@@ -37,6 +39,7 @@ class ControlPlane:
             ca=record.credentials.ca.cert_pem,
             identity=record.credentials.gateway(),
             kubelet_clients=kubelet_clients,
+            front_proxy_ca=record.credentials.front_proxy_ca.cert_pem,
             service_range=record.service_range,
         )
 

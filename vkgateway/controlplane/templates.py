@@ -62,6 +62,10 @@ class TenantFacts:
     port: int
     cluster_domain: str
     policy: TenantPolicy = _DEFAULT_POLICY
+    endpoint_host: str = ""
+    """Where the gateway's endpoint listens, which virtual nodes and the resource metrics API have in common."""
+    endpoint_port: int = 0
+    """Its port; 0 where it is another one at each start."""
     webhooks_url: str = ""
     """Where the tenant's API server may ask the gateway as a webhook; empty where it cannot, or need not."""
     webhooks_ca: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -113,7 +113,7 @@ class Gateway:
             tls=tls,
             backends=self._find,
             pods=self._pods,
-            figures=Figures(self._placed),
+            figures=Figures(self._placed, nodes=self._node_labels),
             tokens=Tokens(self._client_of),
             streams_per_tenant=settings.streams_per_tenant,
             streams=min(settings.streams, files // 8),
@@ -186,6 +186,9 @@ class Gateway:
 
     def _placed(self, tenant: str, node: str) -> tuple[str, list[PlacedPod]]:
         return self.runtimes.placed(tenant, node)
+
+    def _node_labels(self, tenant: str) -> Mapping[str, Mapping[str, str]]:
+        return self.runtimes.node_labels(tenant)
 
     def _compute_changed(self) -> None:
         """Nodes change by the dozen: every tenant looks once at all of it."""

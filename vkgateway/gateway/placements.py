@@ -49,6 +49,7 @@ def _placed(view: TenantPodView, below: ComputePodView, *, link: ComputeLink) ->
         tenant_name=view.metadata.name,
         tenant_uid=view.metadata.uid,
         virtual_node=view.spec.node_name,
+        labels=view.metadata.labels,
         running=below.phase == "Running",
         on_played_node=on_played_node,
         played=simulation(decode(below.status), below.metadata.annotations) if on_played_node else None,

@@ -25,6 +25,8 @@ class Access:
     ca: bytes = b""
     service_range: str = ""
     """The range of its Services' addresses, if no other tenant has it."""
+    front_proxy_ca: bytes = b""
+    """The authority (PEM) of the certificate by which it proves itself to aggregated APIs."""
     kubelet_clients: frozenset[str] = frozenset()
     """Fingerprints of the certificates by which it may call the kubelet endpoint; without any, by every one of its
     name.

@@ -93,6 +93,7 @@ class ProvisionedPlanes:
             port=plane.port,
             ca=plane.ca,
             service_range=plane.service_range,
+            front_proxy_ca=plane.front_proxy_ca,
             kubelet_clients=plane.kubelet_clients,
         )
 
@@ -133,6 +134,7 @@ def provisioned(
         address=address,
         etcd_endpoints=settings.datastore.endpoints,
         webhooks_at=_webhooks_at(address, settings.kubelet.port),
+        endpoint=(address, settings.kubelet.port),
         webhooks_ca=kubelet_authority.cert_pem,
         ranges=_ranges(settings.services),
     )

@@ -31,7 +31,7 @@ from vkgateway.model.names import (
     VIRTUAL_NODE_TYPE,
     virtual_node_name,
 )
-from vkgateway.model.objects import decode_object
+from vkgateway.model.objects import Taint, decode_object
 from vkgateway.model.quantity import Quantity, least, total
 from vkgateway.model.requests import milli
 from vkgateway.sync.admission.desk import ArbiterService
@@ -135,6 +135,8 @@ class TenantRuntime:
         """By pool, what its tenant may use of it."""
         self._pool_names: dict[str, str] = {}
         """By virtual node, the pool that it belongs to."""
+        self._labels: dict[str, Mapping[str, str]] = {}
+        """Of its virtual nodes, as they were seen last."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
@@ -224,6 +226,10 @@ class TenantRuntime:
             raise NotFoundError(f"there is no virtual node {node[:253]!r}")
         return node, placed_pods(self.name, self._sync.holdings.pods.items, link=sources[node].link, node=node)
 
+    def node_labels(self) -> dict[str, Mapping[str, str]]:
+        """Return the tenant's virtual nodes by name, with the labels that its API server shows."""
+        return {name: self._labels.get(name, {}) for name in self._wiring.sources}
+
     async def pods_on_nodes(self, node: str, phase: str) -> list[bytes]:
         """Return the tenant's pods on its virtual nodes as they are now, those on `node` and in `phase` only if given.
 
@@ -252,6 +258,10 @@ class TenantRuntime:
             self._limit(source.pool_name)
             return source.build()
 
+        def seen(labels: Mapping[str, str], taints: tuple[Taint, ...]) -> None:
+            self._labels[name] = labels
+            self._sync.set_node(name, (labels, taints))
+
         self._pool_names[name] = self._wiring.sources[name].pool_name
         build()
         node = VirtualNode(
@@ -261,7 +271,7 @@ class TenantRuntime:
             lease_seconds=self._settings.lease_seconds,
             renew_every=self._settings.renew_seconds,
             on_registered=self._on_change,
-            on_seen=lambda labels, taints: self._sync.set_node(name, (labels, taints)),
+            on_seen=seen,
         )
         self._nodes[name] = node
         self._spawn(f"node/{name}", node.run())

@@ -42,8 +42,8 @@ class Endpoint(Protocol):
     def port(self) -> int:
         """The port that it listens on."""
 
-    def admit(self, tenant: str, *, fingerprints: Collection[str] = ()) -> None:
-        """Serve a tenant from now on, by these certificates."""
+    def admit(self, tenant: str, *, fingerprints: Collection[str] = (), front_proxy: bytes = b"") -> None:
+        """Serve a tenant from now on, by these certificates and those that an authority signed for aggregation."""
 
     def revoke(self, tenant: str) -> None:
         """Serve it no longer."""
@@ -126,6 +126,10 @@ class TenantRuntimes:
         """Tell where a virtual node's pods run, for the kubelet endpoint; see `kubelet.target.Placements`."""
         return self._served(tenant).placed(node)
 
+    def node_labels(self, tenant: str) -> Mapping[str, Mapping[str, str]]:
+        """Tell a tenant's virtual nodes, for the kubelet endpoint; see `kubelet.target.VirtualNodes`."""
+        return self._served(tenant).node_labels()
+
     def client_of(self, tenant: str) -> Client:
         """Return the client of a tenant's API server. Raises NotFoundError."""
         return self._served(tenant).client
@@ -174,7 +178,7 @@ class TenantRuntimes:
         """Let its API server call the kubelet endpoint, by the certificates that it has now."""
         if self._admitted.get(name) != access.kubelet_clients:
             self._admitted[name] = access.kubelet_clients
-            self._kubelet.admit(name, fingerprints=access.kubelet_clients)
+            self._kubelet.admit(name, fingerprints=access.kubelet_clients, front_proxy=access.front_proxy_ca)
 
     def _wire(self, tenant: Tenant, access: Access, *, known: Mapping[str, NodeSource]) -> Wiring:
         """Wire a tenant as all is now; `known` are its nodes so far.

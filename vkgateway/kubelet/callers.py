@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 import structlog
 
@@ -9,10 +11,14 @@ from vkgateway.kube.errors import ApiError
 from vkgateway.kube.tlsbytes import Tls
 from vkgateway.kubelet.call import Rejected
 from vkgateway.kubelet.http import Reply, Request
-from vkgateway.kubelet.identity import Admission, Stranger, tenant_of
+from vkgateway.kubelet.identity import Admission, FrontProxies, Stranger, tenant_of
 from vkgateway.kubelet.routes import Address
 from vkgateway.kubelet.tokens import Tokens
 from vkgateway.model.errors import NotFoundError
+
+_AGGREGATED: Final = ("apis",)
+"""How paths of aggregated APIs begin. What an API server asks there a user may have asked of it, whatever the path: so
+its front proxy can ask for nothing else, and nobody else can ask for that."""
 
 _log = structlog.get_logger(__name__)
 
@@ -22,11 +28,13 @@ class Callers:
 
     def __init__(self, tokens: Tokens | None) -> None:
         self.admission = Admission()
+        self.front_proxies = FrontProxies()
         self._tokens = tokens
 
     def forget(self, tenant: str) -> None:
         """Serve a tenant no longer."""
         self.admission.revoke(tenant)
+        self.front_proxies.revoke(tenant)
         if self._tokens is not None:
             self._tokens.forget(tenant)
 
@@ -35,6 +43,8 @@ class Callers:
         certificate = tls.peer_certificate() if tls is not None else None
         if tls is None or certificate is None:
             return ""
+        if tenant := self.front_proxies.tenant(certificate):
+            return tenant
         try:
             tenant = tenant_of(tls.peer_names())
             self.admission.check(tenant, certificate)
@@ -50,8 +60,15 @@ class Callers:
         certificate = tls.peer_certificate() if tls is not None else None
         if tls is None or certificate is None:
             return await self._by_token(request, address)
+        aggregated = request.path[:1] == _AGGREGATED
+        if tenant := self.front_proxies.tenant(certificate):
+            if not aggregated:
+                raise Rejected(Reply.text(404, f"nothing is aggregated here but /{_AGGREGATED[0]}"))
+            return tenant
         tenant = tenant_of(tls.peer_names())
         self.admission.check(tenant, certificate)
+        if aggregated:
+            raise Stranger(f"/{_AGGREGATED[0]} is for an API server's front proxy only")
         if address.tenant not in ("", tenant):
             raise Stranger(f"the client certificate is not that of tenant {address.tenant[:63]!r}")
         return tenant

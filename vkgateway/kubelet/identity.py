@@ -7,6 +7,9 @@ import ssl
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
 from vkgateway.kube.tls import load_identity
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import validate_tenant_name
@@ -67,6 +70,42 @@ class Admission:
             raise Stranger(f"tenant {tenant} is not served here")
         if allowed and fingerprint(certificate) not in allowed:
             raise Stranger(f"the client certificate of tenant {tenant} was replaced")
+
+
+class FrontProxies:
+    """The authorities that vouch for tenants' API servers where these aggregate other APIs.
+
+    Each tenant's API server has a front-proxy client certificate by an authority of that tenant alone
+    (https://kubernetes.io/docs/tasks/extend-kubernetes/configure-aggregation-layer/). The tenant is told by who signed
+    the certificate, not by what the certificate says.
+    """
+
+    def __init__(self) -> None:
+        self._authorities: dict[str, x509.Certificate] = {}
+
+    def admit(self, tenant: str, authority: bytes) -> None:
+        """Know a tenant's API server by certificates of its front-proxy authority (PEM)."""
+        self._authorities[tenant] = x509.load_pem_x509_certificate(authority)
+
+    def revoke(self, tenant: str) -> None:
+        """Know it no longer."""
+        self._authorities.pop(tenant, None)
+
+    def tenant(self, certificate: bytes) -> str:
+        """Return the tenant whose authority signed a certificate (DER) that TLS has verified; empty without one."""
+        shown = x509.load_der_x509_certificate(certificate)
+        for tenant, authority in self._authorities.items():
+            if shown.issuer == authority.subject and _signed(shown, authority):
+                return tenant
+        return ""
+
+
+def _signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return True
 
 
 def server_context(*, ca: bytes | str, cert: bytes | str, key: bytes | str) -> ssl.SSLContext:

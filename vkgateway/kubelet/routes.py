@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from vkgateway.kubelet import gate, info, interactive, logs, runcommand, stats
+from vkgateway.kubelet import gate, info, interactive, logs, metricsapi, runcommand, stats
 from vkgateway.kubelet.call import Call
 from vkgateway.kubelet.http import Reply, Request
 
@@ -48,6 +48,7 @@ ROUTES: Final[dict[tuple[str, ...], Route]] = {
     ("run",): Route(runcommand.run_command, (3, 4), ("POST",), stream=True),
     ("attach",): Route(interactive.attach, (3, 4), _STREAM, stream=True),
     ("portForward",): Route(interactive.port_forward, (2, 3), _STREAM, stream=True),
+    ("apis", metricsapi.GROUP): Route(metricsapi.metrics, (1, 2, 3, 4, 5), _READ, length=2),
     ("admission",): Route(gate.admission, (1,), ("POST",)),
     ("healthz",): Route(info.healthz, _NONE, _READ),
     ("configz",): Route(info.configz, _NONE, _READ),

@@ -91,12 +91,16 @@ class KubeletServer:
         """The port that is listened on."""
         return self._port
 
-    def admit(self, tenant: str, *, fingerprints: Collection[str] = ()) -> None:
+    def admit(self, tenant: str, *, fingerprints: Collection[str] = (), front_proxy: bytes = b"") -> None:
         """Serve a tenant from now on; with fingerprints (`identity.fingerprint`) only by those certificates.
 
+        `front_proxy` is the authority (PEM) that signs the certificate by which its API server aggregates APIs.
         Called again it replaces the fingerprints; requests that are under way go on.
         """
         self._callers.admission.admit(tenant, fingerprints=fingerprints)
+        if front_proxy:
+            self._tls.load_verify_locations(cadata=front_proxy.decode())
+            self._callers.front_proxies.admit(tenant, front_proxy)
 
     def revoke(self, tenant: str) -> None:
         """Serve a tenant no longer, and end what it holds open."""

@@ -7,7 +7,7 @@ compute node that does not answer is missing in them, as are its pods.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -21,7 +21,7 @@ from vkgateway.kubelet.http import Reply
 from vkgateway.kubelet.noderead import CADVISOR, PROBES, RESOURCE, SUMMARY, USAGE, NodeReader, Question
 from vkgateway.kubelet.podstats import NodePods, node_stats, tenant_pods
 from vkgateway.kubelet.streams import Streams
-from vkgateway.kubelet.target import PlacedPod, Placements
+from vkgateway.kubelet.target import PlacedPod, Placements, VirtualNodes, no_nodes
 from vkgateway.model.errors import InputError, NotFoundError
 from vkgateway.model.objects import Object
 from vkgateway.model.times import render
@@ -40,11 +40,13 @@ class Figures:
         self,
         placements: Placements,
         *,
+        nodes: VirtualNodes = no_nodes,
         reader: NodeReader | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.reader = reader or NodeReader()
         self.asked = Streams(AT_ONCE, what="requests for figures")
+        self.nodes = nodes
         self._placements = placements
         self._cpu = CpuTimes()
         self._clock = clock
@@ -75,6 +77,18 @@ class Figures:
         used = counter.look(cpu, there=(pod.tenant_uid for pod in placed))
         told = node_stats(name, pods, since=counter.since, core_nanoseconds=used, now=render(self._clock()))
         return told, pods, sum(pod.running for pod in placed)
+
+    async def usages(
+        self, tenant: str, nodes: Iterable[str], *, chosen: Callable[[PlacedPod], bool]
+    ) -> list[tuple[PlacedPod, Object]]:
+        """CPU and memory of those pods on these nodes that are chosen, as `PodStats`."""
+        placed = [pod for node in nodes for pod in self.placed(tenant, node)[1] if chosen(pod)]
+        told = await self.reader.read(placed, USAGE)
+        return [(pod, stats) for pod, said in told for stats in tenant_pods([(pod, said)])]
+
+    def now(self) -> str:
+        """The time of day (RFC 3339)."""
+        return render(self._clock())
 
     async def resources(self, tenant: str, node: str) -> bytes:
         """What metrics-server reads of the node and its pods. Times are finer here than in a summary."""

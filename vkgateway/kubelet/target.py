@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -84,6 +84,8 @@ class PlacedPod:
     tenant_uid: str
     virtual_node: str
     running: bool = True
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """The tenant's."""
     on_played_node: bool = False
     """KWOK plays the compute node: it has no kubelet that could be asked."""
     played: Simulation | None = None
@@ -112,9 +114,21 @@ and InputError where there are several and none is named.
 """
 
 
+VirtualNodes = Callable[[str], Mapping[str, Mapping[str, str]]]
+"""(tenant) to its virtual nodes, by name, with the labels that they have there.
+
+Raises vkgateway.model.errors.NotFoundError where the tenant is not served now.
+"""
+
+
 async def no_pods(_tenant: str, _node: str, _phase: str) -> Iterable[bytes]:
     """Tell of no pods."""
     return ()
+
+
+def no_nodes(_tenant: str) -> Mapping[str, Mapping[str, str]]:
+    """Tell of no virtual nodes."""
+    return {}
 
 
 def no_placements(_tenant: str, node: str) -> tuple[str, list[PlacedPod]]:

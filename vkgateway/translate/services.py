@@ -21,6 +21,8 @@ from vkgateway.translate.labels import labels_below
 
 KUBERNETES: Final = ("default", "kubernetes")
 """The Service of the API server itself, which pods find by other means."""
+METRICS: Final = ("kube-system", "vkgateway-metrics")
+"""The Service behind which the tenant's API server finds the gateway's metrics.k8s.io."""
 KUBE_DNS: Final = ("kube-system", "kube-dns")
 """The Service of the name server."""
 NAME_SERVER_ANNOTATION: Final = "vkgateway.io/name-server"
@@ -90,7 +92,7 @@ class SliceView(msgspec.Struct, kw_only=True, rename="camel"):
 def is_platforms(view: ServiceView) -> bool:
     """Whether a tenant's Service leads to the platform: own Services of the platform stand for it below."""
     key = view.metadata.key
-    return key == KUBERNETES or (key == KUBE_DNS and NAME_SERVER_ANNOTATION in view.metadata.annotations)
+    return key in (KUBERNETES, METRICS) or (key == KUBE_DNS and NAME_SERVER_ANNOTATION in view.metadata.annotations)
 
 
 decode_service: Final = msgspec.json.Decoder(ServiceView).decode

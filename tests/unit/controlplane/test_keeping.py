@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
-from vkgateway.controlplane.keeping import KEPT_ANNOTATION, kept, put_back, remove_outgrown
+from vkgateway.controlplane.keeping import (
+    INITIAL_ANNOTATION,
+    KEPT_ANNOTATION,
+    create_missing,
+    is_initial,
+    kept,
+    put_back,
+    remove_outgrown,
+)
 from vkgateway.kube.resources import CONFIG_MAPS, Resource
 
 WANTED: dict[str, Any] = {
@@ -42,6 +50,26 @@ def data(server: FakeApiServer) -> Any:
 def test_only_what_says_so_is_kept() -> None:
     other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other", "annotations": None}}
     assert kept([other, WANTED]) == [WANTED]
+
+
+async def test_an_initial_object_is_created_where_it_is_missing_and_is_the_tenants_afterwards(
+    server: FakeApiServer,
+) -> None:
+    initial = {**WANTED, "metadata": {**WANTED["metadata"], "annotations": {INITIAL_ANNOTATION: "true"}}}
+    assert [is_initial(one) for one in (initial, WANTED)] == [True, False]
+    assert kept([initial]) == []
+    async with server.client() as client:
+        await create_missing(client, [initial, {**WANTED, "metadata": {"name": "other", "namespace": "default"}}])
+        assert data(server) == {"rule": "one"}
+        assert server.store.find(CONFIG_MAPS, "other", "default") is None
+        server.store.update(
+            CONFIG_MAPS, {**initial, "data": {"rule": "the tenant's"}}, name="rules", namespace="default"
+        )
+        await create_missing(client, [initial])
+        assert data(server) == {"rule": "the tenant's"}
+        server.store.delete(CONFIG_MAPS, "rules", "default")
+        await create_missing(client, [initial])
+        assert data(server) == {"rule": "one"}
 
 
 async def test_what_was_deleted_is_made_again_and_then_left_alone(server: FakeApiServer) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from vkgateway.controlplane.keeping import kept
+from vkgateway.controlplane.keeping import is_initial, kept
 from vkgateway.controlplane.templates import Templates, TenantFacts
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import ADMISSION_GATE
+from vkgateway.translate.services import METRICS
 
 FACTS = TenantFacts(
     name="alpha",
@@ -47,6 +48,41 @@ def test_a_tenant_is_told_the_authority_of_its_nodes_kubelet() -> None:
     (told,) = [found for found in objects if found["metadata"]["name"] == "vkgateway-kubelet-ca"]
     assert told["data"] == {"ca.crt": "-----BEGIN\nQ0E=\n"}
     assert kept([told]) == [told]
+
+
+def metrics(**facts: Any) -> dict[str, dict[str, Any]]:
+    """The default template's objects for metrics.k8s.io, by kind."""
+    template = Templates().load("default")
+    values = {**template.values, "metrics": facts.pop("metrics", True)}
+    made = replace(template, values=values).objects(replace(FACTS, **facts))
+    names = ("vkgateway-metrics", "v1beta1.metrics.k8s.io", "vkgateway:metrics-reader")
+    return {found["kind"]: found for found in made if found["metadata"]["name"] in names}
+
+
+def test_a_tenant_finds_the_metrics_api_at_the_gateway() -> None:
+    found = metrics(endpoint_host="10.0.0.9", endpoint_port=10350)
+    assert set(found) == {"Service", "EndpointSlice", "ClusterRole", "APIService"}
+    assert found["APIService"]["spec"]["service"] == {
+        "name": "vkgateway-metrics",
+        "namespace": "kube-system",
+        "port": 443,
+    }
+    assert found["EndpointSlice"]["endpoints"][0]["addresses"] == ["10.0.0.9"]
+    assert found["EndpointSlice"]["ports"][0]["port"] == 10350
+    assert all(is_initial(found[kind]) for kind in ("Service", "APIService")), "metrics-server may take them over"
+    assert METRICS == ("kube-system", found["Service"]["metadata"]["name"])
+
+
+def test_an_older_server_finds_it_by_endpoints() -> None:
+    found = metrics(kubernetes_version="1.32.13", endpoint_host="10.0.0.9", endpoint_port=10350)
+    assert found["Endpoints"]["subsets"][0]["addresses"] == [{"ip": "10.0.0.9"}]
+
+
+@pytest.mark.parametrize(
+    "facts", [{"metrics": False, "endpoint_port": 10350}, {"endpoint_port": 0}], ids=["off", "no fixed port"]
+)
+def test_there_is_no_metrics_api_where_it_is_off_or_cannot_be_found(facts: dict[str, Any]) -> None:
+    assert metrics(**facts) == {}
 
 
 def gate(version: str, *, webhooks_url: str = "", webhooks_ca: str = "") -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ class Endpoint:
     port: int = 10250
     admitted: dict[str, set[str]] = field(default_factory=dict)
 
-    def admit(self, tenant: str, *, fingerprints: Collection[str] = ()) -> None:
+    def admit(self, tenant: str, *, fingerprints: Collection[str] = (), front_proxy: bytes = b"") -> None:
         self.admitted[tenant] = set(fingerprints)
 
     def revoke(self, tenant: str) -> None:

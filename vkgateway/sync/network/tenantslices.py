@@ -19,6 +19,7 @@ from vkgateway.translate.services import (
     KUBE_DNS,
     KUBERNETES,
     MANAGED_BY_LABEL,
+    METRICS,
     OUR_SLICES,
     SliceView,
     decode_slice,
@@ -139,7 +140,7 @@ class TenantSlices:
             if view is None or not view.service:
                 continue
             service = view.metadata.namespace, view.service
-            if service == KUBERNETES or (service == KUBE_DNS and view.managed_by == OUR_SLICES):
+            if service in (KUBERNETES, METRICS) or (service == KUBE_DNS and view.managed_by == OUR_SLICES):
                 continue  # every tenant has them, and they lead to no pod
             if view is new:
                 self._of[service].add(view.metadata.key)

@@ -1,0 +1,208 @@
+"""metrics.k8s.io as a tenant's API server aggregates it: whose pods, in which shape, and who may ask."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.unit.kubelet.conftest import Endpoint
+from tests.unit.kubelet.nodes import Nodes, below, told
+from vkgateway.controlplane.pki import Authority
+from vkgateway.kube.client import Client
+from vkgateway.kube.tls import client_context
+from vkgateway.kubelet import labelselector
+from vkgateway.kubelet.noderead import NodeReader
+from vkgateway.kubelet.stats import AT_ONCE, Figures
+from vkgateway.kubelet.target import PlacedPod
+
+BASE = "/apis/metrics.k8s.io/v1beta1"
+LABELS = {"vkgateway.io/pool": "a100"}
+
+
+@dataclass
+class World:
+    """An endpoint with pods of two tenants, and their front-proxy authorities."""
+
+    endpoint: Endpoint
+    nodes: Nodes
+    authorities: Mapping[str, Authority]
+
+    async def ask(self, path: str, tenant: str = "alpha", **headers: str) -> tuple[int, Any]:
+        """Ask as a tenant's API server does for an aggregated API."""
+        return await self.ask_as(self.authorities[tenant], path, **headers)
+
+    async def ask_as(self, authority: Authority, path: str, **headers: str) -> tuple[int, Any]:
+        keys = authority.issue("front-proxy-client", client=True)
+        context = client_context(ca=self.endpoint.authority.cert_pem, cert=keys.cert_pem, key=keys.key_pem)
+        status, told_headers, body = await (await self.endpoint.connect(context)).ask("GET", path, **headers)
+        return status, json.loads(body) if told_headers["content-type"] == "application/json" else body.decode()
+
+    async def names(self, path: str, tenant: str = "alpha") -> list[str]:
+        status, found = await self.ask(path, tenant)
+        assert status == 200, found
+        return [item["metadata"]["name"] for item in found["items"]]
+
+
+@pytest.fixture
+async def world(make: Callable[..., Awaitable[Endpoint]]) -> AsyncIterator[World]:
+    pods: dict[str, list[PlacedPod]] = {}
+    figures = Figures(
+        lambda tenant, node: (node, pods[tenant]), nodes=lambda _: {"a100.local": LABELS}, reader=NodeReader(fresh=0.0)
+    )
+    endpoint = await make(figures=figures)
+    nodes = Nodes()
+    endpoint.compute.script = nodes
+    authorities = {name: Authority.create(f"{name} front proxy ca") for name in ("alpha", "beta")}
+    for name, authority in authorities.items():
+        endpoint.server.admit(name, front_proxy=authority.cert_pem)
+    async with Client(endpoint.compute.server, name="compute") as client:
+        web = below(client, "alpha", "web", labels={"app": "web"})
+        other = below(client, "alpha", "db", labels={"app": "db"}, tenant_namespace="data")
+        pods["alpha"], pods["beta"] = [web, other], [below(client, "beta", "web")]
+        nodes.summary("gpu-host-7", [told(pod, memory=4096) for pod in (web, other, pods["beta"][0])])
+        yield World(endpoint, nodes, authorities)
+
+
+async def test_a_pod_has_its_containers_usage_and_its_labels(world: World) -> None:
+    status, found = await world.ask(f"{BASE}/namespaces/default/pods/web")
+    assert (status, found["kind"], found["metadata"]["labels"]) == (200, "PodMetrics", {"app": "web"})
+    assert found["containers"] == [{"name": "main", "usage": {"cpu": "7n", "memory": "4Ki"}}]
+    assert (found["timestamp"], found["window"]) == ("2026-01-02T03:04:05Z", "10s")
+
+
+async def test_a_node_has_the_sums_of_its_pods(world: World) -> None:
+    status, found = await world.ask(f"{BASE}/nodes/a100.local")
+    assert (status, found["kind"], found["metadata"]["labels"]) == (200, "NodeMetrics", LABELS)
+    assert found["usage"] == {"cpu": "14n", "memory": "8Ki"}
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("pods", ["web", "db"]),
+        ("namespaces/data/pods", ["db"]),
+        ("pods?labelSelector=app%3Dweb", ["web"]),
+        ("pods?labelSelector=app+notin+(web)", ["db"]),
+        ("pods?fieldSelector=metadata.namespace%3Ddefault", ["web"]),
+        ("namespaces/none/pods", []),
+        ("nodes", ["a100.local"]),
+        ("nodes?labelSelector=vkgateway.io/pool!%3Da100", []),
+    ],
+)
+async def test_lists_are_cut_by_namespace_and_selectors(world: World, path: str, names: list[str]) -> None:
+    assert await world.names(f"{BASE}/{path}") == names
+
+
+async def test_a_tenant_sees_its_own_pods_only(world: World) -> None:
+    assert await world.names(f"{BASE}/pods", "beta") == ["web"]
+    status, found = await world.ask(f"{BASE}/namespaces/data/pods/db", "beta")
+    assert (status, found["reason"]) == (404, "NotFound")
+
+
+async def test_kubectl_get_is_answered_with_a_table(world: World) -> None:
+    accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+    _, found = await world.ask(f"{BASE}/pods", Accept=accept)
+    assert found["kind"] == "Table"
+    assert [row["cells"] for row in found["rows"]] == [["web", "7n", "4Ki", "10s"], ["db", "7n", "4Ki", "10s"]]
+
+
+async def test_a_pod_that_was_looked_at_once_has_no_figures_yet(world: World) -> None:
+    figures = world.endpoint.server.figures
+    pod = figures.placed("alpha", "a100.local")[1][0]
+    stats = told(pod)
+    del stats["containers"][0]["cpu"]
+    world.nodes.summary("gpu-host-7", [stats | {"containers": [{"name": "main", "cpu": {}, "memory": {}}]}])
+    assert await world.names(f"{BASE}/namespaces/default/pods") == []
+
+
+async def test_discovery_names_both_resources(world: World) -> None:
+    status, found = await world.ask(BASE)
+    assert (status, found["groupVersion"]) == (200, "metrics.k8s.io/v1beta1")
+    assert {entry["name"]: entry["kind"] for entry in found["resources"]} == {
+        "nodes": "NodeMetrics",
+        "pods": "PodMetrics",
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        (f"{BASE}/pods?labelSelector=a%3D%3D%3Db", 400),
+        (f"{BASE}/pods?watch=true", 405),
+        (f"{BASE}/services", 404),
+        ("/apis/metrics.k8s.io/v1/pods", 404),
+        ("/apis/apps/v1/deployments", 404),
+        ("/apis", 404),
+        ("/openapi/v2", 404),
+    ],
+)
+async def test_what_is_not_served_is_refused(world: World, path: str, status: int) -> None:
+    assert (await world.ask(path))[0] == status
+
+
+@pytest.mark.parametrize(
+    "path", ["/containerLogs/default/web/main", "/exec/default/web/main?command=id", "/pods", "/nodes/a100.local/pods"]
+)
+async def test_a_front_proxy_reaches_nothing_of_a_kubelet(world: World, path: str) -> None:
+    """Its API server asks by that certificate for whatever path an APIService leads to it."""
+    assert (await world.ask(path))[0] == 404
+
+
+async def test_another_tenants_path_does_not_help_a_front_proxy(world: World) -> None:
+    assert await world.names(f"/tenants/beta/nodes/a100.local{BASE}/pods") == ["web", "db"]
+
+
+async def test_a_kubelet_client_may_not_ask_for_aggregated_apis(world: World) -> None:
+    status, _, body = await (await world.endpoint.call("alpha")).ask("GET", f"{BASE}/pods")
+    assert (status, b"front proxy" in body) == (403, True)
+
+
+async def test_an_authority_of_the_same_name_is_not_the_tenants(world: World) -> None:
+    forged = Authority.create("alpha front proxy ca")
+    with pytest.raises((OSError, EOFError)):
+        await world.ask_as(forged, f"{BASE}/pods")
+
+
+async def test_a_revoked_tenants_front_proxy_is_refused(world: World) -> None:
+    world.endpoint.server.revoke("alpha")
+    assert (await world.ask(f"{BASE}/pods"))[0] == 403
+
+
+async def test_questions_are_bounded_by_tenant(world: World) -> None:
+    figures = world.endpoint.server.figures
+    held = [figures.asked.hold("alpha") for _ in range(AT_ONCE)]
+    for one in held:
+        one.__enter__()
+    try:
+        assert (await world.ask(f"{BASE}/pods"))[0] == 429
+    finally:
+        for one in held:
+            one.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("selector", "labels", "meets"),
+    [
+        ("", {}, True),
+        ("a=b", {"a": "b"}, True),
+        ("a==b", {"a": "c"}, False),
+        ("a!=b", {}, True),
+        ("a in (b, c),d", {"a": "c", "d": ""}, True),
+        ("a notin (b,c)", {"a": "b"}, False),
+        ("a", {}, False),
+        ("!a", {}, True),
+        ("a=", {"a": ""}, True),
+    ],
+)
+def test_selectors(selector: str, labels: dict[str, str], meets: bool) -> None:
+    assert labelselector.parse(selector)(labels) is meets
+
+
+@pytest.mark.parametrize("selector", ["a=b=c", "a in b", ",", "a in (b", "=b"])
+def test_what_is_no_selector_is_refused(selector: str) -> None:
+    with pytest.raises(ValueError, match="is no part of a selector"):
+        labelselector.parse(selector)

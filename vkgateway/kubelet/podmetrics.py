@@ -1,0 +1,116 @@
+"""Objects of metrics.k8s.io/v1beta1, made of what kubelets report: NodeMetrics, PodMetrics, lists, tables. Pure.
+
+Shapes and units are those of k8s.io/metrics/pkg/apis/metrics/v1beta1 and of metrics-server (`kubectl top` and the
+HorizontalPodAutoscaler read them): nanocores, kibibytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from vkgateway.model.objects import Object
+
+VERSION: Final = "metrics.k8s.io/v1beta1"
+WINDOW: Final = "10s"
+"""Over which kubelets take the CPU usage: the time between two looks at a container."""
+_KINDS: Final = {"nodes": "NodeMetrics", "pods": "PodMetrics"}
+
+
+def resources() -> Object:
+    """The group's discovery document."""
+    entries = [
+        {"name": name, "singularName": "", "namespaced": name == "pods", "kind": kind, "verbs": ["get", "list"]}
+        for name, kind in _KINDS.items()
+    ]
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": VERSION, "resources": entries}
+
+
+def pod_metrics(stats: Object, *, labels: Mapping[str, str], now: str) -> Object | None:
+    """A pod's `PodMetrics` from its `PodStats`; None as long as a container of it was not looked at twice."""
+    containers = []
+    for container in stats.get("containers") or ():
+        cpu, memory = (container.get("cpu") or {}), (container.get("memory") or {})
+        if cpu.get("usageNanoCores") is None or memory.get("workingSetBytes") is None:
+            return None
+        usage = _usage(cpu["usageNanoCores"], memory["workingSetBytes"])
+        containers.append({"name": container["name"], "usage": usage})
+    if not containers:
+        return None
+    reference = stats["podRef"]
+    metadata = {"name": reference["name"], "namespace": reference["namespace"], "creationTimestamp": now}
+    return {
+        **_head("pods", metadata, labels),
+        "timestamp": (stats.get("cpu") or {}).get("time") or now,
+        "window": WINDOW,
+        "containers": containers,
+    }
+
+
+def node_metrics(name: str, pods: Iterable[Object], *, labels: Mapping[str, str], now: str) -> Object:
+    """A virtual node's `NodeMetrics`: sums over the `PodStats` of its pods."""
+    nanocores, memory = 0, 0
+    for stats in pods:
+        nanocores += int((stats.get("cpu") or {}).get("usageNanoCores") or 0)
+        memory += int((stats.get("memory") or {}).get("workingSetBytes") or 0)
+    metadata = {"name": name, "creationTimestamp": now}
+    return {
+        **_head("nodes", metadata, labels),
+        "timestamp": now,
+        "window": WINDOW,
+        "usage": _usage(nanocores, memory),
+    }
+
+
+def _head(resource: str, metadata: Object, labels: Mapping[str, str]) -> Object:
+    shown = {**metadata, "labels": dict(labels)} if labels else metadata
+    return {"kind": _KINDS[resource], "apiVersion": VERSION, "metadata": shown}
+
+
+def _usage(nanocores: int, memory: int) -> dict[str, str]:
+    return {"cpu": f"{int(nanocores)}n" if nanocores else "0", "memory": f"{int(memory) // 1024}Ki"}
+
+
+def listed(resource: str, items: Sequence[Object]) -> Object:
+    """A list of them."""
+    return {"kind": f"{_KINDS[resource]}List", "apiVersion": VERSION, "metadata": {}, "items": list(items)}
+
+
+def table(items: Sequence[Object]) -> Object:
+    """The same as the table that `kubectl get` asks for (meta.k8s.io/v1)."""
+    columns = [
+        {"name": name, "type": "string", "format": "name" if name == "Name" else "", "description": "", "priority": 0}
+        for name in ("Name", "cpu", "memory", "Window")
+    ]
+    rows = [{"cells": _cells(item), "object": _partial(item)} for item in items]
+    return {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": {},
+        "columnDefinitions": columns,
+        "rows": rows,
+    }
+
+
+def _cells(item: Object) -> list[str]:
+    usages = [container["usage"] for container in item["containers"]] if "containers" in item else [item["usage"]]
+    nanocores = sum(int(usage["cpu"].removesuffix("n")) for usage in usages)
+    kibibytes = sum(int(usage["memory"].removesuffix("Ki")) for usage in usages)
+    return [item["metadata"]["name"], f"{nanocores}n", f"{kibibytes}Ki", item["window"]]
+
+
+def _partial(item: Object) -> Object:
+    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": item["metadata"]}
+
+
+def failure(status: int, reason: str, message: str) -> Object:
+    """A Status object."""
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        "code": status,
+    }
