@@ -18,6 +18,9 @@ CN_PREFIX: Final = "vkgateway:tenant:"
 """What comes before the tenant's name in the common name of its API server's kubelet client certificate."""
 
 
+_KNOWN_MAX: Final = 4096
+
+
 class Stranger(Exception):  # noqa: N818 - named by reason
     """The caller is no tenant that is served here; the message may be told."""
 
@@ -82,17 +85,28 @@ class FrontProxies:
 
     def __init__(self) -> None:
         self._authorities: dict[str, x509.Certificate] = {}
+        self._known: dict[bytes, str] = {}
+        """Certificates to their tenants, or to "", as long as the authorities stay the same."""
 
     def admit(self, tenant: str, authority: bytes) -> None:
         """Know a tenant's API server by certificates of its front-proxy authority (PEM)."""
         self._authorities[tenant] = x509.load_pem_x509_certificate(authority)
+        self._known.clear()
 
     def revoke(self, tenant: str) -> None:
         """Know it no longer."""
         self._authorities.pop(tenant, None)
+        self._known.clear()
 
     def tenant(self, certificate: bytes) -> str:
         """Return the tenant whose authority signed a certificate (DER) that TLS has verified; empty without one."""
+        if certificate not in self._known:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            self._known[certificate] = self._signer(certificate)
+        return self._known[certificate]
+
+    def _signer(self, certificate: bytes) -> str:
         shown = x509.load_der_x509_certificate(certificate)
         for tenant, authority in self._authorities.items():
             if shown.issuer == authority.subject and _signed(shown, authority):
