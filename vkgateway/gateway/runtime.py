@@ -286,6 +286,7 @@ class TenantRuntime:
         await self._nodes[name].remove()
         del self._nodes[name], self._pool_names[name]
         self._built_from.pop(name, None)
+        self._labels.pop(name, None)
 
     async def _sweep(self) -> None:
         """Remove nodes of pools that the tenant lost while nobody worked for it; pods come first.
