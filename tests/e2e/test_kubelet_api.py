@@ -82,7 +82,7 @@ def test_the_summary_has_the_tenants_pods_with_its_own_uids(platform: Platform, 
 @pytest.mark.parametrize(
     ("path", "sample"),
     [
-        ("metrics/resource", 'container_cpu_usage_seconds_total{container="main",namespace="default",pod="busy"}'),
+        ("metrics/resource", 'container_cpu_usage_seconds_total{namespace="default",pod="busy",container="main"}'),
         ("metrics/resource", "node_memory_working_set_bytes "),
         ("metrics/cadvisor", "container_memory_working_set_bytes{"),
         ("metrics/probes", "prober_probe_total{"),
