@@ -49,7 +49,7 @@ def prepare(tenant: Cluster) -> None:
 def add_front(tenant: Cluster, node: str) -> None:
     """Make the pod that the suite takes for the node's kubelet: it has the node's name and runs on the real node."""
     account = {"serviceAccountName": "node-front", "nodeSelector": {"vkgateway.io/pool": "real"}}
-    container = {"name": "front", "image": _FRONT, "env": [{"name": "NODE_NAME", "value": node}]}
+    container: dict[str, Any] = {"name": "front", "image": _FRONT, "env": [{"name": "NODE_NAME", "value": node}]}
     container["readinessProbe"] = {"tcpSocket": {"port": 10250}, "periodSeconds": 1}
     metadata = {"name": node, "namespace": NAMESPACE}
     tenant.apply(
@@ -60,7 +60,7 @@ def add_front(tenant: Cluster, node: str) -> None:
 
 def run(tenant: Cluster, programs: Path, node: str) -> tuple[dict[str, str], str]:
     """Run the suite against a virtual node: PASS, FAIL or SKIP by case, and all that it printed."""
-    argv = [programs / "virtual-kubelet-e2e.test", "-test.v", f"-test.timeout={_SECONDS}s"]
+    argv = [str(programs / "virtual-kubelet-e2e.test"), "-test.v", f"-test.timeout={_SECONDS}s"]
     argv += [f"-kubeconfig={tenant.kubeconfig}", f"-namespace={NAMESPACE}", f"-node-name={node}"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=_SECONDS + 30)
     said = done.stdout + done.stderr
