@@ -70,7 +70,7 @@ def test_a_tenant_finds_the_metrics_api_at_the_gateway() -> None:
     assert found["EndpointSlice"]["endpoints"][0]["addresses"] == ["10.0.0.9"]
     assert found["EndpointSlice"]["ports"][0]["port"] == 10350
     assert all(is_initial(found[kind]) for kind in ("Service", "APIService")), "metrics-server may take them over"
-    assert METRICS == ("kube-system", found["Service"]["metadata"]["name"])
+    assert ("kube-system", found["Service"]["metadata"]["name"]) == METRICS
 
 
 def test_an_older_server_finds_it_by_endpoints() -> None:
