@@ -97,6 +97,22 @@ install_packages() {
     fi
 }
 
+# The package conflicts with busybox-static, so it is unpacked; vkgateway/local/realnode/busybox.py says what for.
+unpack_busybox() {
+    program=/usr/local/lib/vkgateway/busybox
+    [ "$(id -u)" -eq 0 ] && [ ! -e "$program" ] && command -v apt-get >/dev/null 2>&1 || return 0
+    say "unpacking the Debian package busybox for images"
+    folder="$VENV/busybox"
+    {
+        mkdir -p "$folder" "${program%/*}" &&
+            (cd "$folder" && { apt-get download -qq busybox || { apt-get update -qq && apt-get download -qq busybox; }; }) &&
+            dpkg-deb -x "$folder"/busybox_*.deb "$folder/root" &&
+            find "$folder/root" -name busybox -type f -perm /1 -exec cp {} "$program" \;
+    } >/dev/null 2>"$VENV/apt.log" || true
+    [ -e "$program" ] || say "could not unpack it ($(tail -n 1 "$VENV/apt.log")); wget -T crashes in the image busybox:1"
+    rm -rf "$folder"
+}
+
 make_venv() {
     if ! stands; then
         python=$(find_python)
@@ -125,6 +141,7 @@ else
 fi
 left=""
 install_packages
+unpack_busybox
 rm -f "$VENV"/.setup-*
 printf '%s' "$left" >"$STAMP"
 say "ready"

@@ -1,4 +1,4 @@
-"""Container images made from the machine's static busybox, as archives that `ctr images import` reads."""
+"""Container images made from the machine's busybox, as archives that `ctr images import` reads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from pathlib import Path
 import msgspec
 
 from vkgateway.controlplane.files import write_file
+from vkgateway.local.realnode.busybox import WGET_WITH_TIMEOUT, Busybox
 
 BUSYBOX = Path("/bin/busybox")
+"""Of the Debian package `busybox-static`."""
+DYNAMIC_BUSYBOX = Path("/usr/local/lib/vkgateway/busybox")
+"""Of the Debian package `busybox`, which conflicts with the other: `make setup` unpacks it there."""
 PAUSE_IMAGE = "vkgateway.local/pause:1"
 BUSYBOX_IMAGE = "vkgateway.local/busybox:1"
 NAMES = (PAUSE_IMAGE, BUSYBOX_IMAGE)
@@ -77,21 +81,31 @@ class _Named(msgspec.Struct):
     names: list[str] | None = msgspec.field(default=None, name="RepoTags")
 
 
-def pause_image(busybox: bytes) -> Image:
+def pause_image(busybox: Busybox) -> Image:
     """The image of pod sandboxes: one command that sleeps."""
     return Image(name=PAUSE_IMAGE, entries=_base(busybox), command=_PAUSE_COMMAND)
 
 
-def busybox_image(busybox: bytes, *, applets: Sequence[str]) -> Image:
-    """A small userland: busybox with a link for each applet (`sh`, `date`, `wget`, ...)."""
-    links = [Entry(f"bin/{applet}", 0o777, target="busybox") for applet in applets if applet != "busybox"]
-    return Image(name=BUSYBOX_IMAGE, entries=[*_base(busybox), *links], command=("sh",))
+def busybox_image(busybox: Busybox) -> Image:
+    """Return a small userland: busybox with a link for each applet (`sh`, `date`, `wget`, ...)."""
+    files = {applet: Entry(f"bin/{applet}", 0o777, target="busybox") for applet in busybox.applets}
+    if "wget" in files and not busybox.wget_has_timeout:
+        files["wget"] = Entry("bin/wget", 0o755, WGET_WITH_TIMEOUT.encode())
+    files.pop("busybox", None)
+    return Image(name=BUSYBOX_IMAGE, entries=[*_base(busybox), *files.values()], command=("sh",))
 
 
-def write_images(directory: Path, *, applets: Sequence[str]) -> dict[str, Path]:
-    """Write both archives into `directory`; image name -> path. Unchanged files are left alone."""
-    busybox = BUSYBOX.read_bytes()
-    images = (pause_image(busybox), busybox_image(busybox, applets=applets))
+def write_images(directory: Path) -> dict[str, Path]:
+    """Write both archives into `directory` and return their paths by image name. Unchanged files are left alone.
+
+    The shell of a static busybox runs its own applets, whatever PATH says, and so never the script for wget.
+
+    Raises:
+        ToolError: busybox does not run here.
+    """
+    pause = Busybox.read(BUSYBOX)
+    shell = Busybox.read(DYNAMIC_BUSYBOX) if DYNAMIC_BUSYBOX.exists() else pause
+    images = (pause_image(pause), busybox_image(shell))
     written = {}
     for image in images:
         path = archive_path(directory, image.name)
@@ -121,11 +135,15 @@ def architecture() -> str:
     return _ARCHITECTURES.get(machine, machine)
 
 
-def _base(busybox: bytes) -> list[Entry]:
+def _base(busybox: Busybox) -> list[Entry]:
+    libraries = [Entry(path.lstrip("/"), 0o755, content) for path, content in busybox.libraries]
+    folders = {"bin", "dev", "etc", "proc", "root", "sys", "usr", "usr/bin", "var"}
+    folders |= {str(parent) for entry in libraries for parent in Path(entry.path).parents} - {"."}
     return [
-        *(Entry(name) for name in ("bin", "dev", "etc", "proc", "root", "sys", "usr", "usr/bin", "var")),
+        *(Entry(name) for name in sorted(folders)),
         Entry("tmp", 0o1777),
-        Entry("bin/busybox", 0o755, busybox),
+        Entry("bin/busybox", 0o755, busybox.program),
+        *libraries,
         Entry("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"),
         Entry("etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n"),
         Entry("etc/nsswitch.conf", 0o644, b"hosts: files dns\n"),

@@ -128,11 +128,16 @@ class RealNode:
         )
 
     def import_images(self, *, timeout: float = 60.0) -> None:
-        """Hand our images to containerd, for which it waits up to `timeout` seconds; those it has are left alone."""
+        """Import the platform's images into containerd, for which it waits up to `timeout` seconds.
+
+        An image whose archive has not changed since its last import is skipped.
+        """
         present = self._known_images(deadline=time.monotonic() + timeout)
         for name, path in self._archives().items():
-            if name not in present:
+            imported, digest = path.with_suffix(".imported"), _digest(path)
+            if name not in present or not imported.exists() or imported.read_text() != digest:
                 self.ctr("images", "import", str(path))
+                write_file(imported, digest.encode())
                 log.info("image imported", image=name)
 
     def objects(self) -> list[dict[str, Any]]:
@@ -235,8 +240,7 @@ class RealNode:
             write_file(config / name, text.encode())
 
     def _write_images(self) -> None:
-        applets = run(str(images.BUSYBOX), "--list").split()
-        images.write_images(self.options.folders.images, applets=applets)
+        images.write_images(self.options.folders.images)
 
     def _archives(self) -> dict[str, Path]:
         return {name: images.archive_path(self.options.folders.images, name) for name in images.NAMES}

@@ -4,11 +4,13 @@ import hashlib
 import io
 import json
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from vkgateway.local.realnode import images
+from vkgateway.local.realnode.busybox import Busybox
 
 
 def opened(data: bytes) -> tarfile.TarFile:
@@ -22,7 +24,7 @@ def content(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 def test_archive_describes_its_one_layer_by_digest() -> None:
-    archive = opened(images.pause_image(b"busybox").archive(architecture="amd64"))
+    archive = opened(images.pause_image(Busybox(program=b"busybox")).archive(architecture="amd64"))
     (manifest,) = json.loads(content(archive, "manifest.json"))
     config = content(archive, manifest["Config"])
     layer = content(archive, manifest["Layers"][0])
@@ -33,7 +35,7 @@ def test_archive_describes_its_one_layer_by_digest() -> None:
 
 
 def test_layer_holds_busybox_and_a_link_for_each_applet() -> None:
-    image = images.busybox_image(b"the program", applets=["busybox", "sh", "wget"])
+    image = images.busybox_image(Busybox(program=b"the program", applets=["busybox", "sh", "wget"]))
     archive = opened(image.archive(architecture="amd64"))
     (manifest,) = json.loads(content(archive, "manifest.json"))
     layer = opened(content(archive, manifest["Layers"][0]))
@@ -46,23 +48,63 @@ def test_layer_holds_busybox_and_a_link_for_each_applet() -> None:
 
 def test_equal_images_give_equal_bytes() -> None:
     def make() -> bytes:
-        return images.busybox_image(b"x", applets=["sh"]).archive(architecture="arm64")
+        return images.busybox_image(Busybox(program=b"x", applets=["sh"])).archive(architecture="arm64")
 
     assert make() == make()
 
 
-def test_unchanged_archives_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    busybox = tmp_path / "busybox"
-    busybox.write_bytes(b"one")
-    monkeypatch.setattr(images, "BUSYBOX", busybox)
-    written = images.write_images(tmp_path / "images", applets=["sh"])
+def layer(image: images.Image) -> tarfile.TarFile:
+    archive = opened(image.archive(architecture="amd64"))
+    (manifest,) = json.loads(content(archive, "manifest.json"))
+    return opened(content(archive, manifest["Layers"][0]))
+
+
+@pytest.mark.parametrize("make", [images.pause_image, images.busybox_image])
+def test_libraries_of_busybox_lie_where_its_loader_looks(make: Callable[[Busybox], images.Image]) -> None:
+    libraries = [("/lib/some-machine/libc.so.6", b"libc"), ("/lib64/ld.so", b"loader")]
+    files = layer(make(Busybox(program=b"busybox", libraries=libraries)))
+    assert content(files, "lib/some-machine/libc.so.6") == b"libc"
+    assert content(files, "lib64/ld.so") == b"loader"
+    assert files.getmember("lib64/ld.so").mode == 0o755
+    assert files.getmember("lib/some-machine").isdir()
+    names = files.getnames()
+    assert names.index("lib") < names.index("lib/some-machine") < names.index("lib/some-machine/libc.so.6")
+
+
+@pytest.mark.parametrize("has_timeout", [True, False])
+def test_wget_is_a_script_where_busybox_has_no_timeout_for_it(has_timeout: bool) -> None:
+    busybox = Busybox(program=b"busybox", applets=["sh", "wget"], wget_has_timeout=has_timeout)
+    files = layer(images.busybox_image(busybox))
+    assert files.getmember("bin/wget").issym() is has_timeout
+    assert files.getnames().count("bin/wget") == 1
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine whose programs run nowhere: a busybox is its content."""
+    monkeypatch.setattr(images, "BUSYBOX", tmp_path / "static")
+    monkeypatch.setattr(images, "DYNAMIC_BUSYBOX", tmp_path / "dynamic")
+    monkeypatch.setattr(Busybox, "read", lambda path: Busybox(program=path.read_bytes(), applets=["sh"]))
+    (tmp_path / "static").write_bytes(b"static")
+    return tmp_path
+
+
+def test_unchanged_archives_are_left_alone(machine: Path) -> None:
+    written = images.write_images(machine / "images")
     before = {path: path.stat().st_ino for path in written.values()}
     assert sorted(path.name for path in before) == ["busybox-1.tar", "pause-1.tar"]
-    images.write_images(tmp_path / "images", applets=["sh"])
+    images.write_images(machine / "images")
     assert {path: path.stat().st_ino for path in before} == before
-    busybox.write_bytes(b"two")
-    images.write_images(tmp_path / "images", applets=["sh"])
+    (machine / "static").write_bytes(b"another")
+    images.write_images(machine / "images")
     assert all(path.stat().st_ino != inode for path, inode in before.items())
+
+
+def test_an_image_with_a_shell_takes_the_dynamic_busybox(machine: Path) -> None:
+    (machine / "dynamic").write_bytes(b"dynamic")
+    written = images.write_images(machine / "images")
+    assert b"dynamic" in written[images.BUSYBOX_IMAGE].read_bytes()
+    assert b"static" in written[images.PAUSE_IMAGE].read_bytes()
 
 
 def test_every_name_has_its_archive(tmp_path: Path) -> None:
@@ -71,7 +113,7 @@ def test_every_name_has_its_archive(tmp_path: Path) -> None:
 
 def test_an_archive_tells_its_names(tmp_path: Path) -> None:
     archive = tmp_path / "image.tar"
-    archive.write_bytes(images.pause_image(b"busybox").archive(architecture="amd64"))
+    archive.write_bytes(images.pause_image(Busybox(program=b"busybox")).archive(architecture="amd64"))
     assert images.names(archive) == [images.PAUSE_IMAGE]
 
 

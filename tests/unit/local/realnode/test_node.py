@@ -11,6 +11,7 @@ from tests.unit.local.realnode.test_options import OPTIONS
 from vkgateway.controlplane.pki import Authority, alternative_names, common_name
 from vkgateway.local.realnode import images
 from vkgateway.local.realnode import node as node_module
+from vkgateway.local.realnode.busybox import Busybox
 from vkgateway.local.realnode.cgroups import Cgroups
 from vkgateway.local.realnode.host import Claims, ToolError
 from vkgateway.local.realnode.namespaces import Namespaces
@@ -41,9 +42,9 @@ class Trace:
 @pytest.fixture
 def trace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trace:
     trace = Trace()
-    (tmp_path / "busybox").write_bytes(b"busybox")
-    monkeypatch.setattr(images, "BUSYBOX", tmp_path / "busybox")
-    monkeypatch.setattr(node_module, "run", lambda *_: "sh\ndate\n")
+    busybox = Busybox(program=b"busybox", applets=("sh", "date"))
+    monkeypatch.setattr(Busybox, "read", lambda _: busybox)
+    monkeypatch.setattr(node_module, "run", lambda *_: "")
     monkeypatch.setattr(node_module, "find_tool", lambda name: Path("/usr/sbin", name))
     monkeypatch.setattr(node_module, "find_plugins", lambda: Path("/usr/lib/cni"))
     monkeypatch.setattr(node_module, "overlay_works", lambda _: True)
@@ -177,16 +178,29 @@ def test_machine_wide_settings_are_hidden_behind_files_of_the_node(node: RealNod
     assert all(Path(source).exists() for source in mounts.values() if source != "tmpfs")
 
 
-def test_images_that_containerd_has_are_not_imported_again(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[str, ...]] = []
+def test_images_are_imported_once_and_again_when_they_change(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    present: set[str] = set()
+    imported: list[str] = []
 
     def ctr(*arguments: str) -> str:
-        calls.append(arguments)
-        return images.PAUSE_IMAGE if arguments[1] == "list" else ""
+        if arguments[1] == "import":
+            imported.append(Path(arguments[2]).name)
+            present.update(images.names(Path(arguments[2])))
+        return "\n".join(present)
 
     monkeypatch.setattr(node, "ctr", ctr)
+    node.prepare()
     node.import_images()
-    assert [Path(arguments[2]).name for arguments in calls if arguments[1] == "import"] == ["busybox-1.tar"]
+    assert imported == ["pause-1.tar", "busybox-1.tar"]
+    node.import_images()
+    assert len(imported) == 2
+    present.remove(images.PAUSE_IMAGE)
+    node.import_images()
+    assert imported[2:] == ["pause-1.tar"]
+    monkeypatch.setattr(Busybox, "read", lambda _: Busybox(program=b"another"))
+    node.prepare()
+    node.import_images()
+    assert len(imported) == 5
 
 
 def test_containerd_that_never_answers_is_told(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:

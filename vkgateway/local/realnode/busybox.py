@@ -1,0 +1,84 @@
+"""Debian's busybox as the files of an image: the program, the libraries that it needs, and links for its applets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from vkgateway.local.realnode.host import run
+
+# Enough of a program to hold the name of its loader, if it has one.
+_HEAD: Final = 4096
+
+WGET_WITH_TIMEOUT: Final = """\
+#!/bin/sh
+# Debian's busybox before 1.36.1-5 has no timeout in wget, and crashes at -T.
+long=continue,quiet,server-response,spider,output-document:,output-file:,directory-prefix:,header:,post-data:,post-file:
+long=$long,user-agent:,proxy:,tries:,timeout:,no-check-certificate,no-cache,passive-ftp
+words=$(getopt -n wget -o cqSO:o:P:Y:U:t:T: -l $long -- "$@") || exit 1
+eval set -- "$words"
+limit=
+while [ "$1" != -- ]; do
+    case $1 in
+    -T | --timeout) limit=$2; shift ;;
+    -[OoPYUt] | --output-* | --directory-prefix | --header | --post-* | --user-agent | --proxy | --tries)
+        set -- "$@" "$1" "$2"; shift ;;
+    *) set -- "$@" "$1" ;;
+    esac
+    shift
+done
+shift
+[ -n "$limit" ] || exec /bin/busybox wget "$@"
+/bin/busybox timeout "$limit" /bin/busybox wget "$@"
+code=$?
+[ $code -ne 143 ] || { echo "wget: download timed out" >&2; code=1; }
+exit $code
+"""
+"""Stands in for `wget` where busybox has no timeout of its own: `-T` bounds the whole download."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busybox:
+    """One busybox of the machine."""
+
+    program: bytes
+    libraries: Sequence[tuple[str, bytes]] = ()
+    """Path in the image and content of each shared library, the loader included; none where busybox is static."""
+    applets: Sequence[str] = ()
+    wget_has_timeout: bool = True
+
+    @classmethod
+    def read(cls, program: Path) -> Busybox:
+        """Return the busybox in a file.
+
+        Raises:
+            ToolError: busybox does not run here.
+        """
+        return cls(
+            program=program.read_bytes(),
+            libraries=[(path, Path(path).read_bytes()) for path in libraries(program)],
+            applets=run(str(program), "--list").split(),
+            wget_has_timeout="-T" in run("sh", "-c", '"$0" wget --help 2>&1', str(program)),
+        )
+
+
+def is_static(program: Path) -> bool:
+    """Whether a program runs without a loader and shared libraries. Raises FileNotFoundError."""
+    with program.open("rb") as file:
+        return b"/ld-" not in file.read(_HEAD)
+
+
+def libraries(program: Path) -> list[str]:
+    """Return the paths of the shared libraries that a program needs, its loader included, as ldd(1) lists them.
+
+    Raises:
+        ToolError: ldd does not know the program, or a library is missing.
+    """
+    return [] if is_static(program) else paths_in(run("ldd", str(program)))
+
+
+def paths_in(listing: str) -> list[str]:
+    """Return the absolute paths in the output of ldd(1): `NAME => PATH (ADDRESS)` or `PATH (ADDRESS)` a line."""
+    return [word for line in listing.splitlines() for word in line.split() if word.startswith("/")]
