@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 VENV=.venv
-PACKAGES="runc containernetworking-plugins iptables nftables iproute2 conntrack socat busybox-static mmdebstrap"
+PACKAGES="runc containernetworking-plugins iptables nftables iproute2 conntrack socat busybox-static iputils-ping mmdebstrap"
 STAMP="$VENV/.setup-$(cat requirements.lock pyproject.toml scripts/setup.sh | sha256sum | cut -c1-16)"
 
 say() { echo "setup: $*" >&2; }

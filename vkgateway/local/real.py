@@ -83,6 +83,7 @@ class RealNodeSteps:
             programs={name: programs[name] for name in PROGRAMS},
             api_server=compute.plane(self._record).url,
             labels={compute.POOL_LABEL: POOL},
+            open_ports=(self._record.ports["gateway-kubelet"],),
         )
         self._node = RealNode(options, authority=authority)
         return [

@@ -45,20 +45,24 @@ class Busybox:
 
     program: bytes
     libraries: Sequence[tuple[str, bytes]] = ()
-    """Path in the image and content of each shared library, the loader included; none where busybox is static."""
+    """Path in the image and content of each shared library, the loader included; none where all programs are static."""
     applets: Sequence[str] = ()
     wget_has_timeout: bool = True
+    ping: bytes = b""
+    """Another program in the place of busybox's ping, which in Debian needs a capability; empty for none."""
 
     @classmethod
-    def read(cls, program: Path) -> Busybox:
-        """Return the busybox in a file.
+    def read(cls, program: Path, *, ping: Path | None = None) -> Busybox:
+        """Return the busybox in a file, with another program as its ping.
 
         Raises:
             ToolError: busybox does not run here.
         """
+        needed = dict.fromkeys([*libraries(program), *(libraries(ping) if ping else ())])
         return cls(
             program=program.read_bytes(),
-            libraries=[(path, Path(path).read_bytes()) for path in libraries(program)],
+            libraries=[(path, Path(path).read_bytes()) for path in needed],
+            ping=ping.read_bytes() if ping else b"",
             applets=run(str(program), "--list").split(),
             wget_has_timeout="-T" in run("sh", "-c", '"$0" wget --help 2>&1', str(program)),
         )

@@ -10,6 +10,8 @@ import msgspec
 import yaml
 from jinja2 import Environment, StrictUndefined
 
+from vkgateway.local.netpol import plugin as netpol
+from vkgateway.local.netpol.world import Server, Site
 from vkgateway.local.realnode.images import PAUSE_IMAGE
 from vkgateway.local.realnode.options import FORWARDER_PORT, RealNodeOptions
 
@@ -54,7 +56,7 @@ disabled_plugins = [
         BinaryName = {{ runc | tojson }}
         SystemdCgroup = false
   [plugins.'io.containerd.cri.v1.runtime'.cni]
-    bin_dirs = [{{ plugins | tojson }}]
+    bin_dirs = [{{ plugins | tojson }}, {{ own_plugins | tojson }}]
     conf_dir = {{ cni | tojson }}
 """
 
@@ -113,6 +115,7 @@ def containerd_config(options: RealNodeOptions, *, runc: Path, plugins: Path, sn
         shim=str(options.programs["containerd-shim-runc-v2"]),
         runc=str(runc),
         plugins=str(plugins),
+        own_plugins=str(options.folders.plugins),
         cni=str(options.folders.cni),
     )
 
@@ -136,8 +139,26 @@ def cni_config(options: RealNodeOptions, *, mtu: int, host_ports: bool) -> str:
     plugins: list[dict[str, Any]] = [link]
     if host_ports:
         plugins.append({"type": "portmap", "capabilities": {"portMappings": True}})
+    plugins.append({"type": netpol.NAME})
     document = {"cniVersion": "1.0.0", "name": "vkgateway", "plugins": plugins}
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+def site(options: RealNodeOptions) -> bytes:
+    """Return what the process that enforces NetworkPolicies reads."""
+    network = options.network
+    everybody = [Server(network.platform_address, port) for port in options.open_ports]
+    forwarders = [Server(network.node_address, FORWARDER_PORT, protocol) for protocol in ("UDP", "TCP")]
+    found = Site(
+        node=options.name,
+        uplink="eth0",
+        machine=(network.platform_address, network.host_address),
+        pods=network.pod_subnet,
+        closed=(network.platforms, network.pods_of_all, network.services_of_all),
+        all_pods=network.pods_of_all,
+        open=(*everybody, *forwarders),
+    )
+    return msgspec.json.format(msgspec.json.encode(found), indent=2)
 
 
 def kubelet_config(options: RealNodeOptions) -> str:

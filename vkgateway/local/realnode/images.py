@@ -20,6 +20,8 @@ BUSYBOX = Path("/bin/busybox")
 """Of the Debian package `busybox-static`."""
 DYNAMIC_BUSYBOX = Path("/usr/local/lib/vkgateway/busybox")
 """Of the Debian package `busybox`, which conflicts with the other: `make setup` unpacks it there."""
+PING = Path("/bin/ping")
+"""Of the Debian package `iputils-ping`: it needs no capability where `net.ipv4.ping_group_range` lets a pod ping."""
 PAUSE_IMAGE = "vkgateway.local/pause:1"
 BUSYBOX_IMAGE = "vkgateway.local/busybox:1"
 NAMES = (PAUSE_IMAGE, BUSYBOX_IMAGE)
@@ -91,6 +93,9 @@ def busybox_image(busybox: Busybox) -> Image:
     files = {applet: Entry(f"bin/{applet}", 0o777, target="busybox") for applet in busybox.applets}
     if "wget" in files and not busybox.wget_has_timeout:
         files["wget"] = Entry("bin/wget", 0o755, WGET_WITH_TIMEOUT.encode())
+    if busybox.ping:
+        files["ping"] = Entry("bin/ping", 0o755, busybox.ping)
+        files["ping6"] = Entry("bin/ping6", 0o777, target="ping")
     files.pop("busybox", None)
     return Image(name=BUSYBOX_IMAGE, entries=[*_base(busybox), *files.values()], command=("sh",))
 
@@ -104,7 +109,8 @@ def write_images(directory: Path) -> dict[str, Path]:
         ToolError: busybox does not run here.
     """
     pause = Busybox.read(BUSYBOX)
-    shell = Busybox.read(DYNAMIC_BUSYBOX) if DYNAMIC_BUSYBOX.exists() else pause
+    program = DYNAMIC_BUSYBOX if DYNAMIC_BUSYBOX.exists() else BUSYBOX
+    shell = Busybox.read(program, ping=PING if PING.exists() else None)
     images = (pause_image(pause), busybox_image(shell))
     written = {}
     for image in images:

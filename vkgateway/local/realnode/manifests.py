@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vkgateway.local.realnode.options import RealNodeOptions
 
 _DNS_PORTS = ({"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"})
 _DNS_RESOURCES = {"": ["endpoints", "services", "pods", "namespaces"], "discovery.k8s.io": ["endpointslices"]}
+
+_NETPOL_RESOURCES = {
+    "": ["pods", "namespaces"],
+    "discovery.k8s.io": ["endpointslices"],
+    "networking.k8s.io": ["networkpolicies"],
+}
+
+NETPOL_USER = "system:vkgateway-netpol"
+"""Who enforces NetworkPolicies on the node."""
 
 
 def cluster_objects(options: RealNodeOptions) -> list[dict[str, Any]]:
@@ -16,7 +26,12 @@ def cluster_objects(options: RealNodeOptions) -> list[dict[str, Any]]:
     CoreDNS is a process on the node, not a pod: the Service has no selector and an EndpointSlice of ours
     points at the node's address.
     """
-    return [*_name_service_rights(), _name_service(options), _name_service_endpoints(options)]
+    return [
+        *_rights("system:coredns", _DNS_RESOURCES),
+        *_rights(NETPOL_USER, _NETPOL_RESOURCES),
+        _name_service(options),
+        _name_service_endpoints(options),
+    ]
 
 
 def node_status_patch(options: RealNodeOptions) -> dict[str, Any]:
@@ -27,12 +42,12 @@ def node_status_patch(options: RealNodeOptions) -> dict[str, Any]:
     return {"status": {"capacity": dict(options.resources), "allocatable": dict(options.resources)}}
 
 
-def _name_service_rights() -> list[dict[str, Any]]:
+def _rights(name: str, readable: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
     rules = [
-        {"apiGroups": [group], "resources": resources, "verbs": ["list", "watch"]}
-        for group, resources in _DNS_RESOURCES.items()
+        {"apiGroups": [group], "resources": list(resources), "verbs": ["list", "watch"]}
+        for group, resources in readable.items()
     ]
-    api_version, name = "rbac.authorization.k8s.io/v1", "system:coredns"
+    api_version = "rbac.authorization.k8s.io/v1"
     role = {"apiVersion": api_version, "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules}
     binding = {
         "apiVersion": api_version,

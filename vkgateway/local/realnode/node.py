@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import structlog
 from vkgateway.controlplane.files import write_file
 from vkgateway.controlplane.pki import Authority, belong_together, needs_renewal
 from vkgateway.controlplane.plane import SERVICE_CIDR
+from vkgateway.local.netpol import plugin as netpol
 from vkgateway.local.realnode import configs, images, manifests
 from vkgateway.local.realnode.cgroups import Cgroups
 from vkgateway.local.realnode.host import TOOL_PATH, Claims, ToolError, run
@@ -25,6 +27,8 @@ from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
 log = structlog.get_logger(__name__)
+
+_SITE = "netpol.json"
 
 GROUP = "node"
 """First segment of the names of the node's processes."""
@@ -122,6 +126,7 @@ class RealNode:
         )
         return (
             self._spec("containerd", f"--config={config / 'containerd.toml'}", stop_rank=80),
+            self._netpol(stop_rank=85),
             self._spec("kubelet", *kubelet, stop_rank=90),
             self._spec("kube-proxy", f"--config={config / 'kube-proxy.yaml'}", stop_rank=90),
             self._spec("coredns", f"-conf={config / 'Corefile'}", stop_rank=90, reads=config / "Corefile"),
@@ -186,12 +191,25 @@ class RealNode:
             stop_rank=stop_rank,
         )
 
+    def _netpol(self, *, stop_rank: int) -> ProcessSpec:
+        """Describe the process that enforces NetworkPolicies; containerd starts no pod without it."""
+        folders = self.options.folders
+        site = folders.config / _SITE
+        arguments = (str(folders.pki / "netpol.kubeconfig"), str(site))
+        return ProcessSpec(
+            name=f"{GROUP}/netpol",
+            argv=self._namespaces.enter(sys.executable, "-m", "vkgateway.local.netpol", *arguments),
+            env={"PATH": TOOL_PATH, "CONFIG_DIGEST": _digest(site)},
+            stop_rank=stop_rank,
+        )
+
     def _certificates(self) -> tuple[_Certificate, ...]:
         return (
             _Certificate("kubelet", f"system:node:{self.options.name}", ("system:nodes",)),
             _Certificate("kubelet-server", f"system:node:{self.options.name}", ("system:nodes",), server=True),
             _Certificate("kube-proxy", "system:kube-proxy"),
             _Certificate("coredns", "system:coredns"),
+            _Certificate("netpol", manifests.NETPOL_USER),
         )
 
     def _write_certificates(self) -> None:
@@ -207,7 +225,7 @@ class RealNode:
                     client=not wanted.server,
                     server=wanted.server,
                 ).write(pki, wanted.file)
-        for user in ("kubelet", "kube-proxy", "coredns"):
+        for user in ("kubelet", "kube-proxy", "coredns", "netpol"):
             write_file(pki / f"{user}.kubeconfig", configs.kubeconfig(self.options, user=user).encode(), mode=0o600)
 
     def _still_good(self, certificate: Path) -> bool:
@@ -234,10 +252,13 @@ class RealNode:
             "kubelet.yaml": configs.kubelet_config(self.options),
             "kube-proxy.yaml": configs.kube_proxy_config(self.options),
             "Corefile": configs.corefile(self.options, upstreams=servers),
+            _SITE: configs.site(self.options).decode(),
             "resolv.conf": "".join(f"nameserver {server}\n" for server in servers),
         }
         for name, text in files.items():
             write_file(config / name, text.encode())
+        self.options.folders.plugins.mkdir(mode=0o755, exist_ok=True)
+        write_file(self.options.folders.plugins / netpol.NAME, netpol.program().encode(), mode=0o755)
 
     def _write_images(self) -> None:
         images.write_images(self.options.folders.images)
@@ -268,6 +289,8 @@ class RealNode:
         run(*self._namespaces.enter(*ends.split()))
         # Tenants without a range of their own show these: nothing on the machine's networks may be taken for them.
         run(*self._namespaces.enter("ip", "route", "replace", "unreachable", SERVICE_CIDR))
+        # A pod may send under no address but its own: replies to the source of a packet must leave where it came in.
+        run(*self._namespaces.enter("sh", "-c", "echo 1 >/proc/sys/net/ipv4/conf/all/rp_filter"))
         let_out(options.network)
         self._claims.claim(options.owner, settings=forwarding(options.network), directories=())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -54,6 +54,21 @@ class Network:
     def node_address(self) -> str:
         """The node's own address (its InternalIP)."""
         return f"10.213.{self.number}.2"
+
+    @property
+    def platforms(self) -> str:
+        """Addresses of all platforms of the machine and of their nodes."""
+        return "10.213.0.0/16"
+
+    @property
+    def pods_of_all(self) -> str:
+        """Addresses of the pods of all platforms of the machine."""
+        return "10.214.0.0/16"
+
+    @property
+    def services_of_all(self) -> str:
+        """Addresses of the Services of all compute clusters of the machine."""
+        return "10.215.0.0/16"
 
     @property
     def forwarder(self) -> str:
@@ -123,6 +138,11 @@ class Folders:
         return self.root / "logs"
 
     @property
+    def plugins(self) -> Path:
+        """The folder of the platform's own CNI plugins."""
+        return self.root / "config" / "cni-plugins"
+
+    @property
     def sysctl(self) -> Path:
         """Files that stand in for kernel settings the kubelet would otherwise change for the whole machine."""
         return self.root / "sysctl"
@@ -153,6 +173,8 @@ class RealNodeOptions:
     """Extended resources written into the Node's status."""
     cluster_domain: str = "cluster.local"
     """The domain of the compute cluster's services."""
+    open_ports: Sequence[int] = ()
+    """TCP ports of the platform's address that every tenant's pods may reach: the gateway's kubelet endpoint."""
     service_subnet: str = ""
     """The compute cluster's service addresses; `10.215.N.0/24` when empty."""
 

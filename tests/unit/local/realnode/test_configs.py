@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.unit.local.realnode.test_options import OPTIONS
+from vkgateway.local.netpol import plugin as netpol
 from vkgateway.local.realnode import configs
 from vkgateway.local.realnode.options import RealNodeOptions
 
@@ -70,7 +71,9 @@ def test_kube_proxy_leaves_the_machines_connection_table_alone() -> None:
     assert config["clusterCIDR"] == "10.214.7.0/24"
 
 
-@pytest.mark.parametrize(("host_ports", "types"), [(True, ["ptp", "portmap"]), (False, ["ptp"])])
+@pytest.mark.parametrize(
+    ("host_ports", "types"), [(True, ["ptp", "portmap", netpol.NAME]), (False, ["ptp", netpol.NAME])]
+)
 def test_pods_get_routed_links_and_host_ports_where_there_is_iptables(host_ports: bool, types: list[str]) -> None:
     document = json.loads(configs.cni_config(OPTIONS, mtu=1400, host_ports=host_ports))
     assert [plugin["type"] for plugin in document["plugins"]] == types

@@ -79,12 +79,17 @@ def test_wget_is_a_script_where_busybox_has_no_timeout_for_it(has_timeout: bool)
     assert files.getnames().count("bin/wget") == 1
 
 
+def read(program: Path, *, ping: Path | None = None) -> Busybox:
+    return Busybox(program=program.read_bytes(), applets=["sh", "ping"], ping=ping.read_bytes() if ping else b"")
+
+
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine whose programs run nowhere: a busybox is its content."""
     monkeypatch.setattr(images, "BUSYBOX", tmp_path / "static")
     monkeypatch.setattr(images, "DYNAMIC_BUSYBOX", tmp_path / "dynamic")
-    monkeypatch.setattr(Busybox, "read", lambda path: Busybox(program=path.read_bytes(), applets=["sh"]))
+    monkeypatch.setattr(images, "PING", tmp_path / "ping")
+    monkeypatch.setattr(Busybox, "read", read)
     (tmp_path / "static").write_bytes(b"static")
     return tmp_path
 
@@ -100,10 +105,12 @@ def test_unchanged_archives_are_left_alone(machine: Path) -> None:
     assert all(path.stat().st_ino != inode for path, inode in before.items())
 
 
-def test_an_image_with_a_shell_takes_the_dynamic_busybox(machine: Path) -> None:
+def test_an_image_with_a_shell_takes_the_dynamic_busybox_and_its_own_ping(machine: Path) -> None:
     (machine / "dynamic").write_bytes(b"dynamic")
+    (machine / "ping").write_bytes(b"echo request")
     written = images.write_images(machine / "images")
     assert b"dynamic" in written[images.BUSYBOX_IMAGE].read_bytes()
+    assert b"echo request" in written[images.BUSYBOX_IMAGE].read_bytes()
     assert b"static" in written[images.PAUSE_IMAGE].read_bytes()
 
 

@@ -138,7 +138,7 @@ def test_machine_that_lacks_runc_is_told_so(node: RealNode, monkeypatch: pytest.
 
 def test_processes_run_inside_and_the_kubelet_stops_before_containerd(node: RealNode) -> None:
     specs = {spec.name: spec for spec in node.specs()}
-    assert list(specs) == ["node/containerd", "node/kubelet", "node/kube-proxy", "node/coredns"]
+    assert list(specs) == ["node/containerd", "node/netpol", "node/kubelet", "node/kube-proxy", "node/coredns"]
     assert all(spec.argv[0] == "nsenter" for spec in specs.values())
     assert specs["node/kubelet"].stop_rank > specs["node/containerd"].stop_rank
     assert "--node-ip=10.213.7.2" in specs["node/kubelet"].argv

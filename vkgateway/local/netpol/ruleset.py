@@ -1,0 +1,157 @@
+"""The rules of the kernel that keep tenants apart and enforce NetworkPolicies, as text for nft(8). Pure.
+
+A packet passes the chain of the pod that sends it, then that of the pod that receives it. Pods that are subject to the
+same policies share a chain. Destinations are those after kube-proxy has chosen an endpoint, as NetworkPolicies want it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from vkgateway.local.netpol.peers import Rule, elements, selects
+from vkgateway.local.netpol.world import Pod, Server, Site, World
+from vkgateway.model.names import TENANT_LABEL
+from vkgateway.translate.netpolicies import Direction, PolicyView
+
+TABLE = "vkgateway"
+
+_REJECT = "reject with icmp type admin-prohibited"
+
+
+@dataclass(slots=True)
+class _Chain:
+    """The rules in one direction for pods of one tenant that the same policies select."""
+
+    name: str
+    tenant: str
+    policies: Sequence[PolicyView]
+    members: list[Pod] = field(default_factory=list)
+
+
+def ruleset(world: World, site: Site) -> str:
+    """Return the table that replaces the one in force."""
+    made = _Ruleset(world, site)
+    lines = [f"table ip {TABLE} {{}}", f"delete table ip {TABLE}", f"table ip {TABLE} {{", *made.body(), "}"]
+    return "\n".join(lines) + "\n"
+
+
+class _Ruleset:
+    def __init__(self, world: World, site: Site) -> None:
+        self._world = world
+        self._site = site
+        self._tenants: dict[str, list[Pod]] = {}
+        for pod in world.pods:
+            if tenant := self._tenant(pod):
+                self._tenants.setdefault(tenant, []).append(pod)
+
+    def body(self) -> Iterator[str]:
+        """Yield the lines of the table: called chains before their callers."""
+        for tenant, pods in sorted(self._tenants.items()):
+            yield from _chain(f"egress-tenant-{tenant}", self._out_of(tenant, pods))
+            yield from _chain(f"ingress-tenant-{tenant}", self._into(pods))
+        for direction in ("Egress", "Ingress"):
+            chains = self._chains(direction)
+            for one in chains:
+                yield from _chain(one.name, self._rules(direction, one))
+            yield f"map {direction.lower()} {{ type ipv4_addr : verdict"
+            if chains:
+                verdicts = (f"{pod.address} : jump {one.name}" for one in chains for pod in one.members)
+                yield f"elements = {elements(verdicts)}"
+            yield "}"
+        yield from self._known()
+        yield from _chain("forward", self._forward())
+        yield from _chain("input", self._input())
+
+    def _known(self) -> Iterator[str]:
+        addresses = sorted(pod.address for pod in self._world.pods)
+        yield "set pods { type ipv4_addr"
+        if addresses:
+            yield f"elements = {elements(addresses)}"
+        yield "}"
+        yield "set themselves { type ipv4_addr . ipv4_addr"
+        if addresses:
+            yield f"elements = {elements(f'{one} . {one}' for one in addresses)}"
+        yield "}"
+
+    def _forward(self) -> Iterator[str]:
+        site = self._site
+        yield "type filter hook forward priority filter; policy accept"
+        yield "ct state established,related accept"
+        yield f"iifname {site.uplink} ip saddr {elements(site.machine)} accept"
+        yield "ip saddr . ip daddr @themselves accept"
+        yield f"iifname != {site.uplink} ip saddr != @pods drop"
+        yield f"ip daddr {site.pods} ip daddr != @pods drop"
+        yield f"iifname != {site.uplink} ip saddr vmap @egress"
+        yield "ip daddr vmap @ingress"
+
+    def _input(self) -> Iterator[str]:
+        """Packets for the node itself; those from a pod leave the pod as any others do."""
+        yield "type filter hook input priority filter; policy accept"
+        yield "ct state established,related accept"
+        yield f"iifname {elements((self._site.uplink, 'lo'))} accept"
+        yield "ip saddr != @pods drop"
+        yield "ip saddr vmap @egress"
+
+    def _out_of(self, tenant: str, pods: Sequence[Pod]) -> Iterator[str]:
+        servers = [*self._site.open, *self._world.servers.get(tenant, ())]
+        yield from _servers(servers)
+        own = elements(sorted(pod.address for pod in pods))
+        yield f"ip daddr {elements(self._site.closed)} ip daddr != {own} {_REJECT}"
+
+    def _into(self, pods: Sequence[Pod]) -> Iterator[str]:
+        own = elements(sorted(pod.address for pod in pods))
+        yield f"ip saddr {self._site.all_pods} ip saddr != {own} {_REJECT}"
+
+    def _chains(self, direction: Direction) -> list[_Chain]:
+        found: dict[tuple[str, tuple[tuple[str, str], ...]], _Chain] = {}
+        for pod in sorted(self._world.pods, key=lambda one: one.address):
+            policies = self._policies(direction, pod)
+            tenant = self._tenant(pod)
+            if policies or tenant:
+                key = (tenant, tuple(policy.metadata.key for policy in policies))
+                name = f"{direction.lower()}-{len(found)}"
+                found.setdefault(key, _Chain(name, tenant, policies)).members.append(pod)
+        return list(found.values())
+
+    def _policies(self, direction: Direction, pod: Pod) -> list[PolicyView]:
+        return [
+            policy
+            for policy in sorted(self._world.policies, key=lambda one: one.metadata.key)
+            if policy.metadata.namespace == pod.namespace
+            and policy.rules(direction) is not None
+            and selects(policy.spec.get("podSelector"), pod.labels)
+        ]
+
+    def _rules(self, direction: Direction, chain: _Chain) -> Iterator[str]:
+        if chain.tenant:
+            yield f"jump {direction.lower()}-tenant-{chain.tenant}"
+        if not chain.policies:
+            return
+        allowed = dict.fromkeys(
+            match
+            for policy in chain.policies
+            for rule in policy.rules(direction) or ()
+            for match in Rule(
+                self._world, direction, rule, namespace=policy.metadata.namespace, members=chain.members
+            ).matches()
+        )
+        yield from (f"{match} return".lstrip() for match in allowed)
+        if "" not in allowed:
+            yield _REJECT
+
+    def _tenant(self, pod: Pod) -> str:
+        return self._world.namespaces.get(pod.namespace, {}).get(TENANT_LABEL, "")
+
+
+def _servers(servers: Sequence[Server]) -> Iterator[str]:
+    for protocol in ("tcp", "udp"):
+        pairs = sorted(f"{one.address} . {one.port}" for one in servers if one.protocol.lower() == protocol)
+        if pairs:
+            yield f"ip daddr . {protocol} dport {elements(dict.fromkeys(pairs))} return"
+
+
+def _chain(name: str, rules: Iterator[str]) -> Iterator[str]:
+    yield f"chain {name} {{"
+    yield from rules
+    yield "}"
