@@ -43,7 +43,7 @@ class Trace:
 def trace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trace:
     trace = Trace()
     busybox = Busybox(program=b"busybox", applets=("sh", "date"))
-    monkeypatch.setattr(Busybox, "read", lambda _: busybox)
+    monkeypatch.setattr(Busybox, "read", lambda _, **__: busybox)
     monkeypatch.setattr(node_module, "run", lambda *_: "")
     monkeypatch.setattr(node_module, "find_tool", lambda name: Path("/usr/sbin", name))
     monkeypatch.setattr(node_module, "find_plugins", lambda: Path("/usr/lib/cni"))
@@ -197,7 +197,7 @@ def test_images_are_imported_once_and_again_when_they_change(node: RealNode, mon
     present.remove(images.PAUSE_IMAGE)
     node.import_images()
     assert imported[2:] == ["pause-1.tar"]
-    monkeypatch.setattr(Busybox, "read", lambda _: Busybox(program=b"another"))
+    monkeypatch.setattr(Busybox, "read", lambda _, **__: Busybox(program=b"another"))
     node.prepare()
     node.import_images()
     assert len(imported) == 5
