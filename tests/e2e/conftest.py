@@ -29,6 +29,7 @@ SHARING = frozenset(
         "admin",
         "demo",
         "doors",
+        "fences",
         "hollow",
         "kubelet_api",
         "lean_pods",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 
 import structlog
 
-from vkgateway.controlplane.names import NameProcesses
+from vkgateway.controlplane.names import PORTS, NameProcesses
 from vkgateway.gateway.settingchecks import address_and_port
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.sync.network.ownservices import Endpoint
+from vkgateway.translate.egress import ServersRange
 
 log = structlog.get_logger(__name__)
 
@@ -30,6 +32,15 @@ class ProcessNameServers:
     def forwarder(self) -> Endpoint | None:
         """See `NameServers`."""
         return self._forwarder
+
+    @property
+    def listening(self) -> ServersRange | None:
+        """See `NameServers`."""
+        try:
+            ipaddress.ip_address(self._address)
+        except ValueError:
+            return None
+        return ServersRange(self._address, PORTS[0], PORTS[-1])
 
     async def serve(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> Endpoint:
         """See `NameServers`."""

@@ -22,6 +22,7 @@ from vkgateway.model.names import (
 from vkgateway.model.objects import Meta, Object
 from vkgateway.translate.budget import Budget, OversizeError
 from vkgateway.translate.context import TenantContext
+from vkgateway.translate.egress import ServersRange, without_name_servers
 from vkgateway.translate.labels import requirements_below
 from vkgateway.translate.peers import NAMESPACE_NAME_LABEL, meant_namespaces
 
@@ -78,12 +79,14 @@ def chooses_namespaces(policy: PolicyView) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """What policies depend on beside themselves: the labels of the tenant's namespaces by name, the ranges of pods in
-    the compute cluster (none: not known), and who answers for names, as address and port.
+    the compute cluster (none: not known), who answers for names, as address and port (none: names are not served),
+    and where the name servers of all tenants listen.
     """
 
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     pod_ranges: Sequence[str] = ()
     resolvers: Sequence[tuple[str, int]] = ()
+    name_servers: ServersRange | None = None
 
 
 @dataclass(slots=True)
@@ -152,7 +155,10 @@ class _Fence:
             if rules is not None:
                 self._selected[direction].append(term)
                 spec["policyTypes"].append(direction)
-                spec[direction.lower()] = [made for rule in rules if (made := self._rule(policy, direction, rule))]
+                made = [one for rule in rules if (one := self._rule(policy, direction, rule))]
+                if direction == "Egress":
+                    made = [part for one in made for part in self._confine_names(one)]
+                spec[direction.lower()] = made
         name = policy.metadata.name
         self._write(_name_below(name), spec, source=name, uid=policy.metadata.uid)
 
@@ -172,13 +178,21 @@ class _Fence:
         self._write(FENCE, spec, source=self._namespace, uid=self._uid)
 
     def _open(self, direction: Direction) -> list[Object]:
-        """Nothing enters but from the tenant's own pods; out go the tenant's own, names, and all but link-local.
+        """Nothing enters but from the tenant's own pods. Pods reach those, their name server, and what no rule closes.
 
-        What leaves for another tenant's pods is stopped there, by the fence of that tenant's namespace.
+        Link-local addresses are closed, and name servers of others. What leaves for another tenant's pods is stopped
+        there, by the fence of that tenant's namespace.
         """
         if direction == "Ingress":
             return [{"from": [self._own]}]
-        return [{"to": [self._own]}, _NAMES, {"to": list(_ANYWHERE)}]
+        names = self._always(direction) if self._around.resolvers else [_NAMES]
+        return [{"to": [self._own]}, *names, *self._confine_names({"to": list(_ANYWHERE)})]
+
+    def _confine_names(self, rule: Object) -> list[Object]:
+        """Return an egress rule without name servers of others; pods whose names are not served ask their node's."""
+        if not self._around.resolvers:
+            return [rule]
+        return without_name_servers(rule, pod_ranges=tuple(self._around.pod_ranges), servers=self._around.name_servers)
 
     def _always(self, direction: Direction) -> list[Object]:
         """What is open whatever the tenant's policies say: who answers for names is no pod that they could name."""
@@ -242,6 +256,8 @@ class _Fence:
             self._leave_out(policy, f"ipBlock {block['cidr']}: it is not clear which addresses that means")
             return None
         apart = self._around.pod_ranges if direction == "Ingress" else _OF_THE_NODE[cidr.version]
+        if direction == "Egress":
+            self._budget.spend(looks=len(self._around.pod_ranges))
         if direction == "Ingress" and not apart:
             self._leave_out(policy, f"ipBlock {cidr}: the addresses of other tenants' pods are not known")
             return None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.translate.test_egress import opens
 from vkgateway.model.names import TENANT_LABEL, compute_namespace
 from vkgateway.model.objects import Meta
 from vkgateway.translate.context import TenantContext
@@ -19,8 +21,13 @@ from vkgateway.translate.selectors import all_hold
 TENANT = TenantContext(name="alpha", api_host="10.0.0.1", api_port=6443)
 NAMESPACES = {"web": {"team": "shop"}, "db": {"team": "data"}, "ops": {}}
 AROUND = Surroundings(namespaces=NAMESPACES, pod_ranges=["10.214.0.0/24"], resolvers=[("10.213.0.2", 54)])
+UNSERVED = replace(AROUND, resolvers=())
+"""Where no names are served, so that egress rules keep their shape."""
 OWN = {"namespaceSelector": {"matchLabels": {TENANT_LABEL: "alpha"}}}
 WEB = {"matchLabels": {"app": "web"}}
+
+
+EVERYWHERE = {"cidr": "0.0.0.0/0"}
 
 
 def policy(name: str = "mine", *, of: Mapping[str, Any] | None = None, **spec: Any) -> PolicyView:
@@ -108,6 +115,17 @@ def test_who_answers_for_names_is_reached_whatever_is_closed() -> None:
     ]
 
 
+@pytest.mark.parametrize("said", [[], [policy(egress=[{}])], [policy(egress=[{"to": [{"ipBlock": EVERYWHERE}]}])]])
+def test_nobody_but_the_tenants_own_server_answers_for_names(said: list[PolicyView]) -> None:
+    """Whatever the tenant's policies open: other name servers tell names of other tenants."""
+    rules = [rule for spec in named(made(*said)).values() for rule in spec["egress"]]
+    for address in ("10.214.0.9", "10.215.0.10", "169.254.20.10"):
+        assert not opens(rules, address, "UDP", 53)
+        assert not opens(rules, address, "TCP", 53)
+    assert opens(rules, "10.213.0.2", "UDP", 54)
+    assert opens(rules, "10.215.0.10", "TCP", 443)
+
+
 def test_the_fence_is_written_last() -> None:
     names = [document["metadata"]["name"] for document in made(policy(of=WEB, ingress=[])).documents]
     assert names == ["mine", f"{FENCE}-ingress-0", FENCE]
@@ -115,7 +133,7 @@ def test_the_fence_is_written_last() -> None:
 
 def test_open_to_all_means_all_of_the_tenant() -> None:
     ports = [{"port": "http", "protocol": "TCP"}, {"port": 8000, "endPort": 9000, "protocol": "TCP"}]
-    found = named(made(policy(ingress=[{"ports": ports}, {}], egress=[{}])))["mine"]
+    found = named(made(policy(ingress=[{"ports": ports}, {}], egress=[{}]), around=UNSERVED))["mine"]
     assert found["ingress"] == [{"from": [OWN], "ports": ports}, {"from": [OWN]}]
     assert found["egress"][0]["to"][0] == OWN
     assert found["egress"][0]["to"][1]["ipBlock"] == {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}
@@ -175,7 +193,7 @@ def test_where_pods_addresses_are_not_known_nobody_gets_in_by_address() -> None:
 
 def test_addresses_are_kept_on_the_way_out_but_for_those_of_the_node() -> None:
     block = {"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8"]}
-    (kept,) = peer(direction="egress", ipBlock=block)
+    (kept,) = peer(direction="egress", around=UNSERVED, ipBlock=block)
     assert kept == {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8", "169.254.0.0/16"]}}
 
 
@@ -210,12 +228,12 @@ def test_addresses_of_the_node_are_not_reached_however_they_are_written(cidr: st
     ],
 )
 def test_blocks_are_written_in_one_way(block: dict[str, Any], below: dict[str, Any]) -> None:
-    assert peer(direction="egress", ipBlock=block) == [{"ipBlock": below}]
+    assert peer(direction="egress", around=UNSERVED, ipBlock=block) == [{"ipBlock": below}]
 
 
 def test_a_block_that_cannot_be_read_is_left_out_alone() -> None:
     peers = [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["010.0.0.0/8"]}}, {"podSelector": WEB}]
-    found = made(policy(egress=[{"to": peers}]))
+    found = made(policy(egress=[{"to": peers}]), around=UNSERVED)
     assert len(named(found)["mine"]["egress"][0]["to"]) == 1
     assert "0.0.0.0/0" in found.left_out[0][1]
 

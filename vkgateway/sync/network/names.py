@@ -20,6 +20,7 @@ from vkgateway.sync.network.ownrange import OwnRange
 from vkgateway.sync.network.ownservices import DNS_NUMBER, DNS_PORTS, Endpoint, OwnService, Port, remove_own_service
 from vkgateway.sync.network.services import Services
 from vkgateway.translate.context import TenantContext
+from vkgateway.translate.egress import ServersRange
 from vkgateway.translate.services import KUBE_DNS, KUBERNETES, is_platforms, other_names
 
 log = structlog.get_logger(__name__)
@@ -40,6 +41,10 @@ class NameServers(Protocol):
     @property
     def forwarder(self) -> Endpoint | None:
         """Who answers for a tenant that has no Services; None: nobody answers for any tenant's names."""
+
+    @property
+    def listening(self) -> ServersRange | None:
+        """Where the name servers of all tenants listen."""
 
     async def serve(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> Endpoint:
         """Have a name server answer for a tenant's pods in one compute cluster, over UDP and TCP.
@@ -127,6 +132,11 @@ class Names:
         """Where questions for names end in a compute cluster: at the forwarder, and at who answers there now."""
         first = [self._forwarder] if self._forwarder is not None else []
         return sorted({*first, *self._dns.leads_to(link)})
+
+    @property
+    def listening(self) -> ServersRange | None:
+        """Where the name servers of all tenants listen; None where no names are served."""
+        return self._servers.listening if self._servers is not None else None
 
     async def refresh(self, links: Mapping[str, ComputeLink]) -> None:
         """Have the right server answer, with the right addresses, wherever pods of the tenant may ask.

@@ -32,6 +32,7 @@ class Network:
             events=events,
             namespaces=holdings.namespace_labels,
             resolvers=self._resolvers,
+            name_servers=lambda: self.names.listening,
             wake=self._agenda.policies,
         )
         self.namespaces = Namespaces(tenant, above=holdings.namespace, policies=self.policies.fence)
@@ -83,7 +84,7 @@ class Network:
     def names_changed(self) -> None:
         """What of the platform's own stands below for the tenant came, changed or went."""
         self.look_at_names()
-        self.policies.resolvers_changed()
+        self.policies.resolvers_changed(self._links.values())
 
     async def seen_from(self, link: ComputeLink, namespace: str, *, with_services: bool) -> TenantContext:
         """What a pod must know of the tenant; `with_services`, once its kubelet can tell it those of the namespace."""

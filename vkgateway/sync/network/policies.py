@@ -21,6 +21,7 @@ from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.refusals import is_starting, is_verdict, lacks_rights
 from vkgateway.translate.cleaning import Cleaner
 from vkgateway.translate.context import TenantContext
+from vkgateway.translate.egress import ServersRange
 from vkgateway.translate.netpolicies import (
     Fence,
     PolicyView,
@@ -41,7 +42,8 @@ _KNOWN_WITHIN: Final = 10.0
 class NetworkPolicies:
     """One tenant's in all its compute clusters.
 
-    They are watched from the first compute namespace on. `resolvers(link)` tells who answers for names there;
+    They are watched from the first compute namespace on. `resolvers(link)` tells who answers for names there,
+    `name_servers()` where those of all tenants listen;
     `wake(namespace)` asks for a look at a namespace's.
     """
 
@@ -53,12 +55,14 @@ class NetworkPolicies:
         events: EventRecorder,
         namespaces: NamespaceLabels,
         resolvers: Callable[[ComputeLink], list[tuple[str, int]]],
+        name_servers: Callable[[], ServersRange | None],
         wake: Callable[[str], None],
     ) -> None:
         self.tenant = tenant
         self._events = events
         self._namespaces = namespaces
         self._resolvers = resolvers
+        self._name_servers = name_servers
         self._wake = wake
         self._needed = asyncio.Event()
         self._known = asyncio.Event()
@@ -110,10 +114,9 @@ class NetworkPolicies:
         for namespace in {view.metadata.namespace for view in self.above.items.values() if chooses_namespaces(view)}:
             self._wake(namespace)
 
-    def resolvers_changed(self) -> None:
-        """Who answers for names may be another: what policies close is open to that one."""
-        for namespace in {view.metadata.namespace for view in self.above.items.values()}:
-            self._wake(namespace)
+    def resolvers_changed(self, links: Iterable[ComputeLink]) -> None:
+        """Have every fence written again: another server may answer for names, and each is open to that one."""
+        self.wake_all(links)
 
     async def reconcile(self, namespace: str, uid: str, links: Mapping[str, ComputeLink]) -> None:
         """Have the policies of a namespace stand below, in every compute cluster that can be trusted.
@@ -147,6 +150,7 @@ class NetworkPolicies:
             namespaces=self._namespaces(),
             pod_ranges=sorted({cidr for node in link.nodes.items.values() for cidr in node.spec.pod_cidrs}),
             resolvers=self._resolvers(link),
+            name_servers=self._name_servers(),
         )
         policies = [
             view

@@ -175,7 +175,8 @@ def test_ports_are_numbers_ranges_names_or_whole_protocols(
     direction: str, port: dict[str, Any], opened: set[tuple[str, int]]
 ) -> None:
     ports = [port, {"port": 9}, {"port": 9}]
-    one = policy(policyTypes=[direction], **{direction.lower(): [{"ports": ports}]})
+    spec: dict[str, Any] = {"policyTypes": [direction], direction.lower(): [{"ports": ports}]}
+    one = policy(**spec)
     asked = [(protocol, number) for protocol in ("tcp", "udp") for number in (53, 8080)]
     found = {(name, number) for name, number in asked if reaches(CLIENT, WEB, one, protocol=name, dport=number)}
     assert found == opened

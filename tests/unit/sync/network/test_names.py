@@ -15,6 +15,7 @@ from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.sync.network import names as network_names
 from vkgateway.sync.network.names import remove_names
 from vkgateway.sync.network.ownservices import Endpoint
+from vkgateway.translate.egress import ServersRange
 
 FORWARDER = Endpoint("10.213.0.2", 54)
 OWN = Endpoint("10.213.0.1", 10053)
@@ -24,6 +25,7 @@ class FakeServers:
     """Remembers what it was asked to serve; `away` makes it fail."""
 
     forwarder: Endpoint | None = FORWARDER
+    listening: ServersRange | None = ServersRange(OWN.address, 10000, 19999)
 
     def __init__(self) -> None:
         self.served: list[tuple[str, str, dict[str, str]]] = []

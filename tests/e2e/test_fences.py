@@ -1,0 +1,174 @@
+"""A tenant's pod as an attacker: it reaches its own pods and servers, and nobody else's.
+
+Tried from inside with the image's own programs, which is a test of those, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually, pod
+
+NAMESPACE = "fences"
+_SERVE = "mkdir /tmp/w; echo web of $TENANT > /tmp/w/index.html; exec httpd -f -p 8080 -h /tmp/w"
+_UNPRIVILEGED = {
+    "runAsUser": 1000,
+    "runAsNonRoot": True,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+class Place(NamedTuple):
+    """A tenant's cluster, and the addresses of its web server and of what leads there."""
+
+    cluster: Cluster
+    pod: str
+    service: str
+
+    def sh(self, script: str, *, pod: str = "client") -> str:
+        """Run a script in a pod; it must succeed."""
+        return self.cluster.kubectl("exec", "-n", NAMESPACE, pod, "--", "sh", "-c", script, timeout=60)
+
+
+def web(tenant: str) -> list[Document]:
+    container = {
+        "env": [{"name": "TENANT", "value": tenant}],
+        "ports": [{"name": "http", "containerPort": 8080}],
+        "readinessProbe": {"httpGet": {"port": "http"}, "periodSeconds": 1},
+    }
+    server = pod("web", command=_SERVE, container=container, **REAL)
+    server["metadata"] |= {"namespace": NAMESPACE, "labels": {"app": "web"}}
+    spec = {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": "http"}]}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": NAMESPACE}, "spec": spec}
+    return [service, server]
+
+
+def client(name: str, **container: object) -> Document:
+    made = pod(name, container=container, **REAL)
+    made["metadata"] |= {"namespace": NAMESPACE, "labels": {"app": name}}
+    return made
+
+
+@pytest.fixture(scope="module")
+def places(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[tuple[Place, Place]]:
+    """Alpha with a web server and two clients, and beta with a web server."""
+    if not platform.real:
+        pytest.skip("no real node here")
+    both = {"alpha": alpha, "beta": beta}
+    for name, cluster in both.items():
+        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        cluster.apply(*web(name))
+    alpha.apply(client("client"), client("unprivileged", securityContext=_UNPRIVILEGED))
+    for cluster in both.values():
+        cluster.kubectl("wait", "-n", NAMESPACE, "--for=condition=Ready", "pod", "--all", "--timeout=90s", timeout=100)
+    yield tuple(
+        Place(
+            cluster,
+            cluster.get("pod", "web", "-n", NAMESPACE)["status"]["podIP"],
+            cluster.get("service", "web", "-n", NAMESPACE)["spec"]["clusterIP"],
+        )
+        for cluster in both.values()
+    )  # type: ignore[misc]
+    for cluster in both.values():
+        cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+
+
+def open_ones(place: Place, doors: dict[str, tuple[str, int]]) -> set[str]:
+    """The names of the doors at which a TCP connection is taken."""
+    tries = (f"nc -w 2 {host} {port} </dev/null >/dev/null 2>&1 && echo {name}" for name, (host, port) in doors.items())
+    return set(place.sh(f"{'; '.join(tries)}; true").split())
+
+
+def server_of(platform: Platform, service: str) -> tuple[str, int]:
+    """Where a Service of the platform's own leads."""
+    found = platform.compute.get("endpointslice", service, "-n", "vkgateway-system")
+    return found["endpoints"][0]["addresses"][0], found["ports"][0]["port"]
+
+
+def test_the_images_programs_work(places: tuple[Place, Place]) -> None:
+    alpha, _ = places
+    for name in ("client", "unprivileged"):
+        assert alpha.sh("wget -T 5 -q -O - http://web", pod=name).strip() == "web of alpha"
+        assert alpha.service in alpha.sh(f"nslookup web.{NAMESPACE}.svc.cluster.local", pod=name)
+        assert " 0% packet loss" in alpha.sh(f"ping -c 1 -W 5 {alpha.pod}", pod=name)
+        asked = r"printf 'GET / HTTP/1.0\r\n\r\n' | nc -w 5 web 80"
+        assert "web of alpha" in alpha.sh(asked, pod=name)
+
+
+def test_no_door_of_others_is_open(platform: Platform, places: tuple[Place, Place]) -> None:
+    alpha, beta = places
+    node = next(
+        one["address"]
+        for one in platform.compute.get("node", "real-0")["status"]["addresses"]
+        if one["type"] == "InternalIP"
+    )
+    api = server_of_compute(platform)
+    doors = {
+        "own-pod": (alpha.pod, 8080),
+        "own-service": (alpha.service, 80),
+        "own-api": server_of(platform, "api-alpha"),
+        "own-names": server_of(platform, "dns-alpha"),
+        "pod": (beta.pod, 8080),
+        "service": (beta.service, 80),
+        "api": server_of(platform, "api-beta"),
+        "names": server_of(platform, "dns-beta"),
+        "compute-api": api,
+        "compute-api-service": (cluster_ip(platform, "kubernetes", "default"), 443),
+        "compute-dns": (node, 53),
+        "compute-dns-service": (cluster_ip(platform, "kube-dns", "kube-system"), 53),
+        "kubelet": (node, 10250),
+        "etcd": (api[0], 2379),
+        "hollow-kubelet": (api[0], 10247),
+        "node-behind-link": (f"{alpha.pod.rpartition('.')[0]}.1", 10250),
+    }
+    assert open_ones(alpha, doors) == {"own-pod", "own-service", "own-api", "own-names"}
+    assert beta.pod not in alpha.sh(f"ping -c 1 -W 1 {beta.pod} | grep ' 0% packet loss' || true")
+
+
+def server_of_compute(platform: Platform) -> tuple[str, int]:
+    found = platform.compute.get("endpointslice", "kubernetes", "-n", "default")
+    return found["endpoints"][0]["addresses"][0], found["ports"][0]["port"]
+
+
+def cluster_ip(platform: Platform, name: str, namespace: str) -> str:
+    address: str = platform.compute.get("service", name, "-n", namespace)["spec"]["clusterIP"]
+    return address
+
+
+def test_no_name_server_tells_names_of_others(platform: Platform, places: tuple[Place, Place]) -> None:
+    alpha, beta = places
+    reverse = f"{'.'.join(reversed(beta.pod.split('.')))}.in-addr.arpa"
+    names = (f"web.beta--{NAMESPACE}.svc.cluster.local", "kube-dns.kube-system.svc.cluster.local", reverse)
+    forwarder = platform.compute.get("node", "real-0")["status"]["addresses"][0]["address"]
+    for server in ("", cluster_ip(platform, "kube-dns", "kube-system"), f"{forwarder}:54"):
+        for name in names[: 3 if server else 1]:
+            said = alpha.sh(f"timeout 3 nslookup {name} {server} 2>&1 || true")
+            assert not any(line.startswith(("Name:", reverse)) for line in said.splitlines()), said
+
+
+def test_a_tenants_own_policies_hold_and_probes_pass(places: tuple[Place, Place]) -> None:
+    alpha, _ = places
+    spec = {
+        "podSelector": {"matchLabels": {"app": "web"}},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "client"}}}], "ports": [{"port": "http"}]}],
+    }
+    policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "web"}, "spec": spec}
+    policy["metadata"] = {"name": "web", "namespace": NAMESPACE}
+
+    def reached(name: str) -> bool:
+        return "web of alpha" in alpha.sh("wget -T 5 -q -O - http://web || true", pod=name)
+
+    assert reached("unprivileged")
+    alpha.cluster.apply(policy)
+    eventually(lambda: not reached("unprivileged"), what="a policy in force")
+    assert reached("client")
+    conditions = alpha.cluster.get("pod", "web", "-n", NAMESPACE)["status"]["conditions"]
+    assert {"Ready": "True"}.items() <= {one["type"]: one["status"] for one in conditions}.items()
+    alpha.cluster.kubectl("delete", "networkpolicy", "web", "-n", NAMESPACE)
+    eventually(lambda: reached("unprivileged"), what="the policy gone")
