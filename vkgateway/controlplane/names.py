@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import ipaddress
 import re
 import shutil
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -42,7 +43,7 @@ _COREFILE: Final = """\
 .:{port} {{
   bind {address}
   errors
-  hosts {hosts} {domain} in-addr.arpa ip6.arpa {{
+{acl}  hosts {hosts} {domain} in-addr.arpa ip6.arpa {{
     ttl 5
     reload 1s
     fallthrough
@@ -62,8 +63,23 @@ _COREFILE: Final = """\
 """
 
 
-def corefile(files: PlaneFiles, *, hosts: Path, address: str, port: int, forwarder: str) -> str:
-    """CoreDNS's configuration for one tenant; `forwarder` (HOST:PORT) answers for all names but the cluster's."""
+_ACL: Final = """\
+  acl {{
+    allow net {sources}
+    block
+  }}
+"""
+
+
+def corefile(
+    files: PlaneFiles, *, hosts: Path, address: str, port: int, forwarder: str, sources: Sequence[str] = ()
+) -> str:
+    """Return CoreDNS's configuration for one tenant.
+
+    `forwarder` (HOST:PORT) answers for all names but the cluster's. Sources outside the ranges of `sources` are
+    refused; none of them: all are answered. Pods of several tenants share a range, and the address of a pod becomes
+    known here only after it asks its first question. So the network keeps other tenants' pods away.
+    """
     return _COREFILE.format(
         domain=CLUSTER_DOMAIN,
         address=address,
@@ -71,6 +87,7 @@ def corefile(files: PlaneFiles, *, hosts: Path, address: str, port: int, forward
         hosts=hosts,
         kubeconfig=files.kubeconfig(COREDNS),
         forwarder=forwarder,
+        acl=_ACL.format(sources=" ".join(sources)) if sources else "",
     )
 
 
@@ -82,7 +99,8 @@ def hosts_file(addresses: Mapping[str, str]) -> str:
 class NameProcesses:
     """Runs them under the supervisor, as `tenant/NAME/names-CLUSTER`; `ProcessDriver.remove` takes them away.
 
-    `address` is where they listen, `forwarder` whom they ask for names that are not the tenant's. Where it is not
+    `address` is where they listen, `forwarder` whom they ask for names that are not the tenant's; they answer
+    `sources` alone, unless there are none. Where it is not
     known that a port is taken, `can_bind` finds out.
     """
 
@@ -94,6 +112,7 @@ class NameProcesses:
         programs: Programs,
         address: str,
         forwarder: str,
+        sources: Sequence[str] = (),
         can_bind: Bindable | None = None,
         answers: Callable[[str, int], bool] | None = None,
     ) -> None:
@@ -102,6 +121,7 @@ class NameProcesses:
         self._programs = programs
         self._address = address
         self._forwarder = forwarder
+        self._sources = tuple(sources)
         self._can_bind = can_bind or _bindable
         self._answers = answers or _answers
         self._choosing = asyncio.Lock()
@@ -122,12 +142,20 @@ class NameProcesses:
         _write(folder / "hosts", hosts_file(addresses))
         async with self._choosing:
             port = _port_in(path) or self._choose(tenant, cluster)
-            text = corefile(files, hosts=folder / "hosts", address=self._address, port=port, forwarder=self._forwarder)
+            text = corefile(
+                files,
+                hosts=folder / "hosts",
+                address=self._address,
+                port=port,
+                forwarder=self._forwarder,
+                sources=self._sources,
+            )
             _write(path, text)
         spec = ProcessSpec(
             name=f"tenant/{tenant}/names-{cluster}",
             argv=(str(program), f"-conf={path}"),
-            env={**_SMALL, "VKGATEWAY_TRUST": files.trust()},
+            # CoreDNS reads its configuration once: another one makes another process.
+            env={**_SMALL, "VKGATEWAY_TRUST": files.trust(), "VKGATEWAY_COREFILE": _digest(text)},
             stop_rank=_STOP_RANK,
             stop_timeout=3.0,
         )
@@ -161,6 +189,10 @@ class NameProcesses:
             if asyncio.get_running_loop().time() > deadline:
                 raise UnavailableError(f"the name server of tenant {tenant!r} does not answer")
             await asyncio.sleep(_POLL_SECONDS)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _write(path: Path, text: str) -> None:

@@ -114,6 +114,13 @@ class Names(_Section, frozen=True):
             "cluster's own names; empty: pods use their node's resolver, and names of Services are answered by nobody."
         ),
     ] = ""
+    sources: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Ranges of addresses from which compute clusters' pods and nodes ask: tenants' name servers "
+            "refuse all others. Empty: they answer every source."
+        ),
+    ] = ()
 
 
 class Services(_Section, frozen=True):

@@ -146,6 +146,7 @@ def provisioned(
             programs=versions.programs(DEFAULT_KUBERNETES_VERSION),
             address=address,
             forwarder=settings.names.forwarder,
+            sources=settings.names.sources,
         )
         names = ProcessNameServers(processes, address=address, forwarder=settings.names.forwarder)
     return ProvisionedPlanes(

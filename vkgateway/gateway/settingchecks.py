@@ -74,6 +74,12 @@ def _datastore(datastore: Datastore) -> Iterator[Wrong]:
 
 
 def _names(names: Names) -> Iterator[Wrong]:
+    for number, source in enumerate(names.sources):
+        try:
+            ipaddress.ip_network(source)
+        except ValueError:
+            why = f"{source!r} is not a range of IP addresses"
+            yield Wrong(f"names.sources[{number}]", why, "Write it like 10.214.0.0/16, without bits beyond the prefix.")
     if not names.forwarder:
         return
     try:

@@ -44,7 +44,7 @@ def settings(paths: Paths, *, record: PlatformRecord, cache_dir: Path | None = N
             cache_dir=str(cache_dir or ""),
             supervisor_socket=str(SupervisorPaths(paths.data_dir).socket),
         ),
-        names=config.Names(forwarder="" if record.real_node_why_not else Network(record.number).forwarder),
+        names=_names(record),
         services=config.Services(range=Network(record.number).tenant_services, tenant_prefix=_TENANT_PREFIX),
         arbiter=config.Arbiter(
             notice_seconds=_NOTICE_SECONDS,
@@ -55,6 +55,14 @@ def settings(paths: Paths, *, record: PlatformRecord, cache_dir: Path | None = N
             address=_LOOPBACK, port=record.ports["gateway-health"], secure_port=record.ports["gateway-metrics"]
         ),
     )
+
+
+def _names(record: PlatformRecord) -> config.Names:
+    """Names are served where pods really run, and to these and their node alone."""
+    if record.real_node_why_not:
+        return config.Names()
+    network = Network(record.number)
+    return config.Names(forwarder=network.forwarder, sources=(network.pod_subnet, f"{network.node_address}/32"))
 
 
 def write(paths: Paths, wanted: config.Config) -> bytes:

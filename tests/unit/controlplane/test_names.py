@@ -17,13 +17,16 @@ from vkgateway.model.errors import UnavailableError
 WEB = {"web.default.svc.cluster.local": "10.215.0.20"}
 
 
-def processes(data_dir: Path, supervisor: FakeSupervisor, *, answers: bool = True) -> NameProcesses:
+def processes(
+    data_dir: Path, supervisor: FakeSupervisor, *, answers: bool = True, sources: tuple[str, ...] = ()
+) -> NameProcesses:
     return NameProcesses(
         data_dir=data_dir,
         supervisor=supervisor,
         programs=FakePrograms(),
         address="10.213.0.1",
         forwarder="10.213.0.2:54",
+        sources=sources,
         can_bind=lambda _address, _port: True,
         answers=lambda _address, _port: answers,
     )
@@ -46,6 +49,20 @@ async def test_it_reads_the_tenants_services_by_a_certificate_of_its_own(tmp_pat
     assert text.count("bind 10.213.0.1\n") == 1
     assert (alpha / "names-local" / "hosts").read_text() == "10.215.0.20 web.default.svc.cluster.local\n"
     assert "tenant/alpha/names-local" in {state.name for state in await supervisor.list("tenant/alpha")}
+
+
+async def test_it_answers_pods_and_nodes_alone_and_starts_again_once_those_are_others(
+    tmp_path: Path, alpha: Path
+) -> None:
+    supervisor = FakeSupervisor()
+    await processes(tmp_path, supervisor).serve("alpha", "local", WEB)
+    corefile = alpha / "names-local" / "Corefile"
+    assert "acl" not in corefile.read_text()
+    (before,) = supervisor.specs.values()
+    await processes(tmp_path, supervisor, sources=("10.214.0.0/24", "10.213.0.2/32")).serve("alpha", "local", WEB)
+    assert "  acl {\n    allow net 10.214.0.0/24 10.213.0.2/32\n    block\n  }\n" in corefile.read_text()
+    (after,) = supervisor.specs.values()
+    assert before.digest() != after.digest()
 
 
 async def test_another_time_changes_nothing_but_addresses_that_changed(tmp_path: Path, alpha: Path) -> None:

@@ -78,6 +78,7 @@ def test_a_bad_variable_is_not_laid_to_the_file(tmp_path: Path) -> None:
         ("datastore: {endpoints: ['https://a:1', 'ftp://b']}", "datastore.endpoints[1]: etcd endpoint 'ftp://b' is"),
         ("datastore: {endpoints: ['10.0.0.1:2379']}", "datastore.endpoints[0]: etcd endpoint '10.0.0.1:2379' is"),
         ("names: {forwarder: dns.example:53}", "names.forwarder: 'dns.example:53' is not an IP address and a port"),
+        ("names: {sources: [10.214.0.1/24]}", "names.sources[0]: '10.214.0.1/24' is not a range"),
         ("names: {forwarder: 10.0.0.2}", "names.forwarder: '10.0.0.2' is not"),
         ("names: {forwarder: '10.0.0.2:70000'}", "names.forwarder: '10.0.0.2:70000' is not"),
         ("services: {range: ten}", "services.range: 'ten' does not appear to be"),
