@@ -9,7 +9,9 @@ import ipaddress
 import re
 import shutil
 import socket
+import subprocess
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -115,6 +117,7 @@ class NameProcesses:
         sources: Sequence[str] = (),
         can_bind: Bindable | None = None,
         answers: Callable[[str, int], bool] | None = None,
+        has_acl: Callable[[Path], bool] | None = None,
     ) -> None:
         self._data_dir = data_dir
         self._supervisor = supervisor
@@ -124,6 +127,7 @@ class NameProcesses:
         self._sources = tuple(sources)
         self._can_bind = can_bind or _bindable
         self._answers = answers or _answers
+        self._has_acl = has_acl or _has_acl
         self._choosing = asyncio.Lock()
 
     async def serve(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> int:
@@ -139,6 +143,7 @@ class NameProcesses:
         path = folder / "Corefile"
         folder.mkdir(mode=0o700, exist_ok=True)
         program = (await self._programs.resolve("coredns"))["coredns"]
+        sources = self._sources if self._sources and await asyncio.to_thread(self._has_acl, program) else ()
         _write(folder / "hosts", hosts_file(addresses))
         async with self._choosing:
             port = _port_in(path) or self._choose(tenant, cluster)
@@ -148,7 +153,7 @@ class NameProcesses:
                 address=self._address,
                 port=port,
                 forwarder=self._forwarder,
-                sources=self._sources,
+                sources=sources,
             )
             _write(path, text)
         spec = ProcessSpec(
@@ -189,6 +194,16 @@ class NameProcesses:
             if asyncio.get_running_loop().time() > deadline:
                 raise UnavailableError(f"the name server of tenant {tenant!r} does not answer")
             await asyncio.sleep(_POLL_SECONDS)
+
+
+@lru_cache(maxsize=8)
+def _has_acl(program: Path) -> bool:
+    """Whether a CoreDNS has the plug-in that refuses sources; builds before this release have it not."""
+    done = subprocess.run([str(program), "-plugins"], capture_output=True, text=True, timeout=20, check=False)
+    if "dns.acl" in done.stdout:
+        return True
+    log.warning("this CoreDNS has no plug-in acl, so name servers answer every source", program=str(program))
+    return False
 
 
 def _digest(text: str) -> str:

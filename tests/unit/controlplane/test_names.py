@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.controlplane.fakes import FakePrograms, FakeSupervisor
 from tests.unit.controlplane.test_processes import plane, write
-from vkgateway.controlplane.names import PORTS, NameProcesses, _bindable, hosts_file
+from vkgateway.controlplane.names import PORTS, NameProcesses, _bindable, _has_acl, hosts_file
 from vkgateway.gateway.names import ProcessNameServers, retiring
 from vkgateway.model.errors import UnavailableError
 
@@ -18,7 +18,7 @@ WEB = {"web.default.svc.cluster.local": "10.215.0.20"}
 
 
 def processes(
-    data_dir: Path, supervisor: FakeSupervisor, *, answers: bool = True, sources: tuple[str, ...] = ()
+    data_dir: Path, supervisor: FakeSupervisor, *, answers: bool = True, sources: tuple[str, ...] = (), acl: bool = True
 ) -> NameProcesses:
     return NameProcesses(
         data_dir=data_dir,
@@ -29,6 +29,7 @@ def processes(
         sources=sources,
         can_bind=lambda _address, _port: True,
         answers=lambda _address, _port: answers,
+        has_acl=lambda _: acl,
     )
 
 
@@ -63,6 +64,19 @@ async def test_it_answers_pods_and_nodes_alone_and_starts_again_once_those_are_o
     assert "  acl {\n    allow net 10.214.0.0/24 10.213.0.2/32\n    block\n  }\n" in corefile.read_text()
     (after,) = supervisor.specs.values()
     assert before.digest() != after.digest()
+
+
+async def test_a_coredns_that_cannot_refuse_answers_everybody(tmp_path: Path, alpha: Path) -> None:
+    await processes(tmp_path, FakeSupervisor(), sources=("10.214.0.0/24",), acl=False).serve("alpha", "local", WEB)
+    assert "acl" not in (alpha / "names-local" / "Corefile").read_text()
+
+
+@pytest.mark.parametrize(("plugins", "found"), [("dns.acl\ndns.bind", True), ("dns.bind", False)])
+def test_a_coredns_tells_whether_it_can_refuse(tmp_path: Path, plugins: str, found: bool) -> None:
+    program = tmp_path / "coredns"
+    program.write_text(f"#!/bin/sh\nprintf '{plugins}'\n")
+    program.chmod(0o755)
+    assert _has_acl(program) is found
 
 
 async def test_another_time_changes_nothing_but_addresses_that_changed(tmp_path: Path, alpha: Path) -> None:

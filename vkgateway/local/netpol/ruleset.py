@@ -40,6 +40,9 @@ class _Ruleset:
     def __init__(self, world: World, site: Site) -> None:
         self._world = world
         self._site = site
+        self._policies_of: dict[str, list[PolicyView]] = {}
+        for policy in sorted(world.policies, key=lambda one: one.metadata.key):
+            self._policies_of.setdefault(policy.metadata.namespace, []).append(policy)
         self._tenants: dict[str, list[Pod]] = {}
         for pod in world.pods:
             if tenant := self._tenant(pod):
@@ -117,10 +120,8 @@ class _Ruleset:
     def _policies(self, direction: Direction, pod: Pod) -> list[PolicyView]:
         return [
             policy
-            for policy in sorted(self._world.policies, key=lambda one: one.metadata.key)
-            if policy.metadata.namespace == pod.namespace
-            and policy.rules(direction) is not None
-            and selects(policy.spec.get("podSelector"), pod.labels)
+            for policy in self._policies_of.get(pod.namespace, ())
+            if policy.rules(direction) is not None and selects(policy.spec.get("podSelector"), pod.labels)
         ]
 
     def _rules(self, direction: Direction, chain: _Chain) -> Iterator[str]:

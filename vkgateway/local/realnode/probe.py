@@ -35,6 +35,12 @@ nft add table ip vkgprobe
 nft 'add chain ip vkgprobe nat { type nat hook postrouting priority 100; }'
 nft add rule ip vkgprobe nat ip saddr 10.0.0.0/8 masquerade
 nft add map ip vkgprobe services '{ type ipv4_addr . inet_proto . inet_service : verdict; }'
+nft add set ip vkgprobe pairs '{ type ipv4_addr . ipv4_addr; }'
+nft add chain ip vkgprobe filter '{ type filter hook forward priority 0; }'
+nft add rule ip vkgprobe filter ct state established,related accept
+nft add rule ip vkgprobe filter ip saddr . ip daddr @pairs accept
+nft add rule ip vkgprobe filter ip daddr . tcp dport '{ 10.0.0.1 . 80 }' ip saddr '{ 10.0.0.0/8 }' accept
+nft add rule ip vkgprobe filter reject with icmp type admin-prohibited
 mount -t tmpfs tmpfs /mnt
 """
 
