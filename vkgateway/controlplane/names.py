@@ -143,7 +143,9 @@ class NameProcesses:
         path = folder / "Corefile"
         folder.mkdir(mode=0o700, exist_ok=True)
         program = (await self._programs.resolve("coredns"))["coredns"]
-        sources = self._sources if self._sources and await asyncio.to_thread(self._has_acl, program) else ()
+        sources: Sequence[str] = ()
+        if self._sources and await asyncio.to_thread(self._has_acl, program):
+            sources = self._sources
         _write(folder / "hosts", hosts_file(addresses))
         async with self._choosing:
             port = _port_in(path) or self._choose(tenant, cluster)
