@@ -143,9 +143,7 @@ class NameProcesses:
         path = folder / "Corefile"
         folder.mkdir(mode=0o700, exist_ok=True)
         program = (await self._programs.resolve("coredns"))["coredns"]
-        sources: Sequence[str] = ()
-        if self._sources and await asyncio.to_thread(self._has_acl, program):
-            sources = self._sources
+        refuses = bool(self._sources) and await asyncio.to_thread(self._has_acl, program)
         _write(folder / "hosts", hosts_file(addresses))
         async with self._choosing:
             port = _port_in(path) or self._choose(tenant, cluster)
@@ -155,7 +153,7 @@ class NameProcesses:
                 address=self._address,
                 port=port,
                 forwarder=self._forwarder,
-                sources=sources,
+                sources=self._sources if refuses else (),
             )
             _write(path, text)
         spec = ProcessSpec(
