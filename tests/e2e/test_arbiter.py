@@ -372,7 +372,7 @@ def test_tampering_gains_nothing(guest: Cluster, platform: Platform) -> None:
     guest.apply(gpus("gate", 8))
     eventually(lambda: guest.find("pod", "gate"), what="a pod")
     guest.kubectl("patch", "pod", "gate", "--type=json", "-p", '[{"op": "remove", "path": "/spec/schedulingGates"}]')
-    guest.apply(gpus("node", 8, nodeName="a100.local"))
+    guest.apply(gpus("node", 8, nodeName=guest.get("pod", "theirs0")["spec"]["nodeName"]))
     for name in ("gate", "node"):
         waits(guest, name, "WaitingForRoom")
         assert platform.compute.find("pod", name, "-n", "guest--default") is None

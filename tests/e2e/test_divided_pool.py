@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -14,28 +13,8 @@ ZONE = "topology.kubernetes.io/zone"
 GPU = "nvidia.com/gpu"
 
 
-def a100(platform: Platform) -> tuple[int, Document]:
-    """The pool in the ComputeCluster, and its place there."""
-    pools = platform.compute.get("computecluster", "local")["spec"]["pools"]
-    return next((index, pool) for index, pool in enumerate(pools) if pool["name"] == "a100")
-
-
 @pytest.fixture(scope="module")
-def divided(platform: Platform) -> Iterator[None]:
-    """The pool is divided by zone, and as before afterwards."""
-    index, pool = a100(platform)
-    patch = {"op": "add", "path": f"/spec/pools/{index}/virtualNodesBy", "value": ZONE}
-    change(platform, patch)
-    yield
-    change(platform, {**patch, "value": pool.get("virtualNodesBy", "")})
-
-
-def change(platform: Platform, patch: Document) -> None:
-    platform.compute.kubectl("patch", "computecluster", "local", "--type=json", "-p", json.dumps([patch]))
-
-
-@pytest.fixture(scope="module")
-def team(platform: Platform, divided: None) -> Iterator[Cluster]:
+def team(platform: Platform) -> Iterator[Cluster]:
     """A tenant with half of the pool."""
     platform.vkgateway("tenant", "create", "zoned", "--pool", f"a100:guarantee={GPU}=8,limit={GPU}=16")
     yield platform.tenant("zoned")

@@ -132,7 +132,7 @@ NOT_ASKING = [
     pytest.param({}, {}, id="nothing"),
     pytest.param(asking(limits={"cpu": "1", "memory": "1Gi"}), {}, id="cpu and memory"),
     pytest.param(asking(limits={"nvidia.com/gpu": "0"}), {}, id="no devices of a kind"),
-    pytest.param(asking(limits=GPU), {"nodeName": "a100.local"}, id="bound by hand"),
+    pytest.param(asking(limits=GPU), {"nodeName": "a100.zone-0.local"}, id="bound by hand"),
 ]
 
 
@@ -156,7 +156,7 @@ def workload(kind: str, **spec: Any) -> Document:
     }
 
 
-@pytest.mark.parametrize(("kind", "spec", "size"), [("Deployment", {"replicas": 2}, 2), ("DaemonSet", {}, 1)])
+@pytest.mark.parametrize(("kind", "spec", "size"), [("Deployment", {"replicas": 2}, 2), ("DaemonSet", {}, 2)])
 def test_pods_that_controllers_make_are_gated_too(gated: Cluster, kind: str, spec: dict[str, Any], size: int) -> None:
     gated.apply(workload(kind, **spec))
 
@@ -182,7 +182,7 @@ def test_the_server_fills_nothing_in_so_that_looking_writes_nothing(gated: Clust
 
 def test_a_gated_pod_cannot_be_bound_by_hand(gated: Cluster) -> None:
     gated.apply(pod("waits", container=asking(limits={"nvidia.com/gpu": str(MORE_THAN_THERE_IS)})))
-    target = {"apiVersion": "v1", "kind": "Node", "name": "a100.local"}
+    target = {"apiVersion": "v1", "kind": "Node", "name": "a100.zone-0.local"}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "waits"}, "target": target}
     path = "/api/v1/namespaces/default/pods/waits/binding"
 
@@ -261,10 +261,10 @@ def test_cpu_is_of_machines_not_of_their_sum(gated: Cluster) -> None:
         eventually(lambda: running(gated, "one") + running(gated, "two") >= 2, what="a gang that runs")
         assert {running(gated, "one"), running(gated, "two")} == {0, 2}
 
-        # Four machines have 11, 6, 6 and 96 left.
+        # Four machines have 11, 6, 6 and 96 left; then two by two, in a zone each, 11 and 6, and 6 and 6.
         gated.apply(cpus("last", 90))
         gated.wait_pod("last")
-        gated.apply(cpus("between", 20))
+        gated.apply(cpus("between", 12))
         reason = eventually(lambda: said(gated, "between", "FailedScheduling"), what="the compute scheduler's reason")
         assert "Insufficient cpu" in reason
         assert "a100-" not in reason

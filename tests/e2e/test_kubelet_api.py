@@ -139,7 +139,7 @@ def test_another_tenant_sees_nothing_of_it(beta: Cluster, busy: str) -> None:
 def test_pods_of_one_node(alpha: Cluster, busy: str) -> None:
     names = [one["metadata"]["name"] for one in json.loads(alpha.kubectl("get", "--raw", f"{PROXY}/pods"))["items"]]
     assert busy in names
-    others = json.loads(alpha.kubectl("get", "--raw", "/api/v1/nodes/a100.local/proxy/pods"))["items"]
+    others = json.loads(alpha.kubectl("get", "--raw", "/api/v1/nodes/a100.zone-0.local/proxy/pods"))["items"]
     assert busy not in [one["metadata"]["name"] for one in others]
 
 
@@ -183,7 +183,7 @@ def test_run_answers_with_the_output(alpha: Cluster, busy: str) -> None:
 def test_who_only_connects_keeps_nobody_from_logs(alpha: Cluster) -> None:
     alpha.apply(pod("heard", nodeSelector={"vkgateway.io/pool": "a100"}))
     alpha.wait_pod("heard")
-    status = alpha.get("node", "a100.local")["status"]
+    status = alpha.get("node", "a100.zone-0.local")["status"]
     address = next(each["address"] for each in status["addresses"] if each["type"] == "InternalIP")
     port = status["daemonEndpoints"]["kubeletEndpoint"]["Port"]
     with contextlib.ExitStack() as idle:

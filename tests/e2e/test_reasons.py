@@ -81,9 +81,10 @@ def test_what_an_elastic_gang_would_grow_by_is_in_the_queue(platform: Platform, 
 def test_a_pod_put_by_hand_past_the_limit_fails_as_at_a_kubelet_and_takes_no_room(
     platform: Platform, waiter: Cluster
 ) -> None:
-    assert waiter.get("node", "a100.local")["status"]["allocatable"]["nvidia.com/gpu"] == "1"
+    node = "a100.zone-0.local"
+    assert waiter.get("node", node)["status"]["allocatable"]["nvidia.com/gpu"] == "1"
     cpus: dict[str, Any] = {"resources": {"requests": {"cpu": "100000"}}}
-    waiter.apply(gpus("big", 2, nodeName="a100.local"), pod("wide", container=cpus, nodeName="a100.local"))
+    waiter.apply(gpus("big", 2, nodeName=node), pod("wide", container=cpus, nodeName=node))
     for name, reason in (("big", "OutOfnvidia.com/gpu"), ("wide", "OutOfcpu")):
         waiter.wait_pod(name, "jsonpath={.status.phase}=Failed")
         status = waiter.get("pod", name)["status"]

@@ -41,7 +41,7 @@ def test_a_tenant_applied_with_kubectl_is_as_one_made_by_the_command(platform: P
     fresh.wait_pod("at-once")
     applied, typed = (platform.compute.get("tenant", name)["spec"] for name in ("leaver", "typed"))
     assert applied == typed
-    assert leaver.get("node", "a100.local")["status"]["conditions"]
+    assert leaver.get("node", "a100.zone-0.local")["status"]["conditions"]
     platform.vkgateway("tenant", "delete", "typed", "--yes")
 
 
@@ -191,7 +191,7 @@ def test_one_tenants_certificate_opens_no_compute_api(platform: Platform, alpha:
 
 def kubelet_request(platform: Platform, as_tenant: str, path: str) -> int:
     """Ask the kubelet endpoint with a tenant's kubelet client certificate; returns the HTTP status."""
-    node = platform.tenant(as_tenant).get("node", "a100.local")["status"]
+    node = platform.tenant(as_tenant).get("node", "a100.zone-0.local")["status"]
     host = next(entry["address"] for entry in node["addresses"] if entry["type"] == "InternalIP")
     port = node["daemonEndpoints"]["kubeletEndpoint"]["Port"]
     certificate = platform.data_dir / "tenants" / as_tenant / "kubelet-client.crt"
@@ -220,7 +220,7 @@ def test_one_tenants_kubelet_certificate_reaches_only_its_own_pods(
 
 
 def test_without_a_certificate_the_kubelet_endpoint_says_nothing(platform: Platform, alpha: Cluster) -> None:
-    node = alpha.get("node", "a100.local")["status"]
+    node = alpha.get("node", "a100.zone-0.local")["status"]
     host = next(entry["address"] for entry in node["addresses"] if entry["type"] == "InternalIP")
     port = node["daemonEndpoints"]["kubeletEndpoint"]["Port"]
     context = ssl.create_default_context()

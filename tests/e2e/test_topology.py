@@ -186,7 +186,7 @@ def test_each_group_of_a_leader_worker_set_has_a_domain_of_its_own(tenant: Clust
     for group in range(2):
         tenant.wait_pod(f"serve-{group}")
     chosen = [str(tenant.get("pod", f"serve-{group}")["spec"]["nodeName"]) for group in range(2)]
-    assert sorted(chosen) == ["a100.local", "v100.local"], "each leader has a domain of its own"
+    assert sorted(name.partition(".")[0] for name in chosen) == ["a100", "v100"], "each leader has a domain of its own"
 
     for group, node in enumerate(chosen):
         domain = tenant.get("node", node)["metadata"]["labels"][PRODUCT]

@@ -16,7 +16,7 @@ from vkgateway.controlplane.plane import ComponentName, Plane, Tuning, compute_p
 from vkgateway.gateway import advice
 from vkgateway.kube import kubeconfig
 from vkgateway.local import cores, etcd
-from vkgateway.local.hollow.nodes import DOMAIN_LABEL, MACHINES
+from vkgateway.local.hollow.nodes import DOMAIN_LABEL, MACHINES, ZONE_LABEL
 from vkgateway.local.paths import Paths
 from vkgateway.local.pki import GATEWAY, GATEWAY_USER, PlatformPki
 from vkgateway.local.realnode.options import Network
@@ -100,20 +100,26 @@ def lean_pods(record: PlatformRecord) -> list[dict[str, Any]]:
     return advice.lean_pods(version) if version else []
 
 
-def compute_cluster(pools: Iterable[str]) -> dict[str, Any]:
-    """Return the ComputeCluster object that stands for the platform's own cluster, with these pools."""
+def compute_cluster(pools: Iterable[str], *, hollow: Mapping[str, int]) -> dict[str, Any]:
+    """Return the ComputeCluster object that stands for the platform's own cluster, with these pools.
+
+    `hollow` counts the nodes of hollow pools.
+    """
     return {
         "apiVersion": API_VERSION,
         "kind": "ComputeCluster",
         "metadata": {"name": DEFAULT_COMPUTE_CLUSTER},
-        "spec": {"pools": [_pool(name) for name in pools]},
+        "spec": {"pools": [_pool(name, hollow) for name in pools]},
     }
 
 
-def _pool(name: str) -> dict[str, Any]:
-    """A pool; hollow nodes say by a label on which network they hang."""
-    pool = {"name": name, "nodeSelector": {POOL_LABEL: name}}
-    return {**pool, "levels": [DOMAIN_LABEL]} if name in MACHINES else pool
+def _pool(name: str, hollow: Mapping[str, int]) -> dict[str, Any]:
+    """Return a pool. Hollow nodes carry labels of their network and zone; with several zones, it is shown by zone."""
+    pool: dict[str, Any] = {"name": name, "nodeSelector": {POOL_LABEL: name}, "virtualNodesBy": ""}
+    if name not in MACHINES:
+        return pool
+    differ = min(MACHINES[name].domains, hollow[name]) > 1
+    return {**pool, "levels": [DOMAIN_LABEL], "virtualNodesBy": ZONE_LABEL if differ else ""}
 
 
 def own_endpoints(record: PlatformRecord) -> list[dict[str, Any]]:

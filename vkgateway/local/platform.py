@@ -230,7 +230,7 @@ class Startup:
             *rights.compute(),
             *rights.management(),
             *compute.lean_pods(self._record),
-            compute.compute_cluster(pools),
+            compute.compute_cluster(pools, hollow=self._record.hollow_nodes),
             *compute.own_endpoints(self._record),
         ]
         await apply_objects(self._api, documents, field_manager=FIELD_MANAGER)

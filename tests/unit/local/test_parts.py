@@ -63,12 +63,20 @@ def test_the_interface_has_the_address_that_the_real_node_expects() -> None:
 
 
 def test_the_compute_cluster_has_the_pools_asked_for() -> None:
-    pools = compute.compute_cluster(["a100", "real"])["spec"]["pools"]
+    pools = compute.compute_cluster(["a100", "real"], hollow={"a100": 4})["spec"]["pools"]
     assert [(pool["name"], pool["nodeSelector"]) for pool in pools] == [
         ("a100", {compute.POOL_LABEL: "a100"}),
         ("real", {compute.POOL_LABEL: "real"}),
     ]
     assert [pool.get("levels") for pool in pools] == [[DOMAIN_LABEL], None]
+
+
+@pytest.mark.parametrize(
+    ("pool", "nodes", "label"), [("a100", 4, "topology.kubernetes.io/zone"), ("a100", 1, ""), ("v100", 2, "")]
+)
+def test_a_pool_whose_nodes_are_in_several_zones_is_shown_by_zone(pool: str, nodes: int, label: str) -> None:
+    (made,) = compute.compute_cluster([pool], hollow={pool: nodes})["spec"]["pools"]
+    assert made["virtualNodesBy"] == label
 
 
 def test_both_definitions_are_shipped() -> None:

@@ -12,6 +12,7 @@ MANAGED: Final = ("kwok.x-k8s.io/node", "fake")
 POOL_LABEL: Final = "platform.vkgateway.io/pool"
 DOMAIN_LABEL: Final = "network.vkgateway.io/domain"
 """Which fast network a node hangs on."""
+ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ def _node(pool: str, *, index: int, count: int, machine: HollowMachine, version:
             "labels": {
                 POOL_LABEL: pool,
                 DOMAIN_LABEL: f"{pool}-{domain}",
-                "topology.kubernetes.io/zone": f"zone-{domain}",
+                ZONE_LABEL: f"zone-{domain}",
                 "kubernetes.io/hostname": name,
                 "kubernetes.io/os": "linux",
                 "kubernetes.io/arch": "amd64",
