@@ -25,7 +25,7 @@ def start_hollow(cluster: Cluster, name: str, *, annotations: dict[str, str] | N
         "metadata": {"name": name, "annotations": annotations or {}},
         "spec": {
             "restartPolicy": "Never",
-            "nodeSelector": {"kubernetes.io/hostname": "a100.local"},
+            "nodeSelector": {"vkgateway.io/pool": "a100"},
             "tolerations": [{"operator": "Exists"}],
             "terminationGracePeriodSeconds": 0,
             "containers": [{"name": "main", "image": "any"}],
@@ -141,7 +141,7 @@ def _listening(pid: int) -> set[str]:
 def test_annotations_of_kwok_give_a_tenant_nothing(platform: Platform, alpha: Cluster) -> None:
     forged = {"name": "forged", "annotations": {"kwok.x-k8s.io/node": "fake"}}
     alpha.apply({"apiVersion": "v1", "kind": "Node", "metadata": forged})
-    alpha.kubectl("annotate", "node", "a100.local", "kwok.x-k8s.io/node=fake")
+    alpha.kubectl("annotate", "node", "a100.zone-0.local", "kwok.x-k8s.io/node=fake")
     for number, (seconds, code) in enumerate([("abc", "x"), ("1e308", "9" * 30), ("-5", "3}} {{ 1 }}"), ("nan", "")]):
         name = f"kwok-{number}"
         annotations = {
@@ -155,5 +155,5 @@ def test_annotations_of_kwok_give_a_tenant_nothing(platform: Platform, alpha: Cl
     assert "Ready   " not in alpha.kubectl("get", "node", "forged", "--no-headers")
     assert {p["problem"] for p in platform.status()["processes"] if p["name"] == "compute/kwok"} == {""}
     alpha.kubectl("delete", "node", "forged")
-    alpha.kubectl("annotate", "node", "a100.local", "kwok.x-k8s.io/node-")
+    alpha.kubectl("annotate", "node", "a100.zone-0.local", "kwok.x-k8s.io/node-")
     alpha.kubectl("delete", "pod", "kwok-after", *(f"kwok-{number}" for number in range(4)), "--wait=false")

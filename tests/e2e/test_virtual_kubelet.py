@@ -24,13 +24,13 @@ def tenant(platform: Platform, programs: Path, tmp_path_factory: pytest.TempPath
     if not platform.real:
         pytest.skip(f"no real node here: {platform.status().get('realNode')}")
     virtualkubelet.load_images(platform, programs, folder=tmp_path_factory.mktemp("images"))
-    platform.vkgateway("tenant", "create", "suite", "--pool", "a100", "--pool", "real")
+    platform.vkgateway("tenant", "create", "suite", "--pool", "v100", "--pool", "real")
     made = platform.tenant("suite")
     virtualkubelet.prepare(made)
     return made
 
 
-@pytest.mark.parametrize("node", ["real.local", "a100.local"])
+@pytest.mark.parametrize("node", ["real.local", "v100.local"])
 def test_the_suite_passes(tenant: Cluster, programs: Path, node: str) -> None:
     virtualkubelet.add_front(tenant, node)
     outcomes, said = virtualkubelet.run(tenant, programs, node)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from operators.programs import VIRTUAL_KUBELET_SUITE
 from tests.e2e.cluster import Cluster, Platform
+from vkgateway.local.realnode.busybox import Busybox
 from vkgateway.local.realnode.images import BUSYBOX, Entry, Image, architecture, pause_image
 from vkgateway.programs.binaries import published
 
@@ -32,7 +33,7 @@ def build() -> Path:
 def load_images(platform: Platform, programs: Path, *, folder: Path) -> None:
     """Load the suite's images, and that of the pod for the node's kubelet, onto the real node."""
     # As a server does, and unlike a plain `sleep`, it ends when it is asked to.
-    sleeps = replace(pause_image(BUSYBOX.read_bytes()), command=("/bin/busybox", "sh", "-c", _UNTIL_ASKED))
+    sleeps = replace(pause_image(Busybox.read(BUSYBOX)), command=("/bin/busybox", "sh", "-c", _UNTIL_ASKED))
     front = [Entry("tmp", 0o1777), Entry("node-front", 0o755, (programs / "node-front").read_bytes())]
     images = [replace(sleeps, name=name) for name in _NAMES]
     for image in (*images, Image(name=_FRONT, entries=front, command=("/node-front",))):
