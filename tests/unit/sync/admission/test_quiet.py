@@ -86,6 +86,7 @@ async def test_a_gateway_with_nothing_to_decide_is_at_rest() -> None:
         gated(here)
         async with here.gateway() as sync:
             await start(here)
+            await until(lambda: sum("mutatingadmissionpolicies" in each for each in here.above.requests) == 2)
             await here.settled()
             asked = len(here.above.requests), len(here.below.requests)
             sync.look_at_everything()
