@@ -19,6 +19,7 @@ from vkgateway.arbiter.otherpool import start_in_another_pool
 from vkgateway.arbiter.outcome import changed_by, not_started, one_after_the_other, torn_by, without
 from vkgateway.arbiter.partholds import holds_of_whole_gangs
 from vkgateway.arbiter.plans import keep_plans, start_elsewhere, start_ready
+from vkgateway.arbiter.preemption import preempt_left
 from vkgateway.arbiter.sparing import spare
 from vkgateway.arbiter.together import drop_incomplete, start_ready_together
 from vkgateway.arbiter.wholes import whole_decisions
@@ -122,6 +123,7 @@ def _round(ledger: Ledger) -> IntArray:
     start_ready_together(ledger)
     start_elsewhere(ledger)
     turn = start_borrowed(ledger)
+    preempt_left(ledger)
     spare(ledger)
     while move(ledger) or drop_incomplete(ledger):
         spare(ledger)
