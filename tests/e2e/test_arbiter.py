@@ -327,11 +327,11 @@ def production(owner: Cluster) -> Iterator[None]:
 
 @pytest.mark.usefixtures("production")
 def test_a_higher_priority_preempts_lower_work_of_its_own_tenant(owner: Cluster) -> None:
-    owner.apply(*(gpus(f"old{n}", 8) for n in range(4)))
+    owner.apply(*(gpus(f"old{n}", 8, **in_pool("a100")) for n in range(4)))
     eventually(lambda: count(owner, "Running") == 4, what="the tenant uses all that there is")
-    owner.apply(gpus("patient", 1, priorityClassName="patient"))
+    owner.apply(gpus("patient", 1, priorityClassName="patient", **in_pool("a100")))
     waits(owner, "patient", "WaitingForRoom")
-    owner.apply(gpus("urgent", 1, priorityClassName="production"))
+    owner.apply(gpus("urgent", 1, priorityClassName="production", **in_pool("a100")))
     owner.wait_pod("urgent")
     failed = [each for each in pods(owner) if each["status"]["phase"] == "Failed"]
     assert [each["status"]["reason"] for each in failed] == [PREEMPTED], "one is enough"

@@ -47,12 +47,16 @@ def preempt(ledger: Ledger, pools: Iterable[Standing], ask: Ask) -> bool:
 
 
 def preempt_left(ledger: Ledger) -> None:
-    """Do the same for gangs that are still waiting after all had their turn, with what room is left."""
+    """Do the same for gangs that are still waiting after all had their turn, with what room is left.
+
+    A victim that is spared later in the cycle may go for another gang, so whatever is planned calls for another round.
+    """
     for ask in _candidates(ledger)[:_MANY]:
         if not ledger.is_decided(ask) and _preempt_with_the_rest(ledger, ask):
+            ledger.freed = True
             for standing in ledger.standings.values():
                 if standing.reservation is not None and standing.reservation.gang in ask.gang.kin:
-                    standing.reservation, ledger.freed = None, True
+                    standing.reservation = None
 
 
 def _preempt_with_the_rest(ledger: Ledger, ask: Ask) -> bool:
@@ -90,7 +94,8 @@ def _candidates(ledger: Ledger) -> list[Ask]:
     left = np.flatnonzero(ledger.waiting() & outranks)
     order = left[np.lexsort((needy.created[left], -needy.priority[left], needy.low[left]))]
     _, firsts = np.unique(needy.alike[order], return_index=True)
-    return [needy.asks[index] for index in order[np.sort(firsts)].tolist()]
+    asks = (needy.asks[index] for index in order[np.sort(firsts)].tolist())
+    return [ask for ask in asks if ask.gang.preempts]
 
 
 def _has_lower(standing: Standing, ask: Ask) -> bool:

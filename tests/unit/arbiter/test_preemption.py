@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.arbiter.sim import LOW, Cluster, gang, held, node, quota
 from vkgateway.arbiter.decisions import HoldCode
-from vkgateway.arbiter.facts import Gang, PodState, Quota
+from vkgateway.arbiter.facts import GUARANTEED, Band, Gang, PodState, Quota
 
 
 def high(name: str = "high", sizes: tuple[int, ...] = (8,), **fields: object) -> Gang:
@@ -94,6 +94,20 @@ def test_preemption_can_be_switched_off(who: str) -> None:
     there.settle(60, step=5)
     assert there.running() == {"old0", "old1"}
     assert held(there.cycle())["high"].code is HoldCode.QUOTA
+
+
+@pytest.mark.parametrize("waited", [0, 4 * 3600])
+@pytest.mark.parametrize("guarantee", [0, 8])
+@pytest.mark.parametrize("band", [GUARANTEED, LOW])
+def test_a_gang_that_preempts_nothing_holds_up_no_equal_one_that_does(band: Band, guarantee: int, waited: int) -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a", guarantee)])
+    there.add(*(gang(f"old{number}", "a", [8], band=band) for number in range(2)))
+    there.cycle()
+    there.add(high(band=band, preempts=False))
+    there.settle(max(1, waited), step=max(1, waited // 4))
+    there.add(high("urgent", band=band, created=there.now))
+    there.settle(16)
+    assert "urgent" in there.running()
 
 
 def test_only_the_tenants_own_work_goes() -> None:
