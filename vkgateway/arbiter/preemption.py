@@ -2,12 +2,13 @@
 
 It takes nothing of others. Free room and room that others leave go by turn, so the first pass (`preempt`), which is
 made before that turn, counts on the tenant's own lower work alone; the second one (`preempt_left`) on what is left
-after it, too. The age of a gang, which raises its place in the queue, gives it no right to preempt.
+after it, too. The age of a gang, which raises its place in the queue, gives it no right to preempt; but later gangs
+that are no better preempt nothing while one that has waited for long still waits, or it would never have its room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,10 +18,11 @@ from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.bestpool import best, cost
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.evictable import Evictable
-from vkgateway.arbiter.facts import GUARANTEED, LOW, PLACED, Gang, Pod, Shape
-from vkgateway.arbiter.feasible import impossible
+from vkgateway.arbiter.facts import GUARANTEED, LOW, PLACED, Gang, Pod, PoolKey, Shape
+from vkgateway.arbiter.feasible import feasible, impossible
 from vkgateway.arbiter.inside import hold_where_placed
 from vkgateway.arbiter.ledger import Ledger
+from vkgateway.arbiter.line import comes_after
 from vkgateway.arbiter.ownroom import own_victims
 from vkgateway.arbiter.plans import Making, among, place_now
 from vkgateway.arbiter.standing import Standing
@@ -41,7 +43,7 @@ def preempt(ledger: Ledger, pools: Iterable[Standing], ask: Ask) -> bool:
     if any(not ledger.is_decided(each) for each in ledger.to_borrow.get(ask.tenant, ())):
         return False
     open_to = [standing for standing in pools if _has_lower(standing, ask)]
-    if not open_to or any(_fits_free(standing, ask) for standing in open_to):
+    if not open_to or any(_fits_free(standing, ask) for standing in open_to) or _is_behind(ledger, ask):
         return False
     return _preempt_at_best(ledger, open_to, ask, strict=True)
 
@@ -52,7 +54,7 @@ def preempt_left(ledger: Ledger) -> None:
     A victim that is spared later in the cycle may go for another gang, so whatever is planned calls for another round.
     """
     for ask in _candidates(ledger)[:_MANY]:
-        if not ledger.is_decided(ask) and _preempt_with_the_rest(ledger, ask):
+        if not ledger.is_decided(ask) and not _is_behind(ledger, ask) and _preempt_with_the_rest(ledger, ask):
             ledger.freed = True
             for standing in ledger.standings.values():
                 if standing.reservation is not None and standing.reservation.gang in ask.gang.kin:
@@ -100,6 +102,27 @@ def _candidates(ledger: Ledger) -> list[Ask]:
 
 def _has_lower(standing: Standing, ask: Ask) -> bool:
     return standing.ranks.has_lower(ask.gang, by_priority=standing.preempts(ask.tenant))
+
+
+def _is_behind(ledger: Ledger, ask: Ask) -> bool:
+    """Whether the room of lower work is for a gang of its tenant that is no worse and has waited for long."""
+    needy = ledger.needy
+    own = needy.tenant == needy.tenants[ask.tenant]
+    aged = needy.created <= min(ledger.now - ledger.policy.age_cap, ask.gang.created)
+    return any(
+        ahead.gang.preempts and comes_after(ask.gang, ahead.gang) and _could_start(ledger, ahead, ask.pools)
+        for ahead in needy.where(ledger.waiting() & own & aged)
+    )
+
+
+def _could_start(ledger: Ledger, ask: Ask, pools: Collection[PoolKey]) -> bool:
+    """Whether a gang would fit into one of these pools, and into its tenant's limit there, if all else were gone."""
+    return any(
+        feasible(standing, ask)
+        and not standing.missing_of_limit(ask.tenant, ask.core, [standing.used.get(ask.tenant, {})])
+        for standing in ledger.pools(ask)
+        if standing.pool.key in pools
+    )
 
 
 def yields(ledger: Ledger, standing: Standing, ask: Ask) -> bool:
