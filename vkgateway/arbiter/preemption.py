@@ -2,13 +2,13 @@
 
 It takes nothing of others. Free room and room that others leave go by turn, so the first pass (`preempt`), which is
 made before that turn, counts on the tenant's own lower work alone; the second one (`preempt_left`) on what is left
-after it, too. The age of a gang, which raises its place in the queue, gives it no right to preempt; but later gangs
-that are no better preempt nothing while one that has waited for long still waits, or it would never have its room.
+after it, too. The age of a gang, which raises its place in the queue, gives it no right to preempt; but while a gang
+has waited for long, later ones of its rank preempt nothing, or it would never have its room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.bestpool import best, cost
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.evictable import Evictable
-from vkgateway.arbiter.facts import GUARANTEED, LOW, PLACED, Gang, Pod, PoolKey, Shape
+from vkgateway.arbiter.facts import GUARANTEED, LOW, PLACED, Gang, Pod, Shape
 from vkgateway.arbiter.feasible import feasible, impossible
 from vkgateway.arbiter.inside import hold_where_placed
 from vkgateway.arbiter.ledger import Ledger
@@ -105,23 +105,24 @@ def _has_lower(standing: Standing, ask: Ask) -> bool:
 
 
 def _is_behind(ledger: Ledger, ask: Ask) -> bool:
-    """Whether the room of lower work is for a gang of its tenant that is no worse and has waited for long."""
+    """Whether the room of lower work is for another gang of its tenant, which has waited for long."""
     needy = ledger.needy
     own = needy.tenant == needy.tenants[ask.tenant]
     aged = needy.created <= min(ledger.now - ledger.policy.age_cap, ask.gang.created)
     return any(
-        ahead.gang.preempts and comes_after(ask.gang, ahead.gang) and _could_start(ledger, ahead, ask.pools)
+        ahead.gang.preempts and comes_after(ask.gang, ahead.gang) and _would_take_room(ledger, ask, ahead)
         for ahead in needy.where(ledger.waiting() & own & aged)
     )
 
 
-def _could_start(ledger: Ledger, ask: Ask, pools: Collection[PoolKey]) -> bool:
-    """Whether a gang would fit into one of these pools, and into its tenant's limit there, if all else were gone."""
+def _would_take_room(ledger: Ledger, ask: Ask, ahead: Ask) -> bool:
+    """Whether another gang could start in a pool if all else were gone, but could not preempt this one there."""
     return any(
-        feasible(standing, ask)
-        and not standing.missing_of_limit(ask.tenant, ask.core, [standing.used.get(ask.tenant, {})])
-        for standing in ledger.pools(ask)
-        if standing.pool.key in pools
+        standing.pool.key in ask.pools
+        and not standing.may_preempt(ahead.gang, ask.gang)
+        and feasible(standing, ahead)
+        and not standing.missing_of_limit(ahead.tenant, ahead.core, [standing.used.get(ahead.tenant, {})])
+        for standing in ledger.pools(ahead)
     )
 
 

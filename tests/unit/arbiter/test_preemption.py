@@ -110,6 +110,17 @@ def test_a_gang_that_preempts_nothing_holds_up_no_equal_one_that_does(band: Band
     assert "urgent" in there.running()
 
 
+@pytest.mark.parametrize(("priority", "starts"), [(1000, False), (1001, True)])
+def test_later_gangs_of_its_rank_preempt_nothing_while_one_has_waited_for_long(priority: int, starts: bool) -> None:
+    there = full(limit=None)
+    there.add(gang("b0", "b", [8]), high("big", sizes=(8, 8, 8)))
+    there.pool = replace(there.pool, nodes=(*there.pool.nodes, node("n2")))
+    there.settle(4 * 3600, step=3600)
+    there.add(high("small", sizes=(8,), priority=priority))
+    there.settle(16)
+    assert ("small" in there.running()) is starts
+
+
 def test_only_the_tenants_own_work_goes() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a"), quota("b")])
     there.add(gang("b0", "b", [8]), gang("old", "a", [8]))
