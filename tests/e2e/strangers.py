@@ -1,8 +1,10 @@
-"""TLS as a stranger speaks it: whoever answers is believed."""
+"""TLS and HTTP as a stranger speaks them: whoever answers is believed, and only the status counts."""
 
 from __future__ import annotations
 
 import ssl
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
 
 def trusting() -> ssl.SSLContext:
@@ -11,3 +13,15 @@ def trusting() -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def status_of(request: str | Request, context: ssl.SSLContext | None = None) -> int:
+    """Return the HTTP status that a server answers with; 0 where it does not answer."""
+    try:
+        with urlopen(request, context=context, timeout=10) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        with error:
+            return error.code
+    except (URLError, OSError):
+        return 0

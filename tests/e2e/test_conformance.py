@@ -22,6 +22,9 @@ READY_SECONDS = 1800
 @pytest.fixture
 def tenant(platform: Platform) -> str:
     platform.vkgateway("tenant", "create", TENANT, "--pool", "real")
+    # Cases make runtime classes, and pods that name them.
+    allowed = json.dumps({"spec": {"policy": {"runtimeClasses": ["*"]}}})
+    platform.compute.kubectl("patch", "tenant", TENANT, "--type=merge", "-p", allowed)
     return TENANT
 
 

@@ -13,7 +13,7 @@ import signal
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
@@ -25,20 +25,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.e2e.cluster import BUSYBOX, Cluster, Platform, eventually
-from tests.e2e.strangers import trusting
+from tests.e2e.strangers import status_of, trusting
 from vkgateway.programs.supervisor import procfs
 
 
 def test_metrics_and_state_are_for_their_readers_only(platform: Platform, alpha: Cluster, tmp_path: Path) -> None:
     ports, address = platform.status()["ports"], platform.status()["address"]
     for path in ("metrics", "arbiter/state"):
-        with pytest.raises(URLError, match="404"):
-            urlopen(f"http://127.0.0.1:{ports['gateway-health']}/{path}", timeout=10)
+        assert status_of(f"http://127.0.0.1:{ports['gateway-health']}/{path}") == 404
         for token in ("", _token(alpha), _token(platform.compute)):
             headers = {"Authorization": f"Bearer {token}"} if token else {}
-            with pytest.raises(URLError, match=r"40[13]"):
-                _read(f"https://{address}:{ports['gateway-metrics']}/{path}", headers, trusting())
-    assert urlopen(f"http://127.0.0.1:{ports['gateway-health']}/healthz", timeout=10).status == 200
+            asked = Request(f"https://{address}:{ports['gateway-metrics']}/{path}", headers=headers)
+            assert status_of(asked, trusting()) in (401, 403)
+    assert status_of(f"http://127.0.0.1:{ports['gateway-health']}/healthz") == 200
     assert (platform.data_dir / "run/gateway.sock").stat().st_mode & 0o777 == 0o600
 
 
@@ -203,10 +202,7 @@ def test_certificates_that_a_tenant_signs_are_worth_nothing_elsewhere(
         context.load_cert_chain(identity)
         for port, host in _servers(platform, beta).items():
             for path in ("/api/v1/secrets", "/pods", "/metrics", "/containerLogs/alpha--default/hollow/main"):
-                with pytest.raises((HTTPError, URLError, OSError)) as refused:
-                    urlopen(f"https://{host}:{port}{path}", context=context, timeout=10)
-                if isinstance(refused.value, HTTPError):
-                    assert refused.value.code in (401, 403), (user, port, path)
+                assert status_of(f"https://{host}:{port}{path}", context) in (0, 401, 403), (user, port, path)
 
 
 @pytest.mark.usefixtures("real")
@@ -271,9 +267,10 @@ def _authorities(platform: Platform) -> str:
 
 
 def _admin_token(cluster: Cluster) -> str:
-    binding = ("clusterrolebinding", "doors", "--clusterrole=cluster-admin", "--serviceaccount=default:default")
-    cluster.try_kubectl("create", *binding)
-    return _token(cluster)
+    cluster.kubectl("create", "serviceaccount", "doors")
+    binding = ("clusterrolebinding", "doors", "--clusterrole=cluster-admin", "--serviceaccount=default:doors")
+    cluster.kubectl("create", *binding)
+    return cluster.kubectl("create", "token", "doors", "--duration=10m").strip()
 
 
 def _raw(server: str, path: str, token: str) -> tuple[int, bytes]:

@@ -223,6 +223,7 @@ def test_pods_outlive_the_deletion_of_their_virtual_node(platform: Platform, alp
 
 
 def test_a_lease_that_the_admin_deletes_comes_back(alpha: Cluster) -> None:
+    eventually(lambda: alpha.find("lease", "v100.local", "-n", "kube-node-lease"), what="the node's lease")
     alpha.kubectl("delete", "lease", "v100.local", "-n", "kube-node-lease")
     eventually(lambda: alpha.find("lease", "v100.local", "-n", "kube-node-lease"), what="the node's lease renewed")
     assert alpha.find("node", "v100.local") is not None

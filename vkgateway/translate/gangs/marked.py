@@ -15,12 +15,17 @@ from vkgateway.model.names import (
 OWN_MARKS: Final = (GANG_ANNOTATION, GANG_MIN_ANNOTATION, GANG_SIZE_ANNOTATION, GANG_MAX_ANNOTATION)
 """Our marks. As labels they are an error, which the tenant reads only if the pod is governed."""
 
-MARK_ANNOTATIONS: Final = (*OWN_MARKS, "scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+MARK_ANNOTATIONS: Final = (
+    *OWN_MARKS,
+    "scheduling.k8s.io/group-name",
+    "scheduling.volcano.sh/group-name",
+    "kueue.x-k8s.io/pod-group-total-count",
+)
+"""A pod group of Kueue is known by its size: the label with its name alone, which other programs use, too, is none."""
 
 MARK_LABELS: Final = (
     *OWN_MARKS,
     "scheduling.x-k8s.io/pod-group",
-    "kueue.x-k8s.io/pod-group-name",
     "training.kubeflow.org/job-name",
     "ray.io/cluster",
     "jobset.sigs.k8s.io/jobset-name",

@@ -21,7 +21,7 @@ MARKED = [
     pytest.param({"annotations": {"scheduling.k8s.io/group-name": "g"}}, {}, id="volcano"),
     pytest.param({"annotations": {"scheduling.volcano.sh/group-name": "g"}}, {}, id="volcano, newer"),
     pytest.param({"labels": {"scheduling.x-k8s.io/pod-group": "g"}}, {}, id="coscheduling"),
-    pytest.param({"labels": {"kueue.x-k8s.io/pod-group-name": "g"}}, {}, id="kueue"),
+    pytest.param({"annotations": {"kueue.x-k8s.io/pod-group-total-count": "2"}}, {}, id="kueue"),
     pytest.param({"labels": {"training.kubeflow.org/job-name": "bert"}}, {}, id="training"),
     pytest.param({"labels": {"ray.io/cluster": "c", "ray.io/node-type": "head"}}, {}, id="ray"),
     pytest.param({"labels": {"jobset.sigs.k8s.io/jobset-name": "s"}}, {}, id="jobset"),
@@ -31,6 +31,7 @@ UNMARKED = [
     pytest.param({}, {}, id="nothing"),
     pytest.param({"labels": {"app": "web", "job-name": "x"}, "annotations": {"a": "b"}}, {}, id="others"),
     pytest.param({"labels": {"kueue.x-k8s.io/queue-name": "q"}}, {}, id="a queue"),
+    pytest.param({"labels": {"kueue.x-k8s.io/pod-group-name": "g"}}, {}, id="a pod group of no size"),
     pytest.param({"annotations": {"vkgateway.io/gang-run-limit": "5m"}}, {}, id="a lone pod's run limit"),
     pytest.param({"labels": {"spark-app-selector": "pi", "spark-role": "driver"}}, {}, id="spark starts pod by pod"),
 ]
