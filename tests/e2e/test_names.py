@@ -90,7 +90,7 @@ def test_names_lead_to_the_tenants_own_pods(tenants: dict[str, Cluster]) -> None
 
 def test_names_of_other_tenants_and_of_the_compute_cluster_do_not_exist(tenants: dict[str, Cluster]) -> None:
     server = name_server(tenants["alpha"])
-    for name in (f"spy.{DOMAIN}", "web.beta--names.svc.cluster.local", "kube-dns.kube-system.svc.cluster.local"):
+    for name in (f"spy.{DOMAIN}", "web.beta--names.svc.cluster.local", "dns-alpha.vkgateway-system.svc.cluster.local"):
         assert ask(server, name) == []
 
 

@@ -86,7 +86,7 @@ def test_a_pod_put_by_hand_past_the_limit_fails_as_at_a_kubelet_and_takes_no_roo
     cpus: dict[str, Any] = {"resources": {"requests": {"cpu": "100000"}}}
     waiter.apply(gpus("big", 2, nodeName=node), pod("wide", container=cpus, nodeName=node))
     past_the_limit = ("big", "OutOfnvidia.com/gpu", "Node didn't have enough resource: nvidia.com/gpu")
-    past_any_machine = ("wide", "OutOfcpu", "no machine of the pool has cpu 100k; a pod can have cpu 96 at most")
+    past_any_machine = ("wide", "OutOfcpu", "no machine of the pool has cpu 100000; a pod can have cpu 96 at most")
     for name, reason, message in (past_the_limit, past_any_machine):
         waiter.wait_pod(name, "jsonpath={.status.phase}=Failed")
         status = waiter.get("pod", name)["status"]
