@@ -42,8 +42,9 @@ def preempt(ledger: Ledger, pools: Iterable[Standing], ask: Ask) -> bool:
     """
     if any(not ledger.is_decided(each) for each in ledger.to_borrow.get(ask.tenant, ())):
         return False
-    open_to = [standing for standing in pools if _has_lower(standing, ask)]
-    if not open_to or any(_fits_free(standing, ask) for standing in open_to) or _is_behind(ledger, ask):
+    reached = list(pools)
+    open_to = [standing for standing in reached if _has_lower(standing, ask)]
+    if not open_to or any(_fits_free(standing, ask) for standing in reached) or _is_behind(ledger, ask):
         return False
     return _preempt_at_best(ledger, open_to, ask, strict=True)
 

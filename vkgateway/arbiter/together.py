@@ -86,6 +86,8 @@ def start_if_ready(ledger: Ledger, ask: Ask) -> bool:
     for part in parts:
         plan = ledger.plans[part.gang.id]
         ledger.start_planned(part, ledger.standings[plan.pool], plan.nodes)
+    # Its surplus, and gangs that wait behind it, may take more than was known while its parts were planned.
+    ledger.freed = True
     return True
 
 

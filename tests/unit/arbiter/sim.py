@@ -220,9 +220,9 @@ class Cluster:
                 told = pod.deadline if pod.state is PodState.NOTIFIED else self.now + pods[pod.uid][0].notice
                 assert evict.deadline >= told, f"{pod.uid} has less notice than it was promised"
             whole = all(each.usable for pool in self.pools for each in pool.nodes)
-            for owner, pod in (pods[uid] for uid in evict.pods):
-                outranked = self.outranks(self.gangs[evict.makes_room_for], owner)
-                assert not whole or pod.borrowed or outranked, "evicted inside its cells"
+            outranked = self.outranks(self.gangs[evict.makes_room_for], self.gangs[evict.gang])
+            may_go = outranked or self._may_be_evicted([pods[uid][1] for uid in evict.pods])
+            assert not whole or may_go, "evicted inside its cells"
             assert evict.makes_room_for in decisions.plans
         for reprieve in decisions.reprieves:
             assert all(pods[uid][1].state is PodState.NOTIFIED for uid in reprieve.pods)
