@@ -64,6 +64,13 @@ def _may_take_cells(ledger: Ledger, ask: Ask) -> bool:
     return any(standing.allows_inside(ask.gang, ask.core) for standing in pools)
 
 
+def preempt_first(ledger: Ledger) -> None:
+    """Preempt lower work of the same tenants for gangs that did not get into their guarantees; these come first."""
+    for ask in sorted(ledger.guaranteed(), key=lambda ask: (ask.tenant, by_priority(ask.gang))):
+        if ask.gang.part is None and not ledger.is_decided(ask):
+            preempt(ledger, [each for each in ledger.pools(ask) if _is_possible(ledger, each, ask)], ask)
+
+
 class _Turn(NamedTuple):
     """A gang that waits, or one that runs and borrows, and where it runs."""
 
@@ -83,7 +90,7 @@ def _try(ledger: Ledger, ask: Ask, hopeless: set[tuple[str, int]]) -> None:
     pools = [standing for standing in possible if standing.allows_inside(ask.gang, ask.core)]
     if _start(ledger, pools, ask) or _start_anew(ledger, pools, ask):
         return
-    if _make_room(ledger, pools, ask) or preempt(ledger, possible, ask):
+    if _make_room(ledger, pools, ask):
         hopeless.clear()
     else:
         keep_cells(ledger, possible, ask)
