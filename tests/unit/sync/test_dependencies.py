@@ -7,7 +7,7 @@ import base64
 import copy
 import gc
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -66,6 +66,12 @@ def copied(here: World) -> str:
     return str(found["data"]["colour"]) if found is not None else ""
 
 
+def forwarded(pod: Mapping[str, Any] | None) -> tuple[str, str] | None:
+    """Reason and message of the pod's condition vkgateway.io/Forwarded."""
+    conditions = ((pod or {}).get("status") or {}).get("conditions") or ()
+    return next(((one["reason"], one["message"]) for one in conditions if one["type"] == "vkgateway.io/Forwarded"), None)
+
+
 async def test_a_missing_config_map_holds_the_pod_and_is_named(here: World) -> None:
     here.create(**USES_SETTINGS)
     async with here.gateway():
@@ -94,6 +100,12 @@ async def test_what_a_pod_refers_to_and_does_not_exist_is_an_event_with_virtual_
     async with here.gateway():
         await here.forwarded("starts")
         await until(lambda: len(here.events()) == 4)
+        await until(
+            lambda: (
+                forwarded(here.tenant_pod("waits"))
+                == ("MandatoryConfigMapNotFound", 'configmap "a" not found, secret "b" not found')
+            )
+        )
         assert here.compute_pod("waits") is None
 
     assert set(here.events()) == {
@@ -102,13 +114,6 @@ async def test_what_a_pod_refers_to_and_does_not_exist_is_an_event_with_virtual_
         ("OptionalConfigMapNotFound", 'configmap "c" not found'),
         ("OptionalSecretNotFound", 'secret "d" not found'),
     }
-    (forwarded,) = (
-        one
-        for one in (here.tenant_pod("waits") or {})["status"]["conditions"]
-        if one["type"] == "vkgateway.io/Forwarded"
-    )
-    assert forwarded["reason"] == "MandatoryConfigMapNotFound"
-    assert forwarded["message"] == 'configmap "a" not found, secret "b" not found'
 
 
 async def test_an_optional_config_map_that_exists_causes_no_event(here: World) -> None:
