@@ -312,6 +312,34 @@ def test_the_next_run_of_a_gang_name_starts_as_a_whole(guest: Cluster) -> None:
     eventually(lambda: count(guest, "Running", "nightly-2-") == 2, what="the next run starts")
 
 
+@pytest.fixture
+def production(owner: Cluster) -> Iterator[None]:
+    """Two PriorityClasses of the tenant's own, one of which preempts nothing."""
+    made = [
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 10**6}
+        for name in ("production", "patient")
+    ]
+    made[1]["preemptionPolicy"] = "Never"
+    owner.apply(*made)
+    yield
+    owner.kubectl("delete", "priorityclass", "production", "patient")
+
+
+@pytest.mark.usefixtures("production")
+def test_a_higher_priority_preempts_lower_work_of_its_own_tenant(owner: Cluster) -> None:
+    owner.apply(*(gpus(f"old{n}", 8, **in_pool("a100")) for n in range(4)))
+    eventually(lambda: count(owner, "Running") == 4, what="the tenant uses all that there is")
+    owner.apply(gpus("patient", 1, priorityClassName="patient", **in_pool("a100")))
+    waits(owner, "patient", "WaitingForRoom")
+    owner.apply(gpus("urgent", 1, priorityClassName="production", **in_pool("a100")))
+    owner.wait_pod("urgent")
+    failed = [each for each in pods(owner) if each["status"]["phase"] == "Failed"]
+    assert [each["status"]["reason"] for each in failed] == [PREEMPTED], "one is enough"
+    message = condition(failed[0], "DisruptionTarget")["message"]
+    assert "default/urgent, which has a higher priority (1000000 over 0)" in message
+    assert not any(reason == "Preempted" for name in range(4) for reason, _ in owner.events(f"old{name}"))
+
+
 def test_a_large_gang_is_not_starved_by_small_ones(guest: Cluster) -> None:
     guest.apply(
         *(

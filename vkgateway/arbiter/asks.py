@@ -94,6 +94,7 @@ def what_of(gang: Gang, core: Sequence[Pod], pools: Sequence[PoolKey]) -> Hashab
         gang.run_limit,
         gang.expected_run,
         gang.minimum_run,
+        gang.preempts,
     )
 
 

@@ -10,7 +10,7 @@ from vkgateway.arbiter.decisions import Decisions, Hold
 from vkgateway.arbiter.elastic import grow
 from vkgateway.arbiter.facts import Snapshot
 from vkgateway.arbiter.fitting import IntArray
-from vkgateway.arbiter.guaranteed import start_guaranteed
+from vkgateway.arbiter.guaranteed import preempt_first, start_guaranteed
 from vkgateway.arbiter.hastening import hasten
 from vkgateway.arbiter.holds import explain
 from vkgateway.arbiter.ledger import Ledger
@@ -19,6 +19,7 @@ from vkgateway.arbiter.otherpool import start_in_another_pool
 from vkgateway.arbiter.outcome import changed_by, not_started, one_after_the_other, torn_by, without
 from vkgateway.arbiter.partholds import holds_of_whole_gangs
 from vkgateway.arbiter.plans import keep_plans, start_elsewhere, start_ready
+from vkgateway.arbiter.preemption import preempt_left
 from vkgateway.arbiter.sparing import spare
 from vkgateway.arbiter.together import drop_incomplete, start_ready_together
 from vkgateway.arbiter.wholes import whole_decisions
@@ -116,12 +117,14 @@ def _round(ledger: Ledger) -> IntArray:
         start_guaranteed(ledger)
     hasten(ledger)
     spare(ledger)
+    preempt_first(ledger)
     start_ready(ledger)
     keep_plans(ledger, borrowed=True)
     drop_incomplete(ledger)
     start_ready_together(ledger)
     start_elsewhere(ledger)
     turn = start_borrowed(ledger)
+    preempt_left(ledger)
     spare(ledger)
     while move(ledger) or drop_incomplete(ledger):
         spare(ledger)

@@ -44,7 +44,11 @@ class Admit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evict:
-    """These pods of a gang go at the deadline: all of them, or some of an elastic gang's surplus."""
+    """These pods of a gang go at the deadline: all of them, or some of an elastic gang's surplus.
+
+    Those that were inside their tenant's cells borrow from now on (`Pod.borrowed`): a gang of its that outranks them
+    has the cells.
+    """
 
     gang: str
     pods: tuple[str, ...]

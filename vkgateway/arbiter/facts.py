@@ -168,6 +168,8 @@ class Quota:
     limit: Milli = field(default_factory=dict)
     weight: float = 1.0
     cells: tuple[int, ...] = ()
+    preempts: bool = True
+    """Within the tenant a higher priority preempts a lower one."""
     granted: float = 0.0
     """When it was granted (seconds since the epoch): where nodes die, the last granted is reduced first."""
 
@@ -230,6 +232,8 @@ class Gang:
     """Where it may run, best liked first."""
     band: Band = Band.GUARANTEED
     priority: int = 0
+    preempts: bool = True
+    """It may have others of its tenant evicted that are of a lower rank."""
     created: float = 0.0
     minimum: int = 1
     role_minimum: Mapping[str, int] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from vkgateway.arbiter.feasible import impossible
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import by_priority
 from vkgateway.arbiter.plans import carry_out, find_room, inside_of, place_now
+from vkgateway.arbiter.preemption import preempt, yields
 from vkgateway.arbiter.promotion import promotable, promote
 from vkgateway.arbiter.standing import Standing
 from vkgateway.arbiter.together import try_together, undecided_parts
@@ -63,6 +64,13 @@ def _may_take_cells(ledger: Ledger, ask: Ask) -> bool:
     return any(standing.allows_inside(ask.gang, ask.core) for standing in pools)
 
 
+def preempt_first(ledger: Ledger) -> None:
+    """Preempt lower work of the same tenants for gangs that did not get into their guarantees; these come first."""
+    for ask in sorted(ledger.guaranteed(), key=lambda ask: (ask.tenant, by_priority(ask.gang))):
+        if ask.gang.part is None and not ledger.is_decided(ask):
+            preempt(ledger, [each for each in ledger.pools(ask) if _is_possible(ledger, each, ask)], ask)
+
+
 class _Turn(NamedTuple):
     """A gang that waits, or one that runs and borrows, and where it runs."""
 
@@ -78,7 +86,7 @@ def _line(ledger: Ledger) -> list[_Turn]:
 
 
 def _try(ledger: Ledger, ask: Ask, hopeless: set[tuple[str, int]]) -> None:
-    possible = [standing for standing in ledger.pools(ask) if not impossible(standing, ask)]
+    possible = [standing for standing in ledger.pools(ask) if _is_possible(ledger, standing, ask)]
     pools = [standing for standing in possible if standing.allows_inside(ask.gang, ask.core)]
     if _start(ledger, pools, ask) or _start_anew(ledger, pools, ask):
         return
@@ -103,9 +111,13 @@ def _try_parts(ledger: Ledger, ask: Ask, hopeless: set[tuple[str, int]]) -> None
 
 def try_inside(ledger: Ledger, pools: Iterable[Standing], ask: Ask) -> bool:
     """Start a gang in one of these pools inside its tenant's guarantee, or plan that by evicting others."""
-    possible = (standing for standing in pools if not impossible(standing, ask))
+    possible = (standing for standing in pools if _is_possible(ledger, standing, ask))
     allowed = [standing for standing in possible if standing.allows_inside(ask.gang, ask.core)]
     return _start(ledger, allowed, ask) or _start_anew(ledger, allowed, ask) or _make_room(ledger, allowed, ask)
+
+
+def _is_possible(ledger: Ledger, standing: Standing, ask: Ask) -> bool:
+    return not impossible(standing, ask) and not yields(ledger, standing, ask)
 
 
 def _start(ledger: Ledger, pools: Sequence[Standing], ask: Ask) -> bool:

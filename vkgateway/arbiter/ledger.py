@@ -74,6 +74,11 @@ class Ledger:
         """Gangs that have not what they need to run."""
         self._guaranteed = self.needy.where(~self.needy.low)
         self._planned = self.needy.where(self.needy.planned)
+        self.to_borrow: dict[str, list[Ask]] = {}
+        """By tenant the gangs that the last cycle planned to borrow."""
+        for ask in self._planned:
+            if ask.gang.plan is not None and ask.gang.plan.borrowed:
+                self.to_borrow.setdefault(ask.tenant, []).append(ask)
         self._made = max((ask.gang.plan.made for ask in self._planned if ask.gang.plan is not None), default=0.0)
         self._told = {key: list(_told(standing)) for key, standing in self.standings.items()}
         self._told_for: dict[tuple[str, PoolKey], list[tuple[Gang, Pod]]] = {}

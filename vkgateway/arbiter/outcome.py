@@ -38,7 +38,12 @@ def changed_by(decisions: Decisions, gangs: Mapping[str, Gang], planned: Iterabl
                 since=now,
             )
     for evict in decisions.evicts:
-        fields = {"state": PodState.NOTIFIED, "deadline": evict.deadline, "evicted_for": evict.makes_room_for}
+        fields = {
+            "state": PodState.NOTIFIED,
+            "deadline": evict.deadline,
+            "evicted_for": evict.makes_room_for,
+            "borrowed": True,
+        }
         _change(changes, gangs[evict.gang], evict.pods, **fields)
     for reprieve in decisions.reprieves:
         stays = {"state": PodState.PLACED, "deadline": 0.0, "evicted_for": ""}

@@ -30,13 +30,21 @@ class _Candidate:
 
 
 def own_victims(
-    standing: Standing, ask: Ask, missing: Milli, inside: Inside, *, coming: Sequence[Pod], now: float
+    standing: Standing,
+    ask: Ask,
+    missing: Milli,
+    inside: Inside | None,
+    *,
+    evictable: Evictable,
+    coming: Sequence[Pod],
+    now: float,
 ) -> tuple[Evict, ...] | None:
     """Evictions that free what is missing of the tenant's limit, at little loss and where the gang wants to go.
 
-    None: whoever of its own goes, it does not suffice. `coming` leaves anyway, and is not in what is missing.
+    None: whoever of its own goes, it does not suffice. `coming` leaves anyway, and is not in what is missing. `inside`
+    places the gang inside its cells; None: it borrows.
     """
-    candidates = list(_candidates(standing, ask, now))
+    candidates = list(_candidates(standing, ask, evictable, now))
     if not _covers(candidates, missing):
         return None
     helpful = _helpful(standing, ask, inside, candidates, coming=coming, now=now)
@@ -63,12 +71,11 @@ def own_victims(
     )
 
 
-def _candidates(standing: Standing, ask: Ask, now: float) -> Iterable[_Candidate]:
-    evictable = standing.evictable
+def _candidates(standing: Standing, ask: Ask, evictable: Evictable, now: float) -> Iterable[_Candidate]:
     tenants = list(evictable.tenants())
     if ask.tenant not in tenants:
         return
-    found = prices(evictable, now=now, over={}, exempt=set(ask.gang.kin))
+    found = prices(evictable, now=now, over={}, exempt={*ask.gang.kin, *standing.superior_to(ask.gang)})
     mine = (evictable.table().tenant == tenants.index(ask.tenant)) & (found.stage > 0)
     for number in np.flatnonzero(mine).tolist():
         lot = evictable.lots[number]
@@ -77,13 +84,19 @@ def _candidates(standing: Standing, ask: Ask, now: float) -> Iterable[_Candidate
 
 
 def _helpful(
-    standing: Standing, ask: Ask, inside: Inside, candidates: Iterable[_Candidate], *, coming: Sequence[Pod], now: float
+    standing: Standing,
+    ask: Ask,
+    inside: Inside | None,
+    candidates: Iterable[_Candidate],
+    *,
+    coming: Sequence[Pod],
+    now: float,
 ) -> set[str]:
     """The lots that would go if room were made by the tenant's own work alone."""
     own = Evictable(standing.pool.key, standing.pool.measure)
     for gang in {each.lot.gang.id: each.lot.gang for each in candidates}.values():
         own.put(gang)
-    ceiling = inside.ceiling(standing.room)
+    ceiling = inside.ceiling(standing.room) if inside is not None else None
     choice = choose(standing.room, own, ask.gang, ask.core, now=now, ceiling=ceiling, coming=coming, placer=inside)
     going = {uid for evict in (choice.evicts if choice is not None else ()) for uid in evict.pods}
     return {each.lot.name for each in candidates if all(pod.uid in going for pod in each.lot.going)}

@@ -68,7 +68,7 @@ def _find_room(
     if inside is not None:
         gone = [standing.leaving.of(ask.tenant), total_of(pod for gang, pod in told if gang.tenant == ask.tenant)]
         if missing := standing.missing_of_limit(ask.tenant, ask.core, gone):
-            found = own_victims(standing, ask, missing, inside, coming=coming, now=ledger.now)
+            found = own_victims(standing, ask, missing, inside, evictable=evictable, coming=coming, now=ledger.now)
             if found is None:
                 return None
             own = found
@@ -84,7 +84,7 @@ def _find_room(
         among=among(standing, ask),
         ceiling=inside.ceiling(standing.room) if inside is not None else None,
         coming=coming,
-        exempt={evict.gang for evict in own},
+        exempt={evict.gang for evict in own} | (standing.superior_to(ask.gang) if inside is not None else set()),
         placer=inside,
     )
     return Making(choice, (*own, *choice.evicts), told, inside) if choice is not None else None

@@ -41,6 +41,7 @@ from vkgateway.arbiter.late import overdue, takes
 from vkgateway.arbiter.latecomers import Latecomers
 from vkgateway.arbiter.leaving import Leaving
 from vkgateway.arbiter.line import comes_after
+from vkgateway.arbiter.ranks import Ranks, may_preempt
 from vkgateway.arbiter.room import Mark as RoomMark
 from vkgateway.arbiter.room import Room
 from vkgateway.arbiter.within import Mark as WithinMark
@@ -106,6 +107,7 @@ class Standing(Accounts):
         """By tenant its gangs of which something here was inside cells when the cycle began."""
         self.bound_anew = 0
         """For so many gangs all cells were bound anew since the cycle began."""
+        self.ranks = Ranks()
         self._waking: set[str] = set()
         """Gangs of the guaranteed band with pods that borrow."""
         self._before: _Before | None = None
@@ -200,7 +202,8 @@ class Standing(Accounts):
 
     def _note(self, old: Gang | None, new: Gang | None, after: Sequence[Pod]) -> None:
         if old is not None:
-            self.gangs.pop(old.id, None)
+            if (known := self.gangs.pop(old.id, None)) is not None:
+                self.ranks.drop(known)
             self.told.pop(old.id, None)
             self._waking.discard(old.id)
             self.sheltered.get(old.tenant, set()).discard(old.id)
@@ -212,6 +215,7 @@ class Standing(Accounts):
             self.within.unplan(old.id)
         if new is not None and after:
             self.gangs[new.id] = new
+            self.ranks.add(new)
             if any(pod.state is NOTIFIED for pod in after):
                 self.told[new.id] = new
             if any(not pod.borrowed for pod in after):
@@ -324,6 +328,28 @@ class Standing(Accounts):
             self.within.move_in(tenant, pod, gang=gang)
         if gang in self.gangs:
             self.calling.changed(gang)
+
+    def demote(self, tenant: str, pods: Iterable[Pod]) -> None:
+        """Count those of a tenant's placed pods as borrowing that are inside: they make room for its higher work."""
+        for pod in pods:
+            if self.is_inside(pod.uid):
+                self.within.demote(tenant, pod)
+
+    def may_preempt(self, gang: Gang, other: Gang) -> bool:
+        """Whether a gang that waits may have another one of its tenant evicted here, be it inside its cells."""
+        return may_preempt(gang, other, by_priority=self.preempts(gang.tenant))
+
+    def preempts(self, tenant: str) -> bool:
+        """Whether a tenant's higher priorities preempt its lower ones here."""
+        quota = self.quotas.get(tenant)
+        return quota is not None and quota.preempts
+
+    def superior_to(self, gang: Gang) -> frozenset[str]:
+        """The gangs of its tenant that may preempt it: they are not evicted for it, or that would go on for ever."""
+        if not self.ranks.has_higher(gang):
+            return frozenset()
+        names = self.ranks.of(gang.tenant)
+        return frozenset(name for name in names if self.may_preempt(self.gangs[name], gang))
 
     def allows_inside(self, gang: Gang, pods: Sequence[Pod]) -> bool:
         """Whether the guarantee, by its sums alone, has so much left for it; a necessary condition."""

@@ -31,7 +31,8 @@ class Within:
         self._demoted: list[tuple[Gang, Pod]] = []
         self._other: set[str] = set()
         """Gangs of which, since cells were counted last, pods are inside that were not, or the other way round."""
-        self._journal: list[tuple[str, Pod]] = []
+        self._journal: list[tuple[str, Pod, bool]] = []
+        """Pods that were moved in (True) or out since the cycle began."""
         self._left: dict[str, tuple[int, int]] = {}
 
     @property
@@ -169,7 +170,8 @@ class Within:
         cells, journal = mark
         self.cells.undo(cells)
         while len(self._journal) > journal:
-            self._leave(*self._journal.pop())
+            tenant, pod, moved_in = self._journal.pop()
+            (self._leave if moved_in else self._enter)(tenant, pod)
         moved = list(self.moved)
         self.moved.clear()
         self._left.clear()
@@ -184,12 +186,18 @@ class Within:
     def move_in(self, tenant: str, pod: Pod, *, gang: str) -> None:
         """A pod is inside from now on; its cells are held already."""
         self._enter(tenant, pod)
-        self._journal.append((tenant, pod))
+        self._journal.append((tenant, pod, True))
         self.moved[gang] = None
 
     def move_out(self, tenant: str, pod: Pod) -> None:
         """A pod that was moved in since the cycle began is not inside after all; its cells are let go already."""
-        self._journal.remove((tenant, pod))
+        self._journal.remove((tenant, pod, True))
+        self._leave(tenant, pod)
+
+    def demote(self, tenant: str, pod: Pod) -> None:
+        """A placed pod that is inside borrows from now on: its cells are for a gang of a higher rank."""
+        self.cells.release(tenant, pod.node, self._amount(pod))
+        self._journal.append((tenant, pod, False))
         self._leave(tenant, pod)
 
     def allows(self, quota: Quota, gang: Gang, pods: Sequence[Pod], *, gone: Mapping[str, int] | None = None) -> bool:

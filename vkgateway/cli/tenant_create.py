@@ -55,6 +55,11 @@ Examples:
     metavar="NAME",
     help="A storage class that its claims may name, '*' for all; again for more.",
 )
+@click.option(
+    "--preemption",
+    type=click.Choice(["LowerPriority", "Never"]),
+    help="Whether its higher priorities preempt its lower ones. [default: LowerPriority]",
+)
 @click.option("--port", type=click.IntRange(0, 65535), help="Port of its API server. [default: a free one]")
 @click.option("--subject-alt-name", "names", multiple=True, help="Another name its API server is reached by.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is ready.")
@@ -72,6 +77,7 @@ async def create(
     kubernetes_version: str | None,
     pod_security: str | None,
     storage_classes: tuple[str, ...],
+    preemption: str | None,
     port: int | None,
     names: tuple[str, ...],
     wait: bool,
@@ -95,6 +101,7 @@ async def create(
         pools=pools,
         pod_security=pod_security,
         storage_classes=storage_classes,
+        preemption=preemption,
         port=port,
         subject_alt_names=names,
     )

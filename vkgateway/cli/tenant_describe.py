@@ -58,6 +58,7 @@ def lines(tenant: Tenant, events: list[Event]) -> Iterator[str]:
         "User namespaces": "allowed" if policy.user_namespaces else "",
         "Load balancers": policy.load_balancers,
         "Node ports": policy.node_ports,
+        "Preemption": spec.preemption.within_tenant,
     }
     for title, value in facts.items():
         yield f"{title + ':':<20}{value or '-'}"

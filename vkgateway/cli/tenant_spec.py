@@ -124,6 +124,7 @@ def overlay(
     pools: Sequence[str] = (),
     pod_security: str | None = None,
     storage_classes: Sequence[str] = (),
+    preemption: str | None = None,
     port: int | None = None,
     subject_alt_names: Sequence[str] = (),
 ) -> Tenant:
@@ -137,6 +138,8 @@ def overlay(
     policy = {"pod_security": pod_security, "storage_classes": tuple(storage_classes)}
     if said := {field: value for field, value in policy.items() if value}:
         changes["policy"] = msgspec.structs.replace(spec.policy, **said)
+    if preemption is not None:
+        changes["preemption"] = msgspec.structs.replace(spec.preemption, within_tenant=preemption)
     if port is not None or subject_alt_names:
         changes["api_server"] = msgspec.structs.replace(
             spec.api_server,

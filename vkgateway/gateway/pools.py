@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from vkgateway.arbiter.facts import Node, PoolKey, Quota
 from vkgateway.arbiter.facts import Pool as PoolFacts
-from vkgateway.model.api import Pool, PoolStatus, TenantPool
+from vkgateway.model.api import Pool, PoolStatus, TenantPool, WithinTenant
 from vkgateway.model.objects import NodeView
 from vkgateway.model.requests import Milli, milli
 from vkgateway.sync.admission.sight import is_placed, recovered
@@ -88,8 +88,10 @@ def held_inside(pods: Iterable[ComputePodView], key: PoolKey, unit: str) -> list
     return found
 
 
-def quota(tenant: str, wanted: TenantPool, *, granted: float = 0.0) -> Quota:
+def quota(tenant: str, wanted: TenantPool, *, granted: float = 0.0, within: WithinTenant = "LowerPriority") -> Quota:
     """A tenant's part of a pool, granted at a time (seconds since the epoch).
+
+    `within` says whether the tenant's higher priorities preempt its lower ones.
 
     Raises:
         ValueError: a quantity cannot be read.
@@ -101,6 +103,7 @@ def quota(tenant: str, wanted: TenantPool, *, granted: float = 0.0) -> Quota:
         limit=milli(wanted.limit),
         weight=wanted.weight,
         cells=wanted.cells,
+        preempts=within != "Never",
         granted=granted,
     )
 

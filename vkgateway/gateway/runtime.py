@@ -23,7 +23,7 @@ from vkgateway.kube.resources import NODES, PODS
 from vkgateway.kubelet.absentpod import AbsentPod
 from vkgateway.kubelet.target import NoComputePodError, PlacedPod, PodTarget
 from vkgateway.kubelet.virtualnode import VirtualNode
-from vkgateway.model.api import TenantPool
+from vkgateway.model.api import TenantPool, WithinTenant
 from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
 from vkgateway.model.names import (
     COMPUTE_CLUSTER_LABEL,
@@ -66,6 +66,8 @@ class Wiring:
     """Virtual nodes of compute clusters that are not connected now; those without a source were not seen yet."""
     granted: float = 0.0
     """When the tenant was made (seconds since the epoch)."""
+    within: WithinTenant = "LowerPriority"
+    """Whether its higher priorities preempt its lower ones."""
 
     def has(self, node: str) -> bool:
         """Whether a virtual node is the tenant's, also where its compute cluster was not seen yet."""
@@ -74,7 +76,9 @@ class Wiring:
     def quotas(self) -> tuple[Quota, ...]:
         """What the tenant is guaranteed of each pool, and may use of it at most."""
         pools = {(wanted.compute_cluster, wanted.name): wanted for wanted in self._wanted()}
-        return tuple(quota(self.context.name, wanted, granted=self.granted) for wanted in pools.values())
+        return tuple(
+            quota(self.context.name, wanted, granted=self.granted, within=self.within) for wanted in pools.values()
+        )
 
     def _wanted(self) -> list[TenantPool]:
         return [source.wanted for source in self.sources.values()]

@@ -224,7 +224,8 @@ class TenantRuntimes:
                     links[pool.compute_cluster] = source.link
         created = tenant.metadata.creation_timestamp
         granted = times.parse(created).timestamp() if created else 0.0
-        return Wiring(context, links, sources, tuple(missing), frozenset(unconnected), granted)
+        within = tenant.spec.preemption.within_tenant
+        return Wiring(context, links, sources, tuple(missing), frozenset(unconnected), granted, within)
 
     def _sources(self, tenant: Tenant, wanted: TenantPool, pool: Pool, link: ComputeLink) -> dict[str, NodeSource]:
         """Return what a pool's virtual nodes are made from, by their names."""

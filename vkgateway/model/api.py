@@ -11,6 +11,8 @@ from vkgateway.model.quantity import Resources
 PodSecurity = Literal["privileged", "baseline", "restricted"]
 """Levels of Kubernetes' Pod Security Standards (https://kubernetes.io/docs/concepts/security/pod-security-standards/)."""
 
+WithinTenant = Literal["LowerPriority", "Never"]
+
 ACCEPTED: Final = "Accepted"
 CONTROL_PLANE_READY: Final = "ControlPlaneReady"
 VIRTUAL_NODES_READY: Final = "VirtualNodesReady"
@@ -69,6 +71,12 @@ class TenantPolicy(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=T
     node_ports: Exposure = "ClusterAddress"
 
 
+class TenantPreemption(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
+    """Whether a higher PriorityClass preempts lower ones of the same tenant."""
+
+    within_tenant: WithinTenant = "LowerPriority"
+
+
 class ApiServerAccess(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
     """How the tenant's API server is reached. Port 0 lets the platform choose one."""
 
@@ -83,6 +91,7 @@ class TenantSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Tru
     kubernetes_version: str = DEFAULT_KUBERNETES_VERSION
     pools: tuple[TenantPool, ...] = ()
     policy: TenantPolicy = TenantPolicy()
+    preemption: TenantPreemption = TenantPreemption()
     api_server: ApiServerAccess = ApiServerAccess()
 
 

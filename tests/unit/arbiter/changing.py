@@ -203,7 +203,9 @@ class Changing(Told):
             for each, pod in (known[uid] for uid in evict.pods):
                 told = pod.deadline if pod.state is PodState.NOTIFIED else self.now + each.notice
                 assert evict.deadline >= told, f"{pod.uid} has less notice than it was promised"
-                assert pod.borrowed or decisions.losses or self._has_no_cells(each.tenant, pod), "evicted inside"
+                outranked = self.outranks(self.gangs[evict.makes_room_for], each)
+                no_cells = decisions.losses or self._has_no_cells(each.tenant, pod)
+                assert pod.borrowed or outranked or no_cells, "evicted inside"
             assert evict.makes_room_for in decisions.plans
 
     def _has_no_cells(self, tenant: str, pod: Pod) -> bool:

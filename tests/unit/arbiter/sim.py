@@ -13,6 +13,7 @@ from vkgateway.arbiter.cells import Cells
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, Hold
 from vkgateway.arbiter.facts import Band, Gang, Node, Pod, PodState, Policy, Pool, PoolKey, Quota, Shape, Snapshot
+from vkgateway.arbiter.ranks import may_preempt
 
 GPU = "nvidia.com/gpu"
 KEY = ("compute", "pool")
@@ -152,6 +153,11 @@ class Cluster:
     def borrowed(self, name: str) -> set[bool]:
         return {pod.borrowed for pod in self.gangs[name].pods if pod.state is PodState.PLACED}
 
+    def outranks(self, gang: Gang, other: Gang) -> bool:
+        """Whether a gang may preempt another one of its tenant."""
+        by_priority = all(each.preempts for each in self.quotas if each.tenant == gang.tenant)
+        return may_preempt(gang, other, by_priority=by_priority)
+
     def cells(self, pool: Pool | None = None) -> Cells:
         pool = pool or self.pool
         placed = [
@@ -185,6 +191,7 @@ class Cluster:
                 state=PodState.NOTIFIED,
                 deadline=evict.deadline,
                 evicted_for=evict.makes_room_for,
+                borrowed=True,
             )
         for reprieve in decisions.reprieves:
             self._change(reprieve.gang, reprieve.pods, state=PodState.PLACED, deadline=0.0, evicted_for="")
@@ -213,7 +220,9 @@ class Cluster:
                 told = pod.deadline if pod.state is PodState.NOTIFIED else self.now + pods[pod.uid][0].notice
                 assert evict.deadline >= told, f"{pod.uid} has less notice than it was promised"
             whole = all(each.usable for pool in self.pools for each in pool.nodes)
-            assert not whole or self._may_be_evicted([pods[uid][1] for uid in evict.pods]), "evicted inside its cells"
+            outranked = self.outranks(self.gangs[evict.makes_room_for], self.gangs[evict.gang])
+            may_go = outranked or self._may_be_evicted([pods[uid][1] for uid in evict.pods])
+            assert not whole or may_go, "evicted inside its cells"
             assert evict.makes_room_for in decisions.plans
         for reprieve in decisions.reprieves:
             assert all(pods[uid][1].state is PodState.NOTIFIED for uid in reprieve.pods)

@@ -76,7 +76,7 @@ def test_fragmentation_is_the_share_of_free_units_on_nodes_in_part_use() -> None
 
 def test_a_gang_that_waits_tells_why_and_where_it_stands() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a"), quota("b", weight=1e6)])
-    there.add(gang("a/ns/gang/runs", "a", [8], run_limit=600.0))
+    there.add(gang("a/ns/gang/runs", "a", [8], run_limit=600.0, priority=7))
     there.settle(2)
     there.add(gang("a/ns/gang/wide", "a", [8, 8], priority=7, created=900.0))
     there.cycle()

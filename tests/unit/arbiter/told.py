@@ -171,7 +171,8 @@ class Told(Cluster):
             core = [pod for pod in asks.pods if pod.uid in plan.nodes]
             if plan.borrowed:
                 called = {pod.behind for pod in goes.pods if pod.state is PodState.PLACED}
-                assert (goes.elastic and not evict.whole) or asks.id in called, f"{evict}: who borrows evicts nobody"
+                surplus = goes.elastic and not evict.whole
+                assert surplus or asks.id in called or self.outranks(asks, goes), f"{evict}: who borrows evicts nobody"
                 found = place(room, core, required_level=asks.required_level)
             else:
                 cells = self.cells(self.pool_of(plan.pool), others)

@@ -339,6 +339,7 @@ class TenantGangs:
             pools=pools,
             band=Band.LOW if any(member.band is Band.LOW for member in governed) else Band.GUARANTEED,
             priority=max(member.priority for member in governed),
+            preempts=all(member.preempts for member in governed),
             created=min(member.created for member in governed),
             minimum=max(1, marks.minimum - beside.total() - less.total),
             role_minimum={role: number for role, number in needed.items() if number > 0},

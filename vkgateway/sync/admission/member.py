@@ -67,6 +67,8 @@ class Member:
     """Its virtual node is settled."""
     band: Band
     priority: int
+    preempts: bool
+    """Its PriorityClass lets it preempt others (`preemptionPolicy`)."""
     created: float
     """Seconds since the epoch."""
     grace: float
@@ -161,6 +163,7 @@ def read_member(
         bound=bool(spec.get("nodeName")),
         band=Band(band_of(spec)),
         priority=spec.get("priority") or 0,
+        preempts=spec.get("preemptionPolicy") != "Never",
         created=times.parse(created).timestamp() if created else 0.0,
         grace=_DEFAULT_GRACE if grace is None else float(grace),
         waiting_gates=other_gates(pod),

@@ -32,7 +32,7 @@ class Notices:
         deadline = times.render(datetime.fromtimestamp(admission.deadline or 0.0, UTC))
         if below.annotations.get(EVICTION_DEADLINE_ANNOTATION) != deadline:
             # Why it goes is written now already: at the deadline only the deletion is left to be done.
-            marks = {EVICTED_FOR: admission.evicted_for, EVICTED: admission.why}
+            marks = {EVICTED_FOR: admission.evicted_for, EVICTED: admission.why, BORROWED_ANNOTATION: "true"}
             await self._annotate(case.link.client, below, {EVICTION_DEADLINE_ANNOTATION: deadline, **marks})
         if above.annotations.get(EVICTION_DEADLINE_ANNOTATION) == deadline:
             return

@@ -258,7 +258,9 @@ class TenantAdmission:
     def evict(self, evict: Evict) -> None:
         """These pods go at the deadline."""
         for uid in evict.pods:
-            self._change(uid, said=Said.EVICTING, deadline=evict.deadline, evicted_for=evict.makes_room_for)
+            self._change(
+                uid, said=Said.EVICTING, deadline=evict.deadline, evicted_for=evict.makes_room_for, borrowed=True
+            )
 
     def reprieve(self, reprieve: Reprieve) -> None:
         """These may stay after all."""
@@ -370,7 +372,7 @@ class TenantAdmission:
             self.take_back(uid)
             return _PENDING
         if verdict.said is Said.EVICTING:
-            return self._evicting(verdict)
+            return self._evicting(uid, verdict)
         if self._starts.waits(member.group):
             return _PENDING
         return Admission("admitted", node=verdict.node, borrowed=verdict.borrowed, behind=verdict.behind)
@@ -379,17 +381,16 @@ class TenantAdmission:
         """What is said of a pod that runs below."""
         verdict = self.book.verdicts.get(uid)
         if verdict is not None and verdict.said is Said.EVICTING:
-            return self._evicting(verdict)
+            return self._evicting(uid, verdict)
         return Admission("admitted", borrowed=verdict.borrowed if verdict is not None else None)
 
     def waits(self, member: Member) -> Waits | None:
         """Why a member waits."""
         return self.book.holds.get(gang_id(self.name, member.group))
 
-    def _evicting(self, verdict: Verdict) -> Admission:
+    def _evicting(self, uid: str, verdict: Verdict) -> Admission:
         mine = verdict.evicted_for.startswith(f"{self.name}/")
-        own = verdict.evicted_for.removeprefix(f"{self.name}/")
-        reason = gang_text(own, self._name_of) if mine else "another tenant's work, which comes first"
+        reason = self._own_work(uid, verdict.evicted_for) if mine else "another tenant's work, which comes first"
         return Admission(
             "evicting",
             code=PREEMPTED,
@@ -398,6 +399,15 @@ class TenantAdmission:
             evicted_for=verdict.evicted_for,
             grace=self._service.bounds(verdict.pool).grace_max,
         )
+
+    def _own_work(self, uid: str, gang: str) -> str:
+        """The tenant's own gang for which a pod is evicted, and its priority where that is why."""
+        text = gang_text(gang.removeprefix(f"{self.name}/"), self._name_of)
+        member, others = self.gangs.member(uid), self.gangs.of_gang(gang)
+        higher = max((other.priority for other in others if other.governed), default=0)
+        if member is None or not others or higher <= member.priority:
+            return text
+        return f"{text}, which has a higher priority ({higher} over {member.priority})"
 
     def _named(self, hold: Hold) -> Hold:
         """With the names of the tenant's own pods for their uids."""

@@ -83,6 +83,7 @@ def member(uid: str = "u1", **other: Any) -> Member:
         "bound": False,
         "band": Band.GUARANTEED,
         "priority": 0,
+        "preempts": True,
         "created": 100.0,
         "grace": 30.0,
         "waiting_gates": (),

@@ -330,7 +330,7 @@ async def test_guaranteed_work_inside_its_cells_stays(here: World) -> None:
     async with here.gateway():
         gated(here, "first", gpus=8)
         await start(here, "first")
-        gated(here, "second", gpus=8, priority=1_000_000)
+        gated(here, "second", gpus=8, priority=1_000_000, preemptionPolicy="Never")
         await told(here, "WaitingForRoom", "second")
         assert annotation(here.tenant_pod("first"), DEADLINE) == ""
         assert here.phase("first") == "Running"

@@ -298,7 +298,7 @@ def borrowing(sync: TenantSync) -> dict[str, bool]:
 
 @pytest.mark.parametrize("written", [True, False])
 async def test_who_was_promoted_stays_inside_also_before_those_who_are_ahead(here: World, written: bool) -> None:
-    """With or without it having been written down; a pod of higher priority waits, which would take the cell."""
+    """With or without it having been written down; a pod of higher priority that preempts nothing waits."""
     add_node(here)
     async with here.gateway():
         gated(here, "first", gpus=8)
@@ -315,7 +315,7 @@ async def test_who_was_promoted_stays_inside_also_before_those_who_are_ahead(her
         await here.settled()
     here.below.heal()
     if written:
-        gated(here, "third", gpus=8, priority=1000)
+        gated(here, "third", gpus=8, priority=1000, preemptionPolicy="Never")
     async with here.gateway() as sync:
         await until(lambda: borrowing(sync) == {"second": False})
         await until(lambda: annotation(here.compute_pod("second"), "vkgateway.io/borrowed") == "false")

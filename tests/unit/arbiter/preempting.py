@@ -1,0 +1,88 @@
+"""Stories in which a tenant's work of higher ranks meets its lower work: what must hold whatever else runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+from tests.unit.arbiter.sim import Cluster
+from tests.unit.arbiter.stories import GRACE, NOTICE, Mix, Story, story
+from tests.unit.arbiter.told import Telling
+from vkgateway.arbiter.facts import Gang, PodState, Policy
+
+_QUIET = 120
+"""Seconds after which nothing happens any more where nothing arrives."""
+
+
+def higher_work_starts(random: Random, *, more: int = 0) -> Telling:
+    """A gang that outranks a running one of its tenant starts in its place within notice, grace and a cycle."""
+    mix = Mix(more_nodes=more, leaves=False, tail=0, runs=(None,), fields={"required_level": ""})
+    priority, chosen = random.choice((3, 1000)), random.random()
+
+    def tell(each: Story) -> None:
+        there = _cluster(each)
+        _play(there, each)
+        there.settle(_QUIET, step=4)
+        below = _settled(there)
+        if not below:
+            return
+        lower = below[int(chosen * len(below))]
+        there.add(_above(lower, priority))
+        there.settle(NOTICE + GRACE + 1)
+        assert "higher" in there.started, f"a gang that outranks {lower.id} waits"
+
+    return story(random, mix), tell
+
+
+def preemption_comes_to_an_end(random: Random, *, more: int = 0) -> Telling:
+    """Where nothing arrives but replacements of what was evicted, nobody is evicted any more after a while."""
+    fields: dict[str, object] = {"priority": 0} if random.random() < 0.1 else {}
+    mix = Mix(more_nodes=more, leaves=False, tail=0, runs=(None,), fields=fields)
+
+    def tell(each: Story) -> None:
+        there = _cluster(replace(each, recreate=True))
+        _play(there, each)
+        there.settle(2 * _QUIET, step=4)
+        for _ in range(10):
+            assert not (evicts := there.cycle().evicts), f"still goes on: {evicts}"
+            there.advance(4)
+
+    return story(random, mix), tell
+
+
+def _cluster(each: Story) -> Cluster:
+    return Cluster(each.nodes, each.quotas, policy=Policy(age_cap=each.age_cap), recreate=each.recreate, more=each.more)
+
+
+def _play(there: Cluster, each: Story) -> None:
+    for step in each.steps:
+        there.add(*(one for one, _ in step.arrives))
+        there.cycle()
+        there.advance(step.seconds)
+
+
+def _settled(there: Cluster) -> list[Gang]:
+    """The gangs of which all pods run where one that asks for as much may be put in their place."""
+    return [
+        one
+        for _, one in sorted(there.gangs.items())
+        if all(pod.state is PodState.PLACED for pod in one.pods) and not one.required_level
+    ]
+
+
+def _above(lower: Gang, priority: int) -> Gang:
+    waits = {"state": PodState.WAITING, "pool": None, "node": "", "borrowed": False, "since": 0.0, "behind": ""}
+    pods = tuple(
+        replace(pod, uid=f"higher-{number}", **waits)  # type: ignore[arg-type]
+        for number, pod in enumerate(lower.pods)
+    )
+    return replace(lower, id="higher", pods=pods, priority=priority, created=0.0, plan=None)
+
+
+INVARIANTS: dict[str, Callable[[Random], Telling]] = {
+    "higher_work_starts": higher_work_starts,
+    "higher_work_starts_in_two_pools": partial(higher_work_starts, more=3),
+    "preemption_comes_to_an_end": preemption_comes_to_an_end,
+}

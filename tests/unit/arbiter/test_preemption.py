@@ -1,0 +1,236 @@
+"""Preemption within a tenant: higher ranks take the room, limit and cells of lower ones, and nothing of others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.arbiter.sim import LOW, Cluster, gang, held, node, quota
+from vkgateway.arbiter.decisions import HoldCode
+from vkgateway.arbiter.facts import GUARANTEED, Band, Gang, PodState, Quota
+
+
+def high(name: str = "high", sizes: tuple[int, ...] = (8,), **fields: object) -> Gang:
+    return gang(name, "a", sizes, **{"priority": 1000, **fields})
+
+
+def full(*, guarantee: int = 0, limit: int | None = 16, nodes: int = 2, others: int = 0, **fields: object) -> Cluster:
+    """A cluster whose tenant uses all that it may, with pods of 8."""
+    there = Cluster([node(f"n{at}") for at in range(nodes + others)], [quota("a", guarantee, limit=limit), quota("b")])
+    for at in range(others):
+        there.add(gang(f"b{at}", "b", [8]))
+    there.cycle()
+    for at in range(nodes):
+        there.add(gang(f"old{at}", "a", [8], **fields))
+        there.settle(3)
+    assert len(there.running()) == nodes + others
+    return there
+
+
+@pytest.mark.parametrize("guarantee", [0, 8, 16])
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_higher_priority_starts_within_notice_and_grace_at_the_limit(guarantee: int, others: int) -> None:
+    there = full(guarantee=guarantee, others=others)
+    there.add(high(sizes=(1,)))
+    decisions = there.cycle()
+    assert [evict.makes_room_for for evict in decisions.evicts] == ["high"]
+    assert len(decisions.evicts[0].pods) == 1
+    there.settle(16)
+    assert "high" in there.running()
+    assert len(there.running() & {"old0", "old1"}) == 1
+    assert {"b0"} & there.running() == {f"b{at}" for at in range(others)}
+
+
+def test_it_does_so_inside_its_guarantee_where_lower_work_has_the_cells() -> None:
+    there = full(guarantee=8, limit=8, nodes=1, others=1)
+    assert there.borrowed("old0") == {False}
+    there.add(high())
+    there.settle(16)
+    assert there.running() == {"high", "b0"}
+    assert there.borrowed("high") == {False}
+    assert held(there.cycle())["old0"].code is HoldCode.QUOTA
+
+
+def test_the_replacement_of_a_victim_does_not_take_its_place() -> None:
+    there = full(guarantee=8, limit=8, nodes=1, others=1)
+    there.add(high())
+    for _ in range(40):
+        there.settle(2)
+        assert not there.cycle().evicts or there.now < 1020
+    assert there.running() == {"high", "b0"}
+
+
+@pytest.mark.parametrize("guarantee", [0, 8])
+def test_guaranteed_work_reclaims_from_low_work_of_its_tenant(guarantee: int) -> None:
+    there = Cluster([node("n0")], [quota("a", guarantee, limit=None)])
+    there.quotas = tuple(replace(each, preempts=False) for each in there.quotas)
+    there.add(gang("low", "a", [8], band=LOW, priority=5000))
+    there.cycle()
+    there.add(gang("guaranteed", "a", [8], priority=0))
+    there.settle(16)
+    assert there.running() == {"guaranteed"}
+
+
+def test_equal_priority_never_preempts_nor_does_age() -> None:
+    there = full()
+    there.add(high(priority=0, created=1.0))
+    there.settle(4 * 3600, step=600)
+    assert "high" not in there.running()
+
+
+def test_a_lower_priority_never_preempts() -> None:
+    there = full(priority=2000)
+    there.add(high())
+    there.settle(60, step=5)
+    assert "high" not in there.running()
+
+
+@pytest.mark.parametrize("who", ["gang", "tenant"])
+def test_preemption_can_be_switched_off(who: str) -> None:
+    there = full()
+    there.quotas = tuple(replace(each, preempts=who != "tenant") for each in there.quotas)
+    there.add(high(preempts=who != "gang"))
+    there.settle(60, step=5)
+    assert there.running() == {"old0", "old1"}
+    assert held(there.cycle())["high"].code is HoldCode.QUOTA
+
+
+@pytest.mark.parametrize("waited", [0, 4 * 3600])
+@pytest.mark.parametrize("guarantee", [0, 8])
+@pytest.mark.parametrize("band", [GUARANTEED, LOW])
+def test_a_gang_that_preempts_nothing_holds_up_no_equal_one_that_does(band: Band, guarantee: int, waited: int) -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a", guarantee)])
+    there.add(*(gang(f"old{number}", "a", [8], band=band) for number in range(2)))
+    there.cycle()
+    there.add(high(band=band, preempts=False))
+    there.settle(max(1, waited), step=max(1, waited // 4))
+    there.add(high("urgent", band=band, created=there.now))
+    there.settle(16)
+    assert "urgent" in there.running()
+
+
+@pytest.mark.parametrize(("priority", "starts"), [(1000, False), (1001, True)])
+def test_later_gangs_of_its_rank_preempt_nothing_while_one_has_waited_for_long(priority: int, starts: bool) -> None:
+    there = full(limit=None)
+    there.add(gang("b0", "b", [8]), high("big", sizes=(8, 8, 8)))
+    there.pool = replace(there.pool, nodes=(*there.pool.nodes, node("n2")))
+    there.settle(4 * 3600, step=3600)
+    there.add(high("small", sizes=(8,), priority=priority))
+    there.settle(16)
+    assert ("small" in there.running()) is starts
+
+
+def test_only_the_tenants_own_work_goes() -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a"), quota("b")])
+    there.add(gang("b0", "b", [8]), gang("old", "a", [8]))
+    there.cycle()
+    there.add(high(sizes=(8, 8)))
+    there.settle(60, step=5)
+    assert there.running() == {"b0", "old"}, "whoever of its own goes, it does not fit"
+
+
+def test_the_surplus_of_elastic_gangs_goes_first_and_whole_gangs_go_whole() -> None:
+    there = Cluster([node(f"n{at}") for at in range(3)], [quota("a", limit=24)])
+    there.add(gang("pair", "a", [4, 4]), gang("elastic", "a", [4] * 4, minimum=2, elastic=True))
+    there.settle(3)
+    there.add(high("one", sizes=(4,)))
+    decisions = there.cycle()
+    assert [(evict.gang, evict.whole) for evict in decisions.evicts] == [("elastic", False)]
+    there.settle(16)
+    there.add(high("two", sizes=(8, 8)))
+    evicted = {evict.gang for evict in there.cycle().evicts}
+    assert "pair" in evicted or "elastic" in evicted
+    there.settle(20)
+    assert {"one", "two"} <= there.running()
+
+
+def test_the_smallest_loss_is_chosen_and_no_more_than_needed() -> None:
+    there = full()
+    there.gangs["old1"] = replace(there.gangs["old1"], checkpoint=there.now - 1)
+    there.add(high(sizes=(2, 2)))
+    assert [evict.gang for evict in there.cycle().evicts] == ["old1"]
+
+
+def test_work_inside_its_minimum_run_time_goes_only_if_nothing_else_will_do() -> None:
+    there = full()
+    there.gangs["old0"] = replace(there.gangs["old0"], minimum_run=3600.0)
+    there.add(high("one"))
+    assert [evict.gang for evict in there.cycle().evicts] == ["old1"]
+    there.settle(16)
+    there.add(high("two"))
+    assert [evict.gang for evict in there.cycle().evicts] == ["old0"]
+
+
+def test_victims_stay_when_the_gang_goes_away() -> None:
+    there = full(guarantee=8, limit=8, nodes=1)
+    there.add(high())
+    there.settle(4)
+    del there.gangs["high"]
+    decisions = there.cycle()
+    assert [reprieve.gang for reprieve in decisions.reprieves] == ["old0"]
+    there.cycle()
+    assert there.borrowed("old0") == {False}, "it is inside its guarantee again"
+
+
+def test_low_work_preempts_lower_low_work_but_no_guaranteed_work() -> None:
+    there = full(band=LOW, priority=-1000)
+    there.add(high(band=LOW, priority=-10))
+    there.settle(16)
+    assert "high" in there.running()
+    there.add(gang("other", "a", [8], priority=0))
+    there.settle(20)
+    there.add(high("top", band=LOW, priority=10**6))
+    there.settle(20)
+    assert "other" in there.running()
+
+
+def test_a_gang_is_not_evicted_for_one_that_it_may_preempt() -> None:
+    """Else each would evict the other for ever: pods of 1 spread over nodes fit no cell of 8, but use up the limit."""
+    quotas = [quota("a", 8, limit=8, cells=(8,)), quota("b")]
+    there = Cluster([node("n0"), node("n1", 4), node("n2", 4)], quotas)
+    there.add(gang("b0", "b", [2]), gang("b1", "b", [2]), gang("old", "a", [8]))
+    there.settle(3)
+    there.add(high(sizes=(2, 2, 2), required_level=""))
+    there.settle(40)
+    assert "high" in there.running()
+    for _ in range(30):
+        assert not there.cycle().evicts
+        there.advance(5)
+
+
+def test_a_gang_waits_for_its_victims_and_says_so() -> None:
+    there = full()
+    there.add(high())
+    there.cycle()
+    hold = held(there.cycle())["high"]
+    assert (hold.code, hold.message) == (HoldCode.EVICTION, "starts on 1 node when 1 pod has gone")
+
+
+def test_victims_are_told_once() -> None:
+    there = full()
+    there.add(high())
+    first = there.cycle()
+    there.advance(3)
+    assert not there.cycle().evicts
+    pods = there.gangs[first.evicts[0].gang].pods
+    assert [pod.state for pod in pods] == [PodState.NOTIFIED]
+
+
+def test_plans_are_found_again_after_they_were_lost() -> None:
+    there = full(guarantee=8, limit=8, nodes=1, others=1)
+    there.add(high())
+    there.cycle()
+    there.carry = None
+    there.gangs = {name: replace(each, plan=None) for name, each in there.gangs.items()}
+    there.advance(3)
+    assert not there.cycle().evicts
+    there.settle(14)
+    assert there.running() == {"high", "b0"}
+
+
+def test_a_tenant_without_quota_in_a_pool_preempts_nothing() -> None:
+    one: tuple[Quota, ...] = (quota("b"),)
+    there = Cluster([node("n0")], one)
+    there.add(high())
+    assert held(there.cycle())["high"].code is HoldCode.QUOTA
