@@ -10,7 +10,7 @@ from vkgateway.arbiter.decisions import Decisions, Hold
 from vkgateway.arbiter.elastic import grow
 from vkgateway.arbiter.facts import Snapshot
 from vkgateway.arbiter.fitting import IntArray
-from vkgateway.arbiter.guaranteed import preempt_first, start_guaranteed
+from vkgateway.arbiter.guaranteed import start_guaranteed
 from vkgateway.arbiter.hastening import hasten
 from vkgateway.arbiter.holds import explain
 from vkgateway.arbiter.ledger import Ledger
@@ -117,7 +117,6 @@ def _round(ledger: Ledger) -> IntArray:
         start_guaranteed(ledger)
     hasten(ledger)
     spare(ledger)
-    preempt_first(ledger)
     start_ready(ledger)
     keep_plans(ledger, borrowed=True)
     drop_incomplete(ledger)

@@ -131,11 +131,34 @@ class Reservation:
             return False
         return gang.minimum_run <= 0 or (self.start is not None and now + gang.minimum_run <= self.start)
 
-    def narrow(self, room: Room) -> None:
-        """Take of what is free now all that will be missing at the start unless it is left free; to be undone."""
+    def starts_after(self, ends: Ends, uid: str) -> bool:
+        """Return whether the start is known to come after a pod's end."""
+        end = ends.of(uid)
+        return self.start is not None and end is not None and end <= self.start
+
+    def narrow(
+        self, room: Room, *, counted: Iterable[tuple[str, Shape]] = (), coming: Iterable[tuple[str, Shape]] = ()
+    ) -> None:
+        """Take of what is free now all that will be missing at the start unless it is left free; to be undone.
+
+        `counted`: nodes and shapes of pods that the start counts on as gone, and whose room another gang might take
+        instead. `coming`: those of other pods that leave: what becomes free is left free, too.
+        """
+        taken, leaves = _by_node(counted), _by_node(coming)
         for node, here in self._missing.items():
-            free = room.free(node)
-            room.take(node, Shape.of({name: max(0, min(amount, free.get(name, 0))) for name, amount in here.items()}))
+            free, back, more = room.free(node), taken.get(node, {}), leaves.get(node, {})
+            amounts = {
+                name: max(0, min(amount + back.get(name, 0), free.get(name, 0) + back.get(name, 0) + more.get(name, 0)))
+                for name, amount in here.items()
+            }
+            room.take(node, Shape.of(amounts))
+
+
+def _by_node(pods: Iterable[tuple[str, Shape]]) -> dict[str, Milli]:
+    found: dict[str, Milli] = {}
+    for node, shape in pods:
+        _add(found.setdefault(node, {}), shape, 1)
+    return found
 
 
 def _add(amounts: Milli, shape: Shape, times: int) -> None:

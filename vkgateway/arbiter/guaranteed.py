@@ -13,7 +13,7 @@ from vkgateway.arbiter.feasible import impossible
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import by_priority
 from vkgateway.arbiter.plans import carry_out, find_room, inside_of, place_now
-from vkgateway.arbiter.preemption import preempt, yields
+from vkgateway.arbiter.preemption import yields
 from vkgateway.arbiter.promotion import promotable, promote
 from vkgateway.arbiter.standing import Standing
 from vkgateway.arbiter.together import try_together, undecided_parts
@@ -62,13 +62,6 @@ def _may_take_cells(ledger: Ledger, ask: Ask) -> bool:
         return True
     pools = (standing for standing in ledger.pools(ask) if not impossible(standing, ask))
     return any(standing.allows_inside(ask.gang, ask.core) for standing in pools)
-
-
-def preempt_first(ledger: Ledger) -> None:
-    """Preempt lower work of the same tenants for gangs that did not get into their guarantees; these come first."""
-    for ask in sorted(ledger.guaranteed(), key=lambda ask: (ask.tenant, by_priority(ask.gang))):
-        if ask.gang.part is None and not ledger.is_decided(ask):
-            preempt(ledger, [each for each in ledger.pools(ask) if _is_possible(ledger, each, ask)], ask)
 
 
 class _Turn(NamedTuple):

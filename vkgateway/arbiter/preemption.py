@@ -1,9 +1,10 @@
 """Preemption within a tenant: a gang takes the room, the limit and the cells of gangs of its tenant of a lower rank.
 
-It takes nothing of others. Free room and room that others leave go by turn, so the first pass (`preempt`), which is
-made before that turn, counts on the tenant's own lower work alone; the second one (`preempt_left`) on what is left
-after it, too. The age of a gang, which raises its place in the queue, gives it no right to preempt; but while a gang
-has waited for long, later ones of its rank preempt nothing, or it would never have its room.
+It takes nothing of other tenants. Free room goes by queue order, so preemption comes after all gangs had their turn.
+Room that is promised to the gang with the reservation is not the victims' to leave: a gang that preempts outside its
+guarantee must do without it, or end before the reservation starts. The age of a gang, which raises its place in the
+queue, gives it no right to preempt; but while a gang has waited for long, later ones of its rank preempt nothing, or
+it would never have its room.
 """
 
 from __future__ import annotations
@@ -18,39 +19,25 @@ from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.bestpool import best, cost
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.evictable import Evictable
-from vkgateway.arbiter.facts import GUARANTEED, LOW, PLACED, Gang, Pod, Shape
+from vkgateway.arbiter.facts import GUARANTEED, LOW, PLACED, Gang, Pod
 from vkgateway.arbiter.feasible import feasible, impossible
+from vkgateway.arbiter.forecast import Reservation
 from vkgateway.arbiter.inside import hold_where_placed
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import comes_after
 from vkgateway.arbiter.ownroom import own_victims
-from vkgateway.arbiter.plans import Making, among, place_now
+from vkgateway.arbiter.plans import Making, among
 from vkgateway.arbiter.standing import Standing
 from vkgateway.arbiter.together import try_together, undecided_parts
 from vkgateway.arbiter.victims import Choice, choose
 from vkgateway.model.requests import Milli
 
 _MANY = 32
-"""For so many gangs in a cycle the second pass looks for victims: more would take too long."""
-
-
-def preempt(ledger: Ledger, pools: Iterable[Standing], ask: Ask) -> bool:
-    """Plan the start of a gang in the place of lower work of its tenant, if it cannot start in free room.
-
-    Return whether that was done. Where the tenant has plans to borrow from the last cycle, which are kept later, this
-    is left to the second pass: what leaves may be for them.
-    """
-    if any(not ledger.is_decided(each) for each in ledger.to_borrow.get(ask.tenant, ())):
-        return False
-    reached = list(pools)
-    open_to = [standing for standing in reached if _has_lower(standing, ask)]
-    if not open_to or any(_fits_free(standing, ask) for standing in reached) or _is_behind(ledger, ask):
-        return False
-    return _preempt_at_best(ledger, open_to, ask, strict=True)
+"""Gangs for which a cycle searches victims at most: more would take too long."""
 
 
 def preempt_left(ledger: Ledger) -> None:
-    """Do the same for gangs that are still waiting after all had their turn, with what room is left.
+    """Plan the starts of gangs that still wait after all had their turn, in the place of lower work of their tenants.
 
     A victim that is spared later in the cycle may go for another gang, so whatever is planned calls for another round.
     """
@@ -73,7 +60,7 @@ def _preempt_with_the_rest(ledger: Ledger, ask: Ask) -> bool:
 
 def _preempt_in_any(ledger: Ledger, pools: Iterable[Standing], ask: Ask) -> bool:
     possible = [standing for standing in pools if not impossible(standing, ask)]
-    return _preempt_at_best(ledger, possible, ask, strict=False)
+    return _preempt_at_best(ledger, possible, ask)
 
 
 def _candidates(ledger: Ledger) -> list[Ask]:
@@ -142,23 +129,8 @@ def yields(ledger: Ledger, standing: Standing, ask: Ask) -> bool:
     )
 
 
-def _fits_free(standing: Standing, ask: Ask) -> bool:
-    """Whether the gang could start in what is free, or promised to no one, when its turn comes."""
-    if standing.beyond_limit(ask.tenant, ask.core):
-        return False
-    mark = standing.room.mark()
-    standing.give(standing.leaving.values())
-    nodes = place_now(standing, ask, ask.core)
-    standing.room.undo(mark)
-    return nodes is not None
-
-
-def _preempt_at_best(ledger: Ledger, pools: Sequence[Standing], ask: Ask, *, strict: bool) -> bool:
-    found = [
-        (standing, making)
-        for standing in pools
-        if (making := _making(ledger, standing, ask, strict=strict)) is not None
-    ]
+def _preempt_at_best(ledger: Ledger, pools: Sequence[Standing], ask: Ask) -> bool:
+    found = [(standing, making) for standing in pools if (making := _making(ledger, standing, ask)) is not None]
     if not found:
         return False
     standing, making = best(found, lambda each: cost(each[0], ask, each[1], ledger.now))
@@ -166,12 +138,12 @@ def _preempt_at_best(ledger: Ledger, pools: Sequence[Standing], ask: Ask, *, str
     return True
 
 
-def _making(ledger: Ledger, standing: Standing, ask: Ask, *, strict: bool) -> Making | None:
-    """Who of the tenant's lower work goes, and where the gang is then; None: whoever goes, it does not fit.
+def _making(ledger: Ledger, standing: Standing, ask: Ask) -> Making | None:
+    """Return the victims among the tenant's lower work, and where the gang is placed then; None: it does not fit.
 
-    `strict`: nothing that is free is used, nor what others leave.
+    A guarantee does not wait for a reservation: promised room is used where the gang is inside its guarantee in it.
     """
-    lower, slow = _lower(ledger, standing, ask), ledger.ends_late(standing)
+    lower = _lower(ledger, standing, ask)
     told = [
         (gang, pod)
         for gang, pod in ledger.told_for(ask.gang.id, standing)
@@ -179,15 +151,32 @@ def _making(ledger: Ledger, standing: Standing, ask: Ask, *, strict: bool) -> Ma
     ]
     if not len(lower) and not told and ask.gang.part is None:
         return None
-    coming = [pod for uid, pod in standing.leaving.items() if uid not in slow]
-    coming = [pod for pod in coming if not strict or standing.leaving.tenant_of(pod.uid) == ask.tenant]
-    coming += [pod for _, pod in told]
-    own = _for_limit(ledger, standing, ask, lower, coming=coming, told=[pod for _, pod in told])
+    own = _for_limit(ledger, standing, ask, lower, told=told)
     if own is None:
         return None
-    coming += _pods_of(standing, own)
+    promised = _promised(ledger, standing, ask, lower)
+    making = _choose(ledger, standing, ask, lower, own=own, told=told, promised=promised)
+    if making is not None or promised is None or ask.gang.band is not GUARANTEED:
+        return making
+    making = _choose(ledger, standing, ask, lower, own=own, told=told, promised=None)
+    return making if making is not None and _is_inside(standing, ask, making) else None
+
+
+def _choose(
+    ledger: Ledger,
+    standing: Standing,
+    ask: Ask,
+    lower: Evictable,
+    *,
+    own: Sequence[Evict],
+    told: Sequence[tuple[Gang, Pod]],
+    promised: Reservation | None,
+) -> Making | None:
+    """Search victims for the room, beside those for the limit; without using what is `promised`."""
+    coming = [*_coming(ledger, standing, told), *_pods_of(standing, own)]
     mark = standing.room.mark()
-    _hide(ledger, standing, ask, strict=strict)
+    if promised is not None:
+        _hide(ledger, standing, promised, lower, told)
     choice = choose(
         standing.room,
         lower,
@@ -202,6 +191,44 @@ def _making(ledger: Ledger, standing: Standing, ask: Ask, *, strict: bool) -> Ma
     if choice is None:
         return None
     return Making(choice, (*_needed(standing, ask, own, choice, told), *choice.evicts), told, None)
+
+
+def _coming(ledger: Ledger, standing: Standing, told: Iterable[tuple[Gang, Pod]]) -> list[Pod]:
+    """Return the pods that leave in time, for whatever reason, and those that were notified for the gang before."""
+    slow = ledger.ends_late(standing)
+    return [pod for uid, pod in standing.leaving.items() if uid not in slow] + [pod for _, pod in told]
+
+
+def _promised(ledger: Ledger, standing: Standing, ask: Ask, lower: Evictable) -> Reservation | None:
+    """Return the reservation of another gang, unless this one ends before it starts."""
+    kept = standing.reservation
+    if kept is None or kept.gang in ask.gang.kin:
+        return None
+    begins = ledger.now + max((gang.notice + gang.grace for gang in _gangs_of(standing, lower)), default=0.0)
+    return None if ask.gang.part is None and kept.lets(standing.ends, ask.gang, begins) else kept
+
+
+def _gangs_of(standing: Standing, lower: Evictable) -> Iterator[Gang]:
+    return (standing.gangs[name] for name in lower.gangs())
+
+
+def _hide(
+    ledger: Ledger, standing: Standing, kept: Reservation, lower: Evictable, told: Iterable[tuple[Gang, Pod]]
+) -> None:
+    """Take the room that a reservation needs: what is free, what becomes free, and what its start counts on as gone.
+
+    To be undone. What `lower` leaves is counted on where it borrows the reserved place, is surplus, or ends before.
+    """
+    lent = {pod.uid for pod in standing.callable_for(ledger.gangs[kept.gang].whole).pods()}
+    leaves = {pod.uid: pod for pod in _coming(ledger, standing, told)}
+    counted = {pod.uid: pod for gang in _gangs_of(standing, lower) for pod in _placed(standing, gang)}
+    counted = {uid: pod for uid, pod in counted.items() if uid in lent or kept.starts_after(standing.ends, uid)}
+    counted |= {uid: pod for uid, pod in leaves.items() if kept.starts_after(standing.ends, uid)}
+    kept.narrow(
+        standing.room,
+        counted=[(pod.node, pod.shape) for pod in counted.values()],
+        coming=[(pod.node, pod.shape) for uid, pod in leaves.items() if uid not in counted],
+    )
 
 
 def _lower(ledger: Ledger, standing: Standing, ask: Ask) -> Evictable:
@@ -219,32 +246,31 @@ def _placed(standing: Standing, gang: Gang) -> Iterator[Pod]:
 
 
 def _for_limit(
-    ledger: Ledger, standing: Standing, ask: Ask, lower: Evictable, *, coming: Sequence[Pod], told: Iterable[Pod]
+    ledger: Ledger, standing: Standing, ask: Ask, lower: Evictable, *, told: Sequence[tuple[Gang, Pod]]
 ) -> tuple[Evict, ...] | None:
-    """Who goes so that the tenant keeps its limit; None: whoever goes, that does not suffice."""
+    """Return the victims by which the tenant keeps its limit; None: all of them do not suffice."""
     missing = standing.missing_of_limit(ask.tenant, ask.core, _gone(standing, ask, told))
     if not missing:
         return ()
+    coming = _coming(ledger, standing, told)
     return own_victims(standing, ask, missing, None, evictable=lower, coming=coming, now=ledger.now)
 
 
-def _gone(standing: Standing, ask: Ask, told: Iterable[Pod]) -> list[Milli]:
-    return [standing.leaving.of(ask.tenant), total_of(told)]
+def _gone(standing: Standing, ask: Ask, told: Iterable[tuple[Gang, Pod]]) -> list[Milli]:
+    return [standing.leaving.of(ask.tenant), total_of(pod for _, pod in told)]
 
 
 def _needed(
-    standing: Standing, ask: Ask, own: Sequence[Evict], choice: Choice, told: Iterable[tuple[Gang, Pod]]
+    standing: Standing, ask: Ask, own: Sequence[Evict], choice: Choice, told: Sequence[tuple[Gang, Pod]]
 ) -> list[Evict]:
-    """Those who were chosen for the limit and are still needed beside those who go for the room; the dearest stay."""
+    """Return the victims for the limit that are needed beside those for the room; the dearest stay."""
     left = list(own)
     for evict in sorted(own, key=lambda each: (-each.lost, each.gang)):
         if not {pod.uid for pod in _pods_of(standing, [evict])}.isdisjoint(choice.awaits):
             continue
         others = [each for each in left if each is not evict]
-        gone = _gone(standing, ask, (pod for _, pod in told))
-        if not standing.missing_of_limit(
-            ask.tenant, ask.core, [*gone, total_of(_pods_of(standing, [*others, *choice.evicts]))]
-        ):
+        leaves = total_of(_pods_of(standing, [*others, *choice.evicts]))
+        if not standing.missing_of_limit(ask.tenant, ask.core, [*_gone(standing, ask, told), leaves]):
             left = others
     return left
 
@@ -259,28 +285,28 @@ def _pods_of(standing: Standing, evicts: Iterable[Evict]) -> list[Pod]:
     ]
 
 
-def _hide(ledger: Ledger, standing: Standing, ask: Ask, *, strict: bool) -> None:
-    """Take what the gang may not use of what is free; to be undone."""
-    room, kept = standing.room, standing.reservation
-    if strict:
-        for name in room.names:
-            free = {resource: amount for resource, amount in room.free(name).items() if amount > 0}
-            room.take(name, Shape.of(free))
-    elif kept is not None and kept.gang != ask.gang.id and not kept.lets(standing.ends, ask.gang, ledger.now):
-        kept.narrow(room)
-
-
 def _carry_out(ledger: Ledger, standing: Standing, ask: Ask, making: Making) -> None:
     """Plan the gang's start there: inside its guarantee where cells hold it, those of its victims included."""
-    gang, nodes, tenant = ask.gang, making.choice.nodes, ask.tenant
-    told = [pod for _, pod in making.told]
-    standing.demote(tenant, [*told, *_pods_of(standing, making.evicts)])
-    placed = [(pod, nodes[pod.uid]) for pod in ask.core]
-    inside = (
-        gang.band is GUARANTEED
-        and standing.allows_inside(gang, ask.core)
-        and hold_where_placed(standing.cells, tenant, standing.pool.unit, placed)
+    inside = _hold_cells(standing, ask, making)
+    standing.take(ask.core, making.choice.nodes)
+    standing.leaving.add(ask.tenant, [pod for _, pod in making.told])
+    ledger.plan(ask, standing, making.choice.nodes, inside=inside, made=ledger.next_made(), evicts=making.evicts)
+
+
+def _is_inside(standing: Standing, ask: Ask, making: Making) -> bool:
+    """Return whether the gang would be inside its guarantee; the pool is left as it was."""
+    before = standing.checkpoint()
+    inside = _hold_cells(standing, ask, making)
+    standing.go_back(before)
+    return inside
+
+
+def _hold_cells(standing: Standing, ask: Ask, making: Making) -> bool:
+    """Release the victims' cells, and hold the gang's where it would be placed; return whether cells hold it."""
+    placed = [(pod, making.choice.nodes[pod.uid]) for pod in ask.core]
+    standing.demote(ask.tenant, [*(pod for _, pod in making.told), *_pods_of(standing, making.evicts)])
+    return (
+        ask.gang.band is GUARANTEED
+        and standing.allows_inside(ask.gang, ask.core)
+        and hold_where_placed(standing.cells, ask.tenant, standing.pool.unit, placed)
     )
-    standing.take(ask.core, nodes)
-    standing.leaving.add(tenant, told)
-    ledger.plan(ask, standing, nodes, inside=inside, made=ledger.next_made(), evicts=making.evicts)
