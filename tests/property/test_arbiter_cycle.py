@@ -51,6 +51,7 @@ def test_holds_in_every_story(invariant: str, chunk: int) -> None:
         ("nobody_starves", 41),  # small work of its own tenant put off the turn of a large gang again and again
         ("nobody_starves", 2187),
         ("nobody_starves_below_a_limit", 19),  # later work of its own tenant used up the limit again and again
+        ("nobody_starves_below_a_limit", 153),  # other tenants' higher work preempted what ran in its reserved place
         ("nobody_starves_below_a_limit", 859),  # such work that was to have gone in time, but ran for longer
         ("nobody_starves_below_a_limit", 1199),
         ("nobody_starves_below_a_limit", 5081),

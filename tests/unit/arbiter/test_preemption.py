@@ -234,3 +234,65 @@ def test_a_tenant_without_quota_in_a_pool_preempts_nothing() -> None:
     there = Cluster([node("n0")], one)
     there.add(high())
     assert held(there.cycle())["high"].code is HoldCode.QUOTA
+
+
+def with_reservation(*, run: float | None, guarantee: int = 0) -> Cluster:
+    """c's gang of 16 waits for b's, which ends at 2000; on the other node runs old of tenant a, for `run` seconds."""
+    there = Cluster([node("n0"), node("n1")], [quota("a", guarantee), quota("b"), quota("c")])
+    there.add(gang("b0", "b", [8], run_limit=1000.0), gang("old", "a", [8], run_limit=run))
+    there.settle(3)
+    there.add(gang("big", "c", [8, 8]))
+    there.settle(3)
+    return there
+
+
+@pytest.mark.parametrize(
+    ("run", "starts"),
+    [
+        (None, False),  # it may run for longer than until big starts
+        (900.0, True),
+        (990.0, False),  # it would end before big starts, were it not for the notice
+    ],
+)
+def test_room_that_a_reservation_counts_on_is_preempted_only_by_gangs_that_end_before_its_start(
+    run: float | None, starts: bool
+) -> None:
+    there = with_reservation(run=500.0)
+    there.add(high(run_limit=run))
+    there.settle(16)
+    assert ("high" in there.running()) is starts
+
+
+def test_room_that_no_reservation_counts_on_is_preempted() -> None:
+    there = with_reservation(run=None)
+    there.add(high())
+    there.settle(16)
+    assert there.running() == {"b0", "high"}
+
+
+def test_a_guarantee_does_not_wait_for_a_reservation() -> None:
+    there = with_reservation(run=500.0, guarantee=8)
+    assert there.borrowed("old") == {False}
+    there.add(high())
+    there.settle(16)
+    assert there.running() == {"b0", "high"}
+    assert there.borrowed("high") == {False}
+
+
+def test_a_lent_place_is_not_the_victims_to_leave() -> None:
+    """Where no end is known, a place is reserved once the gang has waited for long; low elastic work runs in it."""
+    there = Cluster([node("n0"), node("n1")], [quota("a"), quota("b"), quota("c")])
+    there.add(gang("b0", "b", [8]), gang("b1", "b", [8]))
+    there.settle(3)
+    there.add(gang("big", "c", [8, 8]))
+    there.settle(2 * 3600, step=600)
+    del there.gangs["b1"]
+    there.add(gang("lent", "a", [8], band=LOW, elastic=True))
+    there.settle(3)
+    assert {pod.behind for pod in there.gangs["lent"].pods} == {"big"}
+    there.add(high())
+    there.settle(60)
+    assert there.running() == {"b0", "lent"}
+    del there.gangs["b0"]
+    there.settle(16)
+    assert "big" in there.running()

@@ -69,7 +69,9 @@ def copied(here: World) -> str:
 def forwarded(pod: Mapping[str, Any] | None) -> tuple[str, str] | None:
     """Reason and message of the pod's condition vkgateway.io/Forwarded."""
     conditions = ((pod or {}).get("status") or {}).get("conditions") or ()
-    return next(((one["reason"], one["message"]) for one in conditions if one["type"] == "vkgateway.io/Forwarded"), None)
+    return next(
+        ((one["reason"], one["message"]) for one in conditions if one["type"] == "vkgateway.io/Forwarded"), None
+    )
 
 
 async def test_a_missing_config_map_holds_the_pod_and_is_named(here: World) -> None:
