@@ -47,6 +47,8 @@ def test_holds_in_every_story(invariant: str, chunk: int) -> None:
         ("gangs_in_two_pools", 127),  # a part that may go to both pools took the room of one that may not
         ("gangs_in_two_pools", 139),  # surplus went to another pool in the next cycle
         ("gangs_in_two_pools", 303),  # surplus inside its guarantee made surplus of a core that borrows
+        ("higher_work_starts", 335),  # what was evicted for the limit was surplus, whose room was reserved
+        ("higher_work_starts_in_two_pools", 307),  # such surplus was where the gang did not fit
         ("in_time_beside_slow_ends", 89),  # a guarantee waited for a pod of another one that took its time to end
         ("nobody_starves", 41),  # small work of its own tenant put off the turn of a large gang again and again
         ("nobody_starves", 2187),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,15 +38,37 @@ def own_victims(
     evictable: Evictable,
     coming: Sequence[Pod],
     now: float,
-) -> tuple[Evict, ...] | None:
-    """Evictions that free what is missing of the tenant's limit, at little loss and where the gang wants to go.
+) -> Iterator[tuple[Evict, ...]]:
+    """Yield evictions that free what is missing of the tenant's limit; nothing where all of its work does not suffice.
 
-    None: whoever of its own goes, it does not suffice. `coming` leaves anyway, and is not in what is missing. `inside`
+    The first are those of little loss, where the gang is to be placed. They may leave no room for the gang: then those
+    with each partly evicted gang as a whole are next. `coming` leaves anyway, and is not in what is missing. `inside`
     places the gang inside its cells; None: it borrows.
     """
+    if not missing:
+        yield ()
+        return
     candidates = list(_candidates(standing, ask, evictable, now))
     if not _covers(candidates, missing):
-        return None
+        return
+    chosen = _chosen(standing, ask, missing, inside, candidates, coming=coming, now=now)
+    yield _evicts(ask, chosen, now)
+    whole = {each.lot.gang.id: each for each in candidates if each.lot.whole}
+    wider = {each.lot.name: each for one in chosen for each in [whole.get(one.lot.gang.id, one)]}
+    if wider.keys() != {each.lot.name for each in chosen}:
+        yield _evicts(ask, list(wider.values()), now)
+
+
+def _chosen(
+    standing: Standing,
+    ask: Ask,
+    missing: Milli,
+    inside: Inside | None,
+    candidates: Sequence[_Candidate],
+    *,
+    coming: Sequence[Pod],
+    now: float,
+) -> list[_Candidate]:
     helpful = _helpful(standing, ask, inside, candidates, coming=coming, now=now)
     order = sorted(
         candidates,
@@ -62,6 +84,10 @@ def own_victims(
         without = [other for other in chosen if other is not each]
         if _covers(without, missing):
             chosen = without
+    return chosen
+
+
+def _evicts(ask: Ask, chosen: Iterable[_Candidate], now: float) -> tuple[Evict, ...]:
     by_gang: dict[str, list[_Candidate]] = {}
     for each in chosen:
         by_gang.setdefault(each.lot.gang.id, []).append(each)

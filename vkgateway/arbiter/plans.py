@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from vkgateway.arbiter.accounts import total_of
@@ -64,30 +64,46 @@ def _find_room(
     told = [(gang, pod) for gang, pod in told if pod.uid not in standing.leaving]
     coming = [pod for pod in standing.leaving.values() if pod.uid not in without]
     coming += [pod for _, pod in told]
-    own: tuple[Evict, ...] = ()
-    if inside is not None:
-        gone = [standing.leaving.of(ask.tenant), total_of(pod for gang, pod in told if gang.tenant == ask.tenant)]
-        if missing := standing.missing_of_limit(ask.tenant, ask.core, gone):
-            found = own_victims(standing, ask, missing, inside, evictable=evictable, coming=coming, now=ledger.now)
-            if found is None:
-                return None
-            own = found
-            going = {uid for evict in own for uid in evict.pods}
-            coming += [pod for evict in own for pod in standing.gangs[evict.gang].pods if pod.uid in going]
-    choice = choose(
-        standing.room,
-        evictable,
-        ask.gang,
-        ask.core,
-        now=ledger.now,
-        over=standing.over(),
-        among=among(standing, ask),
-        ceiling=inside.ceiling(standing.room) if inside is not None else None,
-        coming=coming,
-        exempt={evict.gang for evict in own} | (standing.superior_to(ask.gang) if inside is not None else set()),
-        placer=inside,
-    )
-    return Making(choice, (*own, *choice.evicts), told, inside) if choice is not None else None
+    for own in _for_limit(ledger, standing, ask, evictable, inside, told=told, coming=coming):
+        going = {uid for evict in own for uid in evict.pods}
+        choice = choose(
+            standing.room,
+            evictable,
+            ask.gang,
+            ask.core,
+            now=ledger.now,
+            over=standing.over(),
+            among=among(standing, ask),
+            ceiling=inside.ceiling(standing.room) if inside is not None else None,
+            coming=[
+                *coming,
+                *(pod for evict in own for pod in standing.gangs[evict.gang].pods if pod.uid in going),
+            ],
+            exempt={evict.gang for evict in own} | (standing.superior_to(ask.gang) if inside is not None else set()),
+            placer=inside,
+        )
+        if choice is not None:
+            return Making(choice, (*own, *choice.evicts), told, inside)
+    return None
+
+
+def _for_limit(
+    ledger: Ledger,
+    standing: Standing,
+    ask: Ask,
+    evictable: Evictable,
+    inside: Inside | None,
+    *,
+    told: Iterable[tuple[Gang, Pod]],
+    coming: Sequence[Pod],
+) -> Iterator[tuple[Evict, ...]]:
+    """Yield victims of the tenant's own by which it keeps its limit; a gang that borrows has none."""
+    if inside is None:
+        yield ()
+        return
+    gone = [standing.leaving.of(ask.tenant), total_of(pod for gang, pod in told if gang.tenant == ask.tenant)]
+    missing = standing.missing_of_limit(ask.tenant, ask.core, gone)
+    yield from own_victims(standing, ask, missing, inside, evictable=evictable, coming=coming, now=ledger.now)
 
 
 def _told_for_who_borrows(ledger: Ledger, standing: Standing, ask: Ask) -> list[tuple[Gang, Pod]]:

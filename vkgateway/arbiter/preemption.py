@@ -151,14 +151,11 @@ def _making(ledger: Ledger, standing: Standing, ask: Ask) -> Making | None:
     ]
     if not len(lower) and not told and ask.gang.part is None:
         return None
-    own = _for_limit(ledger, standing, ask, lower, told=told)
-    if own is None:
-        return None
     promised = _promised(ledger, standing, ask, lower)
-    making = _choose(ledger, standing, ask, lower, own=own, told=told, promised=promised)
+    making = _choose(ledger, standing, ask, lower, told, promised=promised)
     if making is not None or promised is None or ask.gang.band is not GUARANTEED:
         return making
-    making = _choose(ledger, standing, ask, lower, own=own, told=told, promised=None)
+    making = _choose(ledger, standing, ask, lower, told, promised=None)
     return making if making is not None and _is_inside(standing, ask, making) else None
 
 
@@ -167,30 +164,34 @@ def _choose(
     standing: Standing,
     ask: Ask,
     lower: Evictable,
-    *,
-    own: Sequence[Evict],
     told: Sequence[tuple[Gang, Pod]],
+    *,
     promised: Reservation | None,
 ) -> Making | None:
-    """Search victims for the room, beside those for the limit; without using what is `promised`."""
-    coming = [*_coming(ledger, standing, told), *_pods_of(standing, own)]
+    """Search victims for the limit and for the room, without using what is `promised`."""
     mark = standing.room.mark()
     if promised is not None:
         _hide(ledger, standing, promised, lower, told)
-    choice = choose(
-        standing.room,
-        lower,
-        ask.gang,
-        ask.core,
-        now=ledger.now,
-        among=among(standing, ask),
-        coming=coming,
-        exempt={evict.gang for evict in own},
-    )
+    coming = _coming(ledger, standing, told)
+    missing = standing.missing_of_limit(ask.tenant, ask.core, _gone(standing, ask, told))
+    making = None
+    for own in own_victims(standing, ask, missing, None, evictable=lower, coming=coming, now=ledger.now):
+        choice = choose(
+            standing.room,
+            lower,
+            ask.gang,
+            ask.core,
+            now=ledger.now,
+            among=among(standing, ask),
+            coming=[*coming, *_pods_of(standing, own)],
+            exempt={evict.gang for evict in own},
+        )
+        if choice is not None:
+            evicts = *_needed(standing, ask, own, choice, told), *choice.evicts
+            making = Making(choice, evicts, told, None)
+            break
     standing.room.undo(mark)
-    if choice is None:
-        return None
-    return Making(choice, (*_needed(standing, ask, own, choice, told), *choice.evicts), told, None)
+    return making
 
 
 def _coming(ledger: Ledger, standing: Standing, told: Iterable[tuple[Gang, Pod]]) -> list[Pod]:
@@ -243,17 +244,6 @@ def _lower(ledger: Ledger, standing: Standing, ask: Ask) -> Evictable:
 
 def _placed(standing: Standing, gang: Gang) -> Iterator[Pod]:
     return (pod for pod in gang.pods if pod.state is PLACED and standing.has(pod))
-
-
-def _for_limit(
-    ledger: Ledger, standing: Standing, ask: Ask, lower: Evictable, *, told: Sequence[tuple[Gang, Pod]]
-) -> tuple[Evict, ...] | None:
-    """Return the victims by which the tenant keeps its limit; None: all of them do not suffice."""
-    missing = standing.missing_of_limit(ask.tenant, ask.core, _gone(standing, ask, told))
-    if not missing:
-        return ()
-    coming = _coming(ledger, standing, told)
-    return own_victims(standing, ask, missing, None, evictable=lower, coming=coming, now=ledger.now)
 
 
 def _gone(standing: Standing, ask: Ask, told: Iterable[tuple[Gang, Pod]]) -> list[Milli]:

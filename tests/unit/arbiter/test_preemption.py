@@ -296,3 +296,15 @@ def test_a_lent_place_is_not_the_victims_to_leave() -> None:
     del there.gangs["b0"]
     there.settle(16)
     assert "big" in there.running()
+
+
+@pytest.mark.parametrize("guarantee", [0, 8])
+def test_surplus_is_not_enough_where_it_frees_the_limit_but_no_room(guarantee: int) -> None:
+    quotas = [quota("a", guarantee, limit=16)]
+    there = Cluster([node("n0"), node("n1", 4)], quotas)
+    there.add(gang("old", "a", [8, 4], minimum=1, elastic=True, band=LOW))
+    there.settle(3)
+    assert len(there.placed("old")) == 2
+    there.add(high())
+    there.settle(16)
+    assert there.placed("high") == {"high-0": "n0"}
