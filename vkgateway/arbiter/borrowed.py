@@ -10,7 +10,7 @@ import numpy as np
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.bestpool import best, cost, fit, fits_inside
-from vkgateway.arbiter.facts import GUARANTEED, Gang, Plan, Pod
+from vkgateway.arbiter.facts import GUARANTEED, Gang, Plan, Pod, Shape
 from vkgateway.arbiter.feasible import impossible
 from vkgateway.arbiter.fitting import IntArray
 from vkgateway.arbiter.forecast import Reservation, earliest
@@ -363,18 +363,38 @@ def _reservation(ledger: Ledger, standing: Standing, ask: Ask) -> Reservation | 
         return _kept(standing, ask, found[1], found[0], lent)
     if not ledger.has_aged(gang):
         return None
-    slow = ledger.ends_late(standing)
+    nodes = _after_victims(ledger, standing, ask) or _after_victims(
+        ledger, standing, ask, also=_planned(ledger, standing)
+    )
+    return _kept(standing, ask, nodes, None, lent) if nodes is not None else None
+
+
+def _after_victims(
+    ledger: Ledger, standing: Standing, ask: Ask, *, also: Iterable[tuple[str, Shape]] = ()
+) -> Mapping[str, str] | None:
+    """Return where the gang fits once the cheapest of what may be evicted, and `also` nodes and shapes, have gone."""
+    mark, slow = standing.room.mark(), ledger.ends_late(standing)
+    for node, shape in also:
+        standing.room.give(node, shape)
     choice = choose(
         standing.room,
         standing.evictable,
-        gang,
+        ask.gang,
         ask.core,
         now=ledger.now,
         over=standing.over(),
         among=among(standing, ask),
         coming=[pod for uid, pod in standing.leaving.items() if uid not in slow],
     )
-    return _kept(standing, ask, choice.nodes, None, lent) if choice is not None else None
+    standing.room.undo(mark)
+    return choice.nodes if choice is not None else None
+
+
+def _planned(ledger: Ledger, standing: Standing) -> Iterator[tuple[str, Shape]]:
+    """Yield where gangs are to start that borrow: they will end, too."""
+    for name, plan in ledger.plans.items():
+        if plan.pool == standing.pool.key and plan.borrowed:
+            yield from ((plan.nodes[pod.uid], pod.shape) for pod in ledger.asks[name].core)
 
 
 def _kept(
