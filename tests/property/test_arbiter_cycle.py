@@ -55,12 +55,14 @@ def test_holds_in_every_story(invariant: str, chunk: int) -> None:
         ("nobody_starves_below_a_limit", 19),  # later work of its own tenant used up the limit again and again
         ("nobody_starves_below_a_limit", 153),  # other tenants' higher work preempted what ran in its reserved place
         ("nobody_starves_below_a_limit", 859),  # such work that was to have gone in time, but ran for longer
+        ("nobody_starves_below_a_limit", 1041),  # nothing was reserved for it while other gangs had plans
         ("nobody_starves_below_a_limit", 1199),
         ("nobody_starves_below_a_limit", 5081),
         ("nobody_starves_inside_its_guarantee", 13),  # later work of its own tenant filled the cells again and again
         ("nobody_starves_inside_its_guarantee", 23),
         ("whatever_comes_beside_slow_ends", 9),  # what was free beside a pod with a long grace was kept idle
         ("whatever_comes_beside_slow_ends", 15),
+        ("whatever_comes", 1149),  # a gang preempted another beside lower work that was notified for no one any more
         ("whatever_comes", 2756),  # two plans, of which one could have stood on what was freed for the other
     ],
 )

@@ -144,11 +144,7 @@ def _making(ledger: Ledger, standing: Standing, ask: Ask) -> Making | None:
     A guarantee does not wait for a reservation: promised room is used where the gang is inside its guarantee in it.
     """
     lower = _lower(ledger, standing, ask)
-    told = [
-        (gang, pod)
-        for gang, pod in ledger.told_for(ask.gang.id, standing)
-        if gang.tenant == ask.tenant and pod.uid not in standing.leaving
-    ]
+    told = list(_notified(ledger, standing, ask))
     if not len(lower) and not told and ask.gang.part is None:
         return None
     promised = _promised(ledger, standing, ask, lower)
@@ -198,6 +194,14 @@ def _coming(ledger: Ledger, standing: Standing, told: Iterable[tuple[Gang, Pod]]
     """Return the pods that leave in time, for whatever reason, and those that were notified for the gang before."""
     slow = ledger.ends_late(standing)
     return [pod for uid, pod in standing.leaving.items() if uid not in slow] + [pod for _, pod in told]
+
+
+def _notified(ledger: Ledger, standing: Standing, ask: Ask) -> Iterator[tuple[Gang, Pod]]:
+    """Yield pods that were notified for the gang, or may be preempted by it, and that no other gang counts on."""
+    for gang, pod in ledger.told(standing):
+        mine = gang.tenant == ask.tenant and pod.uid not in standing.leaving
+        if mine and (pod.evicted_for == ask.gang.whole or standing.may_preempt(ask.gang, gang)):
+            yield gang, pod
 
 
 def _promised(ledger: Ledger, standing: Standing, ask: Ask, lower: Evictable) -> Reservation | None:
