@@ -64,11 +64,14 @@ def _play(there: Cluster, each: Story) -> None:
 
 
 def _settled(there: Cluster) -> list[Gang]:
-    """The gangs of which all pods run where one that asks for as much may be put in their place."""
+    """The gangs of which all pods run where one that asks for as much may be put in their place.
+
+    Not those in the reserved place of another gang: that place is lent to them, and not theirs to leave.
+    """
     return [
         one
         for _, one in sorted(there.gangs.items())
-        if all(pod.state is PodState.PLACED for pod in one.pods) and not one.required_level
+        if all(pod.state is PodState.PLACED and not pod.behind for pod in one.pods) and not one.required_level
     ]
 
 
