@@ -73,7 +73,9 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
         torn = torn_by(found, decisions, admitted, carry.told)
         if torn:
             found = without(found, torn)
-        unsettled = left and (torn or _unsettled(ledger, found, turn))
+        changed = changed_by(found, carry.told, carry.planned, now)
+        # A round that changes nothing would be followed by equal ones.
+        unsettled = left and (torn or (changed and _unsettled(ledger, found, turn)))
         if not unsettled:
             found = replace(found, holds=_holds(ledger, turn))
         _rewind(carry)
@@ -81,7 +83,6 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
         decisions = found if decisions is None else without(one_after_the_other(decisions, found, told=told), torn)
         if not unsettled:
             break
-        changed = changed_by(found, carry.told, carry.planned, now)
         names = sorted({admitted.pop(uid) for uid in torn & admitted.keys()})
         waiting = not_started((changed.get(name, carry.told[name]) for name in names), torn)
         carry.go_on(changed | waiting, now)
