@@ -37,6 +37,8 @@ def start_borrowed(ledger: Ledger) -> IntArray:
     step, booked = _Step(ledger, turn), ledger.booked
     while (ask := turn.next(booked=ledger.booked != booked)) is not None:
         booked, plan = ledger.booked, ledger.plans.get(ask.gang.id)
+        if ask.gang.id in ledger.barred:
+            continue
         if ask.gang.part is not None:
             step.try_parts(ask)
         elif plan is None:

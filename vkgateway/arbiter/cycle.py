@@ -25,8 +25,9 @@ from vkgateway.arbiter.together import drop_incomplete, start_ready_together
 from vkgateway.arbiter.wholes import whole_decisions
 
 _ROUNDS = 8
-"""Who may stay after all, or is inside its cells now, is found at a cycle's end and may change what others get; so
-there is a second round then, and seldom more."""
+"""Which victims may stay after all, or what is inside its cells now, is found at a cycle's end and may change what
+other gangs get; so there is a second round then, and seldom more. Rounds that withdraw a start come on top: each bars a
+gang for the rest of the cycle, so they end, too."""
 
 
 def decide(snapshot: Snapshot, now: float, carry: Carry | None = None) -> Decisions:
@@ -49,33 +50,32 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
     told: frozenset[str] = frozenset()
     admitted: dict[str, str] = {}
     carry.follow(snapshot, now)
-    for left in reversed(range(_ROUNDS)):
+    barred: set[str] = set()
+    left = _ROUNDS
+    while True:
         for standing in carry.standings.values():
             standing.begin(now)
-        ledger = Ledger(carry, snapshot.policy, now)
+        ledger = Ledger(carry, snapshot.policy, now, barred)
         turn = _round(ledger)
         found = _decided(ledger)
         if decisions is None:
             told = ledger.told_before()
         withdrawn = admitted.keys() & {uid for evict in found.evicts for uid in evict.pods}
-        if withdrawn and left and decisions is not None:
-            # It was only about to start: for whoever needs its room it does not.
+        if withdrawn and decisions is not None:
+            # It was only about to start: for whoever needs its room it does not, nor does it try again in this cycle.
             _rewind(carry)
             gangs = [carry.told[name] for name in sorted({admitted.pop(uid) for uid in withdrawn})]
+            barred.update(name for gang in gangs for name in gang.kin)
             carry.go_on(not_started(gangs, withdrawn), now)
             decisions = without(decisions, withdrawn)
             continue
-        if withdrawn and decisions is not None:
-            # It does not settle in these rounds: nobody starts to be stopped at once; the next cycle goes on.
-            decisions = replace(without(decisions, withdrawn), holds=_holds(ledger, turn))
-            _rewind(carry)
-            break
+        left -= 1
         torn = torn_by(found, decisions, admitted, carry.told)
         if torn:
             found = without(found, torn)
         changed = changed_by(found, carry.told, carry.planned, now)
         # A round that changes nothing would be followed by equal ones.
-        unsettled = left and (torn or (changed and _unsettled(ledger, found, turn)))
+        unsettled = left > 0 and (torn or (changed and _unsettled(ledger, found, turn)))
         if not unsettled:
             found = replace(found, holds=_holds(ledger, turn))
         _rewind(carry)

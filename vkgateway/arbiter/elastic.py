@@ -20,7 +20,8 @@ from vkgateway.arbiter.standing import Standing
 
 def grow(ledger: Ledger) -> None:
     """Start pods beyond the minimum while there is room, one a turn; nobody is evicted for them."""
-    growing = {name: ledger.asks[name] for name in ledger.beyond if _runs(ledger, ledger.asks[name])}
+    names = [name for name in ledger.beyond if name not in ledger.barred]
+    growing = {name: ledger.asks[name] for name in names if _runs(ledger, ledger.asks[name])}
     while growing:
         grown: dict[str, Ask] = {}
         asks = [growing[name] for name in sorted(growing)]

@@ -44,8 +44,10 @@ class Checkpoint(NamedTuple):
 class Ledger:
     """A cycle under way."""
 
-    def __init__(self, carry: Carry, policy: Policy, now: float) -> None:
+    def __init__(self, carry: Carry, policy: Policy, now: float, barred: Collection[str] = ()) -> None:
+        """`barred`: gangs that get nothing, and for which nothing is reserved: a start of theirs was withdrawn."""
         self.now = now
+        self.barred = barred
         self.policy = policy
         self.gangs: Mapping[str, Gang] = carry.gangs
         self.asks: Mapping[str, Ask] = carry.asks
@@ -116,7 +118,7 @@ class Ledger:
 
     def guaranteed(self) -> list[Ask]:
         """Gangs of the guaranteed band that have not what they need to run, and of which nothing has been decided."""
-        return self._left(self._guaranteed)
+        return [ask for ask in self._left(self._guaranteed) if ask.gang.id not in self.barred]
 
     def _left(self, asks: Sequence[Ask]) -> list[Ask]:
         done = self.started.keys() | self.plans.keys()

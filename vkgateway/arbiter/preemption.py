@@ -85,7 +85,7 @@ def _candidates(ledger: Ledger) -> list[Ask]:
     order = left[np.lexsort((needy.created[left], -needy.priority[left], needy.low[left]))]
     _, firsts = np.unique(needy.alike[order], return_index=True)
     asks = (needy.asks[index] for index in order[np.sort(firsts)].tolist())
-    return [ask for ask in asks if ask.gang.preempts]
+    return [ask for ask in asks if ask.gang.preempts and ask.gang.id not in ledger.barred]
 
 
 def _has_lower(standing: Standing, ask: Ask) -> bool:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.arbiter.sim import KEY, LOW, Cluster, gang, node, quota
+from tests.unit.arbiter.sim import KEY, LOW, Cluster, gang, held, node, quota
 from vkgateway.arbiter import cycle
-from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.decisions import Decisions, HoldCode
 from vkgateway.arbiter.facts import Gang, PodState
 from vkgateway.arbiter.ledger import Ledger
 
@@ -49,3 +49,37 @@ def test_a_round_that_changes_nothing_ends_the_cycle(rounds: list[Decisions]) ->
     rounds.clear()
     there.cycle()
     assert len(rounds) == 1
+
+
+def test_a_start_that_is_withdrawn_is_not_tried_again_in_the_same_cycle(rounds: list[Decisions]) -> None:
+    """The aged gang borrows both idle nodes, and its tenant's younger gang reclaims one of them for its cell."""
+    there = Cluster([node(f"n{at}") for at in range(3)], [quota("c", 16), quota("d")], now=100_000.0)
+    there.add(
+        runs(gang("later", "c", [8], created=98_000.0), ["n0"], borrowed=False),
+        gang("aged", "c", [8, 8], created=92_000.0),
+        gang("small", "c", [8], created=99_000.0),
+        gang("low", "d", [8], band=LOW),
+    )
+    decisions = there.cycle()
+    assert there.running() == {"later", "small", "low"}, "no node idles beside gangs that fit"
+    assert there.borrowed("small") == {False}
+    assert held(decisions)["aged"].code is HoldCode.ROOM
+    assert len(rounds) <= 4
+
+
+def test_more_starts_are_withdrawn_than_there_are_rounds(rounds: list[Decisions]) -> None:
+    """A cell on each pair of nodes, on both of which an aged gang could borrow, and a younger gang for each cell."""
+    many = 12
+    tenants = [f"t{at}" for at in range(many)]
+    there = Cluster(
+        [node(f"n{at}", rack=f"r{at // 3}") for at in range(3 * many)], [quota(each, 16) for each in tenants], now=1e5
+    )
+    there.pool = replace(there.pool, levels=())
+    for at, tenant in enumerate(tenants):
+        there.add(
+            runs(gang(f"later{at}", tenant, [8], created=98_000.0), [f"n{3 * at}"], borrowed=False),
+            gang(f"aged{at}", tenant, [8, 8], created=92_000.0 + at),
+            gang(f"small{at}", tenant, [8], created=99_000.0),
+        )
+    there.cycle()
+    assert {f"small{at}" for at in range(many)} <= there.running()
