@@ -1,62 +1,113 @@
-"""What a tenant's cells hold, kept for its own gang that is ahead."""
+"""Cells reserved for a tenant's gang that has waited for long, because its later gangs fill them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from vkgateway.arbiter.accounts import total_of
 from vkgateway.arbiter.asks import Ask
-from vkgateway.arbiter.facts import Gang, Pod
+from vkgateway.arbiter.facts import Pod
+from vkgateway.arbiter.inside import Holds
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import comes_after
 from vkgateway.arbiter.plans import inside_of
+from vkgateway.arbiter.reservedcells import Held, ReservedCells
 from vkgateway.arbiter.standing import Standing
 
-_Held = tuple[Pod, str]
-"""A pod inside its tenant's cells, and its node."""
+
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """A gang that was created after the one that waits, and is inside the cells."""
+
+    since: float
+    """When it started (seconds since the epoch)."""
+    name: str
+    pods: tuple[Pod, ...]
+    holds: tuple[Held, ...]
+    """By pod."""
 
 
 def keep_cells(ledger: Ledger, pools: Iterable[Standing], ask: Ask) -> None:
-    """Keep cells for a gang that has waited for long, if only what its tenant brought after it fills them.
+    """Reserve cells for a gang that has waited for long, if its tenant's later gangs alone are in its way.
 
-    That would go on starting in what others of it leave, and the cells would never be empty enough. It may borrow.
+    Others like them would go on starting in what some of them leave, and the cells would never be empty enough. The
+    gang may borrow meanwhile.
     """
     if not ledger.has_aged(ask.gang):
         return
     for standing in pools:
         if ask.tenant in standing.cells_kept:
             return
-        if _only_later_work_is_in_its_way(ledger, standing, ask):
-            standing.cells_kept[ask.tenant] = ask.gang
+        found = _reserved(ledger, standing, ask)
+        if found is not None:
+            standing.cells_kept[ask.tenant] = found
             return
 
 
-def _only_later_work_is_in_its_way(ledger: Ledger, standing: Standing, ask: Ask) -> bool:
-    later = list(_later(ledger, standing, ask.gang))
-    quota, unit = standing.quotas.get(ask.tenant), standing.pool.unit
-    if not later or quota is None:
-        return False
-    there = standing.within.left(ask.tenant) + sum(pod.shape.amount(unit) for pod, _ in later)
-    if there < sum(pod.shape.amount(unit) for pod in ask.core):
-        return False
+def _reserved(ledger: Ledger, standing: Standing, ask: Ask) -> ReservedCells | None:
+    """Return the cells that are free once the first of its later gangs have ended, the oldest first; as few as suffice.
+
+    So the same ones are reserved in each cycle, whatever starts beside them.
+    """
+    later, unit = _later(ledger, standing, ask), standing.pool.unit
+    held = sum(pod.shape.amount(unit) for each in later for pod in each.pods)
+    needed = sum(pod.shape.amount(unit) for pod in ask.core)
+    if not later or standing.within.left(ask.tenant) + held < needed:
+        return None
+    if _nominated(standing, ask, later) is None:
+        return None
+    number = bisect_left(
+        range(len(later)), True, key=lambda count: _nominated(standing, ask, later[:count]) is not None
+    )
+    leaves = later[:number]
+    nominated = _nominated(standing, ask, leaves)
+    assert nominated is not None
+    ends = [standing.ends.of(pod.uid) for each in leaves for pod in each.pods]
+    known = [end for end in ends if end is not None]
+    return ReservedCells(
+        gang=ask.gang,
+        leaves=tuple(hold for each in leaves for hold in each.holds),
+        nominated=tuple(nominated),
+        start=max(known, default=ledger.now) if len(known) == len(ends) else None,
+    )
+
+
+def _nominated(standing: Standing, ask: Ask, leaves: Sequence[_Later]) -> Holds | None:
+    """Return what the gang would hold in cells if the pool were empty and these had ended; None: it does not fit."""
+    quota = standing.quotas.get(ask.tenant)
+    if quota is None:
+        return None
     mark = standing.cells.mark()
-    for pod, node in later:
-        standing.cells.release(ask.tenant, node, pod.shape.amount(unit))
-    allowed = standing.within.allows(quota, ask.gang, ask.core, gone=total_of(pod for pod, _ in later))
-    fits = allowed and inside_of(standing, ask, ask.core)(standing.empty) is not None
+    for node, amount in (hold for each in leaves for hold in each.holds):
+        standing.cells.release(ask.tenant, node, amount)
+    gone = total_of(pod for each in leaves for pod in each.pods)
+    found = None
+    if standing.within.allows(quota, ask.gang, ask.core, gone=gone):
+        inside = inside_of(standing, ask, ask.core)
+        nodes = inside(standing.empty)
+        found = inside.holds(nodes) if nodes is not None else None
     standing.cells.undo(mark)
-    return fits
+    return found
 
 
-def _later(ledger: Ledger, standing: Standing, ahead: Gang) -> Iterator[_Held]:
-    """What its tenant's later gangs hold of cells, or will."""
+def _later(ledger: Ledger, standing: Standing, ahead: Ask) -> list[_Later]:
+    """Return the tenant's later gangs that are inside cells, or will be, in the order of their starts."""
     names = {*standing.sheltered.get(ahead.tenant, ()), *ledger.inside.get(ahead.tenant, ())}
+    unit, found = standing.pool.unit, []
     for name in sorted(names):
         gang = ledger.gangs[name]
-        if comes_after(gang, ahead):
-            given = _given(ledger, standing, name)
-            held = ((pod, pod.node if standing.has(pod) else given.get(pod.uid, "")) for pod in gang.pods)
-            yield from (each for each in held if each[1] and standing.is_inside(each[0].uid))
+        if not comes_after(gang, ahead.gang):
+            continue
+        given = _given(ledger, standing, name)
+        nodes = [(pod, pod.node if standing.has(pod) else given.get(pod.uid, "")) for pod in gang.pods]
+        held = [(pod, node) for pod, node in nodes if node and standing.is_inside(pod.uid)]
+        if held:
+            since = max(pod.since if standing.has(pod) else ledger.now for pod, _ in held)
+            holds = tuple((node, pod.shape.amount(unit)) for pod, node in held)
+            found.append(_Later(since, name, tuple(pod for pod, _ in held), holds))
+    return sorted(found, key=lambda each: (each.since, each.name))
 
 
 def _given(ledger: Ledger, standing: Standing, name: str) -> Mapping[str, str]:

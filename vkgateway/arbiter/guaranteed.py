@@ -61,7 +61,7 @@ def _may_take_cells(ledger: Ledger, ask: Ask) -> bool:
     if ledger.has_aged(ask.gang):
         return True
     pools = (standing for standing in ledger.pools(ask) if not impossible(standing, ask))
-    return any(standing.allows_inside(ask.gang, ask.core) for standing in pools)
+    return any(standing.allows_beside(ask.gang, ask.core) for standing in pools)
 
 
 class _Turn(NamedTuple):
@@ -80,7 +80,7 @@ def _line(ledger: Ledger) -> list[_Turn]:
 
 def _try(ledger: Ledger, ask: Ask, hopeless: set[tuple[str, int]]) -> None:
     possible = [standing for standing in ledger.pools(ask) if _is_possible(ledger, standing, ask)]
-    pools = [standing for standing in possible if standing.allows_inside(ask.gang, ask.core)]
+    pools = [standing for standing in possible if standing.allows_beside(ask.gang, ask.core)]
     if _start(ledger, pools, ask) or _start_anew(ledger, pools, ask):
         return
     if _make_room(ledger, pools, ask):
@@ -105,7 +105,7 @@ def _try_parts(ledger: Ledger, ask: Ask, hopeless: set[tuple[str, int]]) -> None
 def try_inside(ledger: Ledger, pools: Iterable[Standing], ask: Ask) -> bool:
     """Start a gang in one of these pools inside its tenant's guarantee, or plan that by evicting others."""
     possible = (standing for standing in pools if _is_possible(ledger, standing, ask))
-    allowed = [standing for standing in possible if standing.allows_inside(ask.gang, ask.core)]
+    allowed = [standing for standing in possible if standing.allows_beside(ask.gang, ask.core)]
     return _start(ledger, allowed, ask) or _start_anew(ledger, allowed, ask) or _make_room(ledger, allowed, ask)
 
 
@@ -125,6 +125,8 @@ def _start_anew(ledger: Ledger, pools: Sequence[Standing], ask: Ask) -> bool:
     """Start it in what is free where only the way in stands in its way in which cells are bound."""
     for standing in pools:
         if standing.bound_anew >= _MANY or standing.beyond_limit(ask.tenant, ask.core):
+            continue
+        if standing.reserved_before(ask.gang) is not None:
             continue
         mark, unit = standing.room.mark(), standing.pool.unit
         nodes = place_now(standing, ask, ask.core)

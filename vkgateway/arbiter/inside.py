@@ -14,6 +14,7 @@ from vkgateway.arbiter.fitting import ABSENT, BoolArray, IntArray
 from vkgateway.arbiter.market import knows
 from vkgateway.arbiter.offers import slots
 from vkgateway.arbiter.placement import place
+from vkgateway.arbiter.reservedcells import ReservedCells
 from vkgateway.arbiter.room import Room
 
 Holds = list[tuple[str, int]]
@@ -32,10 +33,13 @@ class Inside:
         required_level: str = "",
         preferred_level: str = "",
         among: BoolArray | None = None,
+        beside: ReservedCells | None = None,
     ) -> None:
+        """`beside`: cells that are reserved for a gang ahead, and must be left to it."""
         self._cells = cells
         self._tenant = tenant
         self._pods = pods
+        self._beside = beside
         self._required_level = required_level
         self._preferred_level = preferred_level
         self._among = among
@@ -50,17 +54,26 @@ class Inside:
             ways.remove(_Way.MIXED)
         for way, bound_first in product(ways, (True, False)):
             for among in self._grounds(room, apart=way is not _Way.SPREAD):
-                search = _Search(
-                    self._cells, self._tenant, room, self._required_level, self._preferred_level, near=near
-                )
-                found = search.place(self._pods, among, bound_first=bound_first, way=way)
+                found = None
+                if self._beside is None or self._beside.occupy(self._cells):
+                    search = _Search(
+                        self._cells, self._tenant, room, self._required_level, self._preferred_level, near=near
+                    )
+                    found = search.place(self._pods, among, bound_first=bound_first, way=way)
                 room.undo(mark)
                 self._cells.undo(held)
-                if found is not None:
+                if found is not None and (self._beside is None or self._held_now(found[1])):
                     nodes, holds = found
                     self._found[frozenset(nodes.items())] = holds
                     return {pod.uid: nodes[pod.uid] for pod in self._pods}
         return None
+
+    def _held_now(self, holds: Holds) -> bool:
+        """Whether the cells allow it also as they are, while the gang ahead still waits."""
+        mark = self._cells.mark()
+        allowed = all(self._cells.hold(self._tenant, node, amount) for node, amount in holds)
+        self._cells.undo(mark)
+        return allowed
 
     def _near(self, room: Room) -> BoolArray | None:
         """The nodes in those domains of the narrowest level where the tenant has cells bound already."""
@@ -83,11 +96,21 @@ class Inside:
 
     def ceiling(self, room: Room) -> IntArray:
         """Thousandths of the unit that the tenant may start to use on each node by position, each seen alone."""
-        return ceiling(self._cells, self._tenant, room)
+        now = ceiling(self._cells, self._tenant, room)
+        if self._beside is None:
+            return now
+        mark = self._cells.mark()
+        then = ceiling(self._cells, self._tenant, room) if self._beside.occupy(self._cells) else np.zeros_like(now)
+        self._cells.undo(mark)
+        return np.minimum(now, then)
+
+    def holds(self, nodes: Mapping[str, str]) -> Holds:
+        """Return what a placement that was found holds in cells."""
+        return self._found[frozenset(nodes.items())]
 
     def commit(self, nodes: Mapping[str, str]) -> None:
         """Hold the cells for a placement that was found; nothing else may have been held since."""
-        for node, amount in self._found[frozenset(nodes.items())]:
+        for node, amount in self.holds(nodes):
             if not self._cells.hold(self._tenant, node, amount):
                 raise AssertionError(f"the cells of {self._tenant} on {node} were found to hold {amount}")
 

@@ -259,7 +259,8 @@ class Ledger:
     def _book(self, ask: Ask, standing: Standing, pods: Sequence[Pod], *, inside: bool) -> None:
         self.booked += 1
         for each in self.standings.values():
-            if each.cells_kept.get(ask.tenant) is ask.gang:
+            kept = each.cells_kept.get(ask.tenant)
+            if kept is not None and kept.gang is ask.gang:
                 del each.cells_kept[ask.tenant]
                 self.freed = True
         for pod in pods:

@@ -167,6 +167,7 @@ def inside_of(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> Inside:
         required_level=gang.required_level,
         preferred_level=gang.preferred_level,
         among=among(standing, ask),
+        beside=standing.reserved_before(gang),
     )
 
 

@@ -42,6 +42,7 @@ from vkgateway.arbiter.latecomers import Latecomers
 from vkgateway.arbiter.leaving import Leaving
 from vkgateway.arbiter.line import comes_after
 from vkgateway.arbiter.ranks import Ranks, may_preempt
+from vkgateway.arbiter.reservedcells import ReservedCells
 from vkgateway.arbiter.room import Mark as RoomMark
 from vkgateway.arbiter.room import Room
 from vkgateway.arbiter.within import Mark as WithinMark
@@ -73,7 +74,7 @@ class Checkpoint(NamedTuple):
     leaving: Leaving
     gangs: dict[str, Gang]
     """Those that have changed since the cycle began, as they were at that moment."""
-    cells_kept: dict[str, Gang]
+    cells_kept: dict[str, ReservedCells]
 
 
 class Standing(Accounts):
@@ -95,8 +96,8 @@ class Standing(Accounts):
         self.reservation: Reservation | None = None
         self.limit_kept: dict[str, str] = {}
         """By tenant its gang that has waited for long, and that what is left of its limit is kept for."""
-        self.cells_kept: dict[str, Gang] = {}
-        """By tenant its gang that has waited for long, and that what is left of its cells is kept for."""
+        self.cells_kept: dict[str, ReservedCells] = {}
+        """By tenant the cells that are reserved for its gang that has waited for long."""
         self.ever: dict[tuple[str, int], int] = {}
         """What holds for gangs of a kind, of which nothing is there, if the pool were empty; see `feasible`."""
         self.within = Within(pool)
@@ -108,6 +109,7 @@ class Standing(Accounts):
         self.bound_anew = 0
         """For so many gangs all cells were bound anew since the cycle began."""
         self.ranks = Ranks()
+        self._now = 0.0
         self._waking: set[str] = set()
         """Gangs of the guaranteed band with pods that borrow."""
         self._before: _Before | None = None
@@ -225,6 +227,7 @@ class Standing(Accounts):
 
     def begin(self, now: float) -> None:
         """A cycle begins: everything from now on is undone by `rewind`."""
+        self._now = now
         for name in self.within.settle(self.quotas.values(), self.gangs):
             self.calling.changed(name)
         self.reservation = None
@@ -352,10 +355,22 @@ class Standing(Accounts):
         return frozenset(name for name in names if self.may_preempt(self.gangs[name], gang))
 
     def allows_inside(self, gang: Gang, pods: Sequence[Pod]) -> bool:
-        """Whether the guarantee, by its sums alone, has so much left for it; a necessary condition."""
+        """Whether the guarantee, by its sums alone, has so much left for it; a necessary condition.
+
+        Not while cells are reserved for a gang ahead: `allows_beside` tells whether there may be others.
+        """
+        return self.reserved_before(gang) is None and self.allows_beside(gang, pods)
+
+    def reserved_before(self, gang: Gang) -> ReservedCells | None:
+        """Return the cells that must be left to a gang ahead; None for a gang that ends before that one can start."""
         kept = self.cells_kept.get(gang.tenant)
-        if kept is not None and comes_after(gang, kept):
-            return False
+        if kept is None or not comes_after(gang, kept.gang):
+            return None
+        run = self.ends.run(gang)
+        return None if kept.start is not None and run is not None and self._now + run <= kept.start else kept
+
+    def allows_beside(self, gang: Gang, pods: Sequence[Pod]) -> bool:
+        """Whether the guarantee has so much left by its sums, be it beside cells that are reserved."""
         quota = self.quotas.get(gang.tenant)
         return quota is not None and self.within.allows(quota, gang, pods)
 
