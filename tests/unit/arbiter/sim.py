@@ -90,6 +90,8 @@ class Cluster:
         """When the minimum of each gang ran first."""
         self._recreate = recreate
         self._renewed = 0
+        self._created: dict[str, float] = {}
+        """When pods were created that replace others, by uid."""
 
     @property
     def pools(self) -> tuple[Pool, ...]:
@@ -130,7 +132,9 @@ class Cluster:
             if not pods:
                 del self.gangs[each.id]
             elif pods != each.pods:
-                self.gangs[each.id] = replace(each, pods=pods)
+                # As with the gateway, a gang is as old as its oldest pod.
+                created = min(self._created.get(pod.uid, each.created) for pod in pods)
+                self.gangs[each.id] = replace(each, pods=pods, created=created)
 
     def _later(self, owner: Gang, pod: Pod) -> Pod | None:
         if pod.state is PodState.NOTIFIED and pod.deadline <= self.now:
@@ -138,6 +142,7 @@ class Cluster:
         if pod.state is PodState.ENDING and pod.deadline <= self.now:
             self._renewed += 1
             name = f"{pod.uid}+{self._renewed}"
+            self._created[name] = self.now
             fresh = Pod(uid=name, shape=pod.shape, rank=pod.rank, role=pod.role, pools=pod.pools)
             return fresh if self._recreate else None
         return pod
