@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.arbiter.sim import KEY, LOW, Cluster, gang, held, node, quota
+from tests.unit.arbiter.placed import runs
+from tests.unit.arbiter.sim import LOW, Cluster, gang, held, node, quota
 from vkgateway.arbiter import cycle
 from vkgateway.arbiter.decisions import Decisions, HoldCode
-from vkgateway.arbiter.facts import Gang, PodState
+from vkgateway.arbiter.facts import PodState
 from vkgateway.arbiter.ledger import Ledger
 
 
@@ -25,13 +26,6 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[Decisions]:
 
     monkeypatch.setattr(cycle, "_decided", noted)
     return found
-
-
-def runs(one: Gang, on: list[str], *, borrowed: bool, **fields: object) -> Gang:
-    """The gang with its pods placed on these nodes since its creation."""
-    there = {"state": PodState.PLACED, "pool": KEY, "borrowed": borrowed, "since": one.created, **fields}
-    pods = [replace(pod, node=name, **there) for pod, name in zip(one.pods, on, strict=True)]  # type: ignore[arg-type]
-    return replace(one, pods=tuple(pods))
 
 
 def test_a_round_that_changes_nothing_ends_the_cycle(rounds: list[Decisions]) -> None:

@@ -1,0 +1,16 @@
+"""Gangs that run already when a test begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tests.unit.arbiter.sim import KEY
+from vkgateway.arbiter.facts import Gang, PodState
+
+
+def runs(one: Gang, on: Sequence[str], *, borrowed: bool, **fields: object) -> Gang:
+    """The gang with its pods placed on these nodes since its creation."""
+    there = {"state": PodState.PLACED, "pool": KEY, "borrowed": borrowed, "since": one.created, **fields}
+    pods = [replace(pod, node=name, **there) for pod, name in zip(one.pods, on, strict=True)]  # type: ignore[arg-type]
+    return replace(one, pods=tuple(pods))

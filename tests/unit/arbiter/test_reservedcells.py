@@ -1,0 +1,70 @@
+"""A gang that has waited for long reserves the cells of its nominated placement; later gangs leave it just these."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.arbiter.placed import runs
+from tests.unit.arbiter.sim import LOW, Cluster, gang, node, quota
+from vkgateway.arbiter.facts import Gang
+
+NOW = 100_000.0
+
+
+def waits_for_later(*, old: bool = True, **later: object) -> Cluster:
+    """Of c's cells of 8 one holds old (4), the other later (1), which aged (8) waits for; low work fills the rest."""
+    there = Cluster([node(f"n{at}") for at in range(4)], [quota("c", 16), quota("d")], now=NOW)
+    if old:
+        there.add(runs(gang("old", "c", [4], created=NOW - 20_000), ["n0"], borrowed=False))
+    there.add(
+        runs(gang("later", "c", [1], created=NOW - 1800, **later), ["n1"], borrowed=False),
+        *(
+            runs(gang(f"low{at}", "d", [size], created=NOW - 9000, band=LOW), [f"n{at}"], borrowed=True)
+            for at, size in enumerate((4, 7, 8, 8))
+        ),
+        gang("aged", "c", [8], created=NOW - 7200),
+    )
+    return there
+
+
+def small(name: str = "small", size: int = 1, **fields: object) -> Gang:
+    return gang(name, "c", [size], **{"created": NOW - 600, **fields})
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_later_gang_starts_in_a_cell_that_is_of_no_use_to_the_one_ahead(size: int) -> None:
+    there = waits_for_later()
+    there.add(small(size=size))
+    there.settle(16)
+    assert there.placed("small") == {"small-0": "n0"}
+    assert there.borrowed("small") == {False}
+
+
+def test_later_gangs_do_not_start_in_what_is_reserved() -> None:
+    there = waits_for_later()
+    there.add(*(small(f"small{at}", 4) for at in range(3)))
+    there.settle(60)
+    inside = {name for name in there.running() if name.startswith("small") and there.borrowed(name) == {False}}
+    assert inside == {"small0"}, "the others would be in the cell that later leaves to aged"
+
+
+def test_the_gang_ahead_starts_when_what_it_waits_for_has_ended_whatever_arrives() -> None:
+    there = waits_for_later()
+    for at in range(20):
+        there.add(small(f"small{at}", 1 + at % 4, created=there.now))
+        there.settle(16)
+    assert "aged" not in there.running()
+    del there.gangs["later"]
+    there.settle(16)
+    assert there.borrowed("aged") == {False}
+
+
+@pytest.mark.parametrize(("run", "starts"), [(500.0, True), (5000.0, False)])
+def test_a_later_gang_that_ends_before_the_one_ahead_can_start_fills_what_is_reserved(run: float, starts: bool) -> None:
+    """low work that ends makes the room, so that nothing has to be evicted for it."""
+    there = waits_for_later(run_limit=3600.0)
+    there.add(small("four", 4))
+    there.settle(16)
+    there.add(small("brief", 4, run_limit=run))
+    there.settle(16)
+    assert ("brief" in there.running() and there.borrowed("brief") == {False}) is starts
