@@ -107,6 +107,8 @@ class _Step:
         if equals not in self._failed:
             if try_together(self._ledger, parts, self._try_part) is None:
                 if any(part.gang.id in self._ledger.plans for part in parts):
+                    # A part inside its guarantee counts on pods that leave; gangs whose turn has passed may, too.
+                    self._ledger.freed = True
                     self._hope_again()
                 return
             self._failed.add(equals)

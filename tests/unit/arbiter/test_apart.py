@@ -261,6 +261,22 @@ def test_a_lost_plan_is_made_again() -> None:
     }
 
 
+def test_a_gang_whose_turn_has_passed_counts_on_what_leaves_for_a_later_one() -> None:
+    """As after a restart of the gateway in the middle of an eviction."""
+    there = cluster(quota("a", 4))
+    there.quotas += (quota("c"),)
+    there.add(gang("running", "c", [8], band=LOW))
+    there.cycle()
+    there.add(apart(gang("x", "a", [4, 4]), (KEY,), (OTHER,)))
+    there.cycle()
+    there.gangs["x"] = replace(there.gangs["x"], plan=None)
+    there.add(replace(gang("first", "b", [4], band=LOW), created=1.0))
+
+    decisions = there.cycle()
+
+    assert decisions.plans.keys() == {"first", "x"}
+
+
 def test_what_is_shown_counts_its_pods_in_their_own_pools() -> None:
     there = cluster()
     there.add(gang("full", "b", [8], pools=(OTHER,)))
