@@ -47,6 +47,7 @@ def test_holds_in_every_story(invariant: str, chunk: int) -> None:
         ("gangs_in_two_pools", 127),  # a part that may go to both pools took the room of one that may not
         ("gangs_in_two_pools", 139),  # surplus went to another pool in the next cycle
         ("gangs_in_two_pools", 590),  # a gang counted on what was to leave for a later one in the next cycle only
+        ("gangs_in_two_pools_in_time", 550),  # surplus stayed in one pool while the rest went from another
         ("gangs_in_two_pools", 303),  # surplus inside its guarantee made surplus of a core that borrows
         ("higher_work_starts", 335),  # what was evicted for the limit was surplus, whose room was reserved
         ("higher_work_starts_in_two_pools", 307),  # such surplus was where the gang did not fit

@@ -26,7 +26,9 @@ class _Unit:
     told: float
     """When they were told (seconds since the epoch)."""
     whole: str = ""
-    """The gang of which all parts go with them; empty: none does."""
+    """The gang in several pools that they are a part of; empty: they are of a gang in one."""
+    is_core: bool = False
+    """That gang does not run without them: all its other pods go with them."""
 
 
 _Planned = tuple[Ask, Plan]
@@ -93,7 +95,7 @@ def _go_together(ledger: Ledger) -> None:
         for standing in ledger.standings.values()
         for gang in ledger.leaving_gangs(standing)
         for unit in _units(standing, gang)
-        if unit.whole
+        if unit.is_core
     }
     for standing in ledger.standings.values():
         for gang, pod in ledger.told(standing):
@@ -105,7 +107,7 @@ def _keep_together(found: Sequence[_Looked], now: float) -> None:
     """Have all parts of a gang go of which one is needed, and look again who can stay beside them."""
     going: set[str] = set()
     while True:
-        going |= {unit.whole for each in found for unit in each.needed if unit.whole}
+        going |= {unit.whole for each in found for unit in each.needed if unit.is_core}
         again = False
         for each in found:
             forced = [unit for unit in each.units if unit.whole in going]
@@ -148,13 +150,14 @@ def _units(standing: Standing, gang: Gang) -> Iterator[_Unit]:
     if not any(pod.uid in standing.leaving for pod in told):
         return
     left = [pod for pod in gang.pods if pod.state is PodState.PLACED]
+    whole = gang.whole if gang.part is not None else ""
     if (left or not gang.minimum) and suffices(gang, left):
         for pod in told:
             if pod.uid in standing.leaving:
-                yield _Unit(gang.id, gang.tenant, (pod,), pod.deadline - gang.notice)
+                yield _Unit(gang.id, gang.tenant, (pod,), pod.deadline - gang.notice, whole)
     else:
-        whole = gang.whole if gang.part is not None else ""
-        yield _Unit(gang.id, gang.tenant, tuple(told), min(pod.deadline for pod in told) - gang.notice, whole)
+        told_at = min(pod.deadline for pod in told) - gang.notice
+        yield _Unit(gang.id, gang.tenant, tuple(told), told_at, whole, is_core=bool(whole))
 
 
 def _needed(standing: Standing, plans: Sequence[_Planned], units: Sequence[_Unit], now: float) -> list[_Unit]:

@@ -277,6 +277,18 @@ def test_a_gang_whose_turn_has_passed_counts_on_what_leaves_for_a_later_one() ->
     assert decisions.plans.keys() == {"first", "x"}
 
 
+def test_pods_beyond_the_minimum_go_with_the_rest_from_another_pool() -> None:
+    there = cluster()
+    there.add(apart(gang("low", "a", [4, 4, 4], band=LOW, minimum=2, elastic=True), (OTHER,), (OTHER,), (KEY,)))
+    there.settle(1)
+    assert len(there.placed("low")) == 3
+    there.add(gang("x", "a", [8], pools=(OTHER,)))
+
+    there.cycle()
+
+    assert {pod.state for pod in there.gangs["low"].pods} == {PodState.NOTIFIED}
+
+
 def test_what_is_shown_counts_its_pods_in_their_own_pools() -> None:
     there = cluster()
     there.add(gang("full", "b", [8], pools=(OTHER,)))
