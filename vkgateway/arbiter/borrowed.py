@@ -105,7 +105,7 @@ class _Step:
         if self._ledger.is_decided(ask) or not parts:
             return
         if equals not in self._failed:
-            if try_together(self._ledger, parts, self._try_part) is None:
+            if self._together(parts):
                 if any(part.gang.id in self._ledger.plans for part in parts):
                     # A part inside its guarantee counts on pods that leave; gangs whose turn has passed may, too.
                     self._ledger.freed = True
@@ -116,9 +116,18 @@ class _Step:
         if not any(self._alone(part) for part in parts):
             self._turn.give_up()
 
-    def _try_part(self, pools: Sequence[Standing], ask: Ask) -> bool:
-        if ask.gang.band is GUARANTEED and try_inside(self._ledger, pools, ask):
-            return True
+    def _together(self, parts: Sequence[Ask]) -> bool:
+        """Start or plan all parts, inside guarantees where that is possible; else beside what is left of them.
+
+        The nodes on which one part is inside its guarantee may be the only ones for another part.
+        """
+        ways = (self._inside_or_borrow, self._borrow) if parts[0].gang.band is GUARANTEED else (self._borrow,)
+        return any(try_together(self._ledger, parts, way) is None for way in ways)
+
+    def _inside_or_borrow(self, pools: Sequence[Standing], ask: Ask) -> bool:
+        return try_inside(self._ledger, pools, ask) or self._borrow(pools, ask)
+
+    def _borrow(self, pools: Sequence[Standing], ask: Ask) -> bool:
         there = {standing.pool.key for standing in pools}
         allowed = [standing for standing in self._open(ask) if standing.pool.key in there]
         return self.start(allowed, ask) or self.make_room(allowed, ask)

@@ -289,6 +289,18 @@ def test_pods_beyond_the_minimum_go_with_the_rest_from_another_pool() -> None:
     assert {pod.state for pod in there.gangs["low"].pods} == {PodState.NOTIFIED}
 
 
+def test_a_part_borrows_where_it_would_take_the_room_of_another_one_inside_its_guarantee() -> None:
+    there = cluster(quota("b", 8, pool=OTHER), quota("a", 1, pool=OTHER), more=(node("m0"), node("m1")))
+    there.add(gang("cell", "b", [4], pools=(OTHER,)), gang("full", "b", [7]))
+    there.cycle()
+    there.add(apart(gang("x", "a", [1, 1, 8]), (KEY,), (OTHER,), (KEY, OTHER)))
+
+    there.cycle()
+
+    assert there.placed("x") == {"x-0": "n0", "x-1": there.gangs["cell"].pods[0].node, "x-2": "m1"}
+    assert there.borrowed("x") == {True}
+
+
 def test_what_is_shown_counts_its_pods_in_their_own_pools() -> None:
     there = cluster()
     there.add(gang("full", "b", [8], pools=(OTHER,)))
