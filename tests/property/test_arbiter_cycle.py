@@ -46,6 +46,7 @@ def test_holds_in_every_story(invariant: str, chunk: int) -> None:
         ("deciding_again_in_two_pools", 5020),  # what did not fit an empty pool did beside others
         ("gangs_in_two_pools", 127),  # a part that may go to both pools took the room of one that may not
         ("gangs_in_two_pools", 139),  # surplus went to another pool in the next cycle
+        ("gangs_in_two_pools", 341),  # what only started kept a later gang from its guarantee
         ("gangs_in_two_pools", 565),  # a part inside its guarantee took the only room of another one
         ("gangs_in_two_pools", 590),  # a gang counted on what was to leave for a later one in the next cycle only
         ("gangs_in_two_pools_in_time", 550),  # surplus stayed in one pool while the rest went from another

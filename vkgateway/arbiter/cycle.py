@@ -107,7 +107,16 @@ def _unsettled(ledger: Ledger, found: Decisions, turn: IntArray) -> bool:
     inside = any(not admit.borrowed for admit in found.admits)
     if inside and any(standing.cells.losses() for standing in ledger.standings.values()):
         return True
-    return bool(found.admits) and overtaken(ledger, turn)
+    return bool(found.admits) and (overtaken(ledger, turn) or _may_be_called_in(ledger, found))
+
+
+def _may_be_called_in(ledger: Ledger, found: Decisions) -> bool:
+    """Whether a gang in several pools may need for a guarantee what starts now and borrows.
+
+    While another of its parts borrows, it has its turn after those, and evicts nothing that is only about to start.
+    """
+    waits = {key for ask in ledger.guaranteed() if ask.gang.part is not None for key in ask.pools}
+    return any(admit.borrowed and admit.pool in waits for admit in found.admits)
 
 
 def _round(ledger: Ledger) -> IntArray:

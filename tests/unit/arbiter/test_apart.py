@@ -301,6 +301,17 @@ def test_a_part_borrows_where_it_would_take_the_room_of_another_one_inside_its_g
     assert there.borrowed("x") == {True}
 
 
+def test_no_gang_starts_in_room_that_one_with_a_later_turn_needs_for_its_guarantee() -> None:
+    there = cluster(quota("a", 8))
+    there.add(replace(gang("first", "b", [8], band=LOW), created=1.0))
+    there.add(apart(gang("x", "a", [8, 4]), (KEY,), (OTHER,)))
+
+    decisions = there.cycle()
+
+    assert there.running() == {"x"}
+    assert [hold.gang for hold in decisions.holds] == ["first"]
+
+
 def test_what_is_shown_counts_its_pods_in_their_own_pools() -> None:
     there = cluster()
     there.add(gang("full", "b", [8], pools=(OTHER,)))
