@@ -1,11 +1,13 @@
 """The catalogue: units, versions, the go.mod and flags of a build, what errors are made of go's output."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from vkgateway.model.errors import InputError
 from vkgateway.programs.binaries import errors
+from vkgateway.programs.binaries.cache import BUILT, Cache
 from vkgateway.programs.binaries.catalogue import (
     CORE_PROGRAMS,
     DEFAULT_VERSIONS,
@@ -311,3 +313,24 @@ def test_progress_tells_what_was_done_and_how_long_it_took() -> None:
         "building etcd 3.6.8: packages compiled: 1, 1 min 05 s",
     ]
     assert elapsed(600) == "10 min 00 s"
+
+
+def test_a_program_that_was_built_from_another_main_is_built_again(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    for name in ("coredns", "etcd"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        cache.install(tmp_path / name, name, "1.0.0", source=f"{BUILT} go1.26.8")
+    assert cache.has("coredns", "1.0.0")
+    for name in ("coredns", "etcd"):
+        note = cache.path(name, "1.0.0").with_name(f".{name}.json")
+        note.write_text(re.sub('"main":"[0-9a-f]*"', '"main":"other"', note.read_text()))
+    assert not cache.has("coredns", "1.0.0")
+    assert cache.has("etcd", "1.0.0"), "its source is no more than its version"
+
+
+def test_an_official_release_has_no_main_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "coredns").write_text("#!/bin/sh\n")
+    Cache(tmp_path).install(tmp_path / "coredns", "coredns", "1.0.0", source="official release")
+    note = Cache(tmp_path).path("coredns", "1.0.0").with_name(".coredns.json")
+    note.write_text(re.sub('"main":"[0-9a-f]*"', '"main":"other"', note.read_text()))
+    assert Cache(tmp_path).has("coredns", "1.0.0")

@@ -17,6 +17,9 @@ from vkgateway.programs.binaries.catalogue import PROGRAMS, Unit
 
 _POLL_SECONDS = 0.2
 
+BUILT = "built with"
+"""So the source of a program begins that was compiled here."""
+
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A program in the cache."""
@@ -36,6 +39,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 class _Note(msgspec.Struct):
     source: str
     created: float
+    main: str = ""
+    """`Unit.main_digest` when it was built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +60,15 @@ class Cache:
         return self.root / "programs" / PROGRAMS[program].project / version / program
 
     def has(self, program: str, version: str) -> bool:
-        """Whether the program is there. Programs are moved in whole, so what is there is complete."""
-        return os.access(self.path(program, version), os.X_OK)
+        """Whether the program is there, and was built from what would be built now.
+
+        Programs are moved in whole, so what is there is complete.
+        """
+        path, main = self.path(program, version), PROGRAMS[program].main_digest(program)
+        if not os.access(path, os.X_OK):
+            return False
+        note = _read_note(_note_of(path))
+        return not main or note.main == main or not note.source.startswith(BUILT)
 
     def log(self, unit: Unit, version: str) -> Path:
         """The output of the last build."""
@@ -83,8 +95,8 @@ class Cache:
         """Move a finished program in; it is either there and whole, or not there."""
         target = self.path(program, version)
         target.parent.mkdir(parents=True, exist_ok=True)
-        note = target.with_name(f".{program}.json")
-        note.write_bytes(msgspec.json.encode(_Note(source=source, created=time.time())))
+        main = PROGRAMS[program].main_digest(program)
+        _note_of(target).write_bytes(msgspec.json.encode(_Note(source=source, created=time.time(), main=main)))
         built.chmod(0o755)
         descriptor = os.open(built, os.O_RDONLY)
         try:
@@ -102,7 +114,7 @@ class Cache:
         for path in (self.root / "programs").glob("*/*/*"):
             if path.name.startswith(".") or not path.is_file():
                 continue
-            note = _read_note(path.with_name(f".{path.name}.json"))
+            note = _read_note(_note_of(path))
             yield Entry(
                 program=path.name,
                 project=path.parent.parent.name,
@@ -212,6 +224,10 @@ def in_use() -> set[str]:
             with contextlib.suppress(OSError):
                 found.add(os.readlink(f"/proc/{entry}/exe"))
     return found
+
+
+def _note_of(program: Path) -> Path:
+    return program.with_name(f".{program.name}.json")
 
 
 def _read_note(path: Path) -> _Note:

@@ -1,13 +1,18 @@
 """The programs there are: which project and release each belongs to, how it is built, where it is published."""
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from vkgateway.model.errors import InputError
 from vkgateway.programs.binaries.errors import UnknownVersionError
 
 OLDEST_KUBERNETES = (1, 30)
+
+MAINS = Path(__file__).with_name("mains")
+"""Our own `main` packages, one folder for each."""
 
 DEFAULT_VERSIONS: Mapping[str, str] = {
     "kubernetes": "1.36.3",
@@ -63,6 +68,16 @@ class Unit:
     the default releases; another one is built as published."""
     on_request: bool = False
     """Fetched by name only: neither a platform nor a node needs it."""
+
+    def main_digest(self, program: str) -> str:
+        """Return the digest of the program's `main` package, where that is one of ours; empty: it is not."""
+        package = self.packages[program]
+        if not package.startswith("./"):
+            return ""
+        digest = hashlib.sha256()
+        for path in sorted((MAINS / package).iterdir()):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+        return digest.hexdigest()
 
 
 _KUBERNETES = "k8s.io/kubernetes"

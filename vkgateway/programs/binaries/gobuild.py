@@ -12,13 +12,12 @@ from pathlib import Path
 import msgspec
 
 from vkgateway.programs.binaries import errors
-from vkgateway.programs.binaries.catalogue import DEFAULT_VERSIONS, Unit, minor_of, unit_named
+from vkgateway.programs.binaries.catalogue import DEFAULT_VERSIONS, MAINS, Unit, minor_of, unit_named
 from vkgateway.programs.binaries.golang import Go
 from vkgateway.programs.binaries.gomod import Libraries, go_mod, modules_seen
 from vkgateway.programs.binaries.run import run
 
 _NEEDED_BYTES = 1_000_000_000
-_MAINS = Path(__file__).with_name("mains")
 
 
 _FLAGS = ("-trimpath", "-gcflags=all=-dwarf=false", f"-p={os.cpu_count() or 1}")
@@ -151,7 +150,7 @@ class Build:
         self._write_go_mod(libraries)
         for package in self.unit.packages.values():
             if package.startswith("./"):
-                shutil.copytree(_MAINS / package, self._folder / package)
+                shutil.copytree(MAINS / package, self._folder / package)
         progress = Progress(f"preparing {self._what}", report=self._report, every=self._tell_every)
         async with progress.ticking():
             if libraries is not None:

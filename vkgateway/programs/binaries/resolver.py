@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vkgateway.programs.binaries import errors
-from vkgateway.programs.binaries.cache import Cache, Entry, in_use
+from vkgateway.programs.binaries.cache import BUILT, Cache, Entry, in_use
 from vkgateway.programs.binaries.catalogue import (
     DEFAULT_VERSIONS,
     Unit,
@@ -213,7 +213,7 @@ class Resolver:
             report=self._progress or self._report,
             tell_every=1.0 if self._progress else 10.0,
         )
-        return await self._build(build, turns), f"built with {go.version}"
+        return await self._build(build, turns), f"{BUILT} {go.version}"
 
     async def _build(self, build: Build, turns: Turns) -> dict[str, Path]:
         """Build; modules are downloaded while others compile."""
