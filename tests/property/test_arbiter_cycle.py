@@ -54,6 +54,7 @@ def test_holds_in_every_story(invariant: str, chunk: int) -> None:
         ("higher_work_starts", 335),  # what was evicted for the limit was surplus, whose room was reserved
         ("higher_work_starts_in_two_pools", 307),  # such surplus was where the gang did not fit
         ("in_time_beside_slow_ends", 89),  # a guarantee waited for a pod of another one that took its time to end
+        ("in_time_beside_slow_ends_in_two_pools", 513),  # whom its own tenant preempted was spared in another's room
         ("nobody_starves", 41),  # small work of its own tenant put off the turn of a large gang again and again
         ("nobody_starves", 2187),
         ("nobody_starves_below_a_limit", 19),  # later work of its own tenant used up the limit again and again

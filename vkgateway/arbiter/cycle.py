@@ -126,7 +126,7 @@ def _round(ledger: Ledger) -> IntArray:
     while start_elsewhere(ledger) or start_in_another_pool(ledger):
         start_guaranteed(ledger)
     hasten(ledger)
-    spare(ledger)
+    spare(ledger, unkept=ledger.planned())
     start_ready(ledger)
     keep_plans(ledger, borrowed=True)
     drop_incomplete(ledger)

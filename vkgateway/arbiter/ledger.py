@@ -327,6 +327,10 @@ class Ledger:
         """Return whether a gang, or any part of it, has a plan."""
         return whole in self.plans or any(name in self.plans for name in self.parts.get(whole, ()))
 
+    def any_part(self, whole: str) -> Gang:
+        """Return a gang, or a part of one in several pools: they are of one rank."""
+        return self.gangs[self.parts.get(whole, (whole,))[0]]
+
     def checkpoint(self) -> Checkpoint:
         """Return what is decided now, to go back to it."""
         return Checkpoint(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.decisions import Evict
@@ -37,10 +37,12 @@ _MOMENT = 1e-3
 """Seconds that do not count."""
 
 
-def spare(ledger: Ledger) -> None:
+def spare(ledger: Ledger, *, unkept: Sequence[Ask] = ()) -> None:
     """Of all who were told to go, or are to be told now, those stay without whom all plans hold; the dearest first.
 
     Of equals first those who go for somebody without a plan so far: who borrows has its turn later, and counts on them.
+    `unkept`: gangs whose plans are kept later. Where one of another tenant is to start, a victim of preemption within a
+    tenant goes: that takes nothing of other tenants.
     """
     lost = {evict.gang: evict.lost for evict in ledger.evicts}
 
@@ -59,13 +61,27 @@ def spare(ledger: Ledger) -> None:
         units = [unit for gang in ledger.leaving_gangs(standing) for unit in _units(standing, gang)]
         units.sort(key=turn)
         plans = _not_for_themselves(ledger, standing, plans, units)
-        needed = _needed(standing, plans, units, ledger.now)
+        going: list[_Unit] = []
+        others: list[_Unit] = []
+        for unit in units:
+            (going if _is_preempted_beside(ledger, standing, unit, unkept) else others).append(unit)
+        needed = [*going, *_needed(standing, plans, others, ledger.now)]
         _leave_only(standing, units, needed)
         found.append(_Looked(standing, plans, units, needed))
     _keep_together(found, ledger.now)
     evicts = [left for evict in ledger.evicts if (left := _left(ledger, evict)) is not None]
     new = {uid for evict in evicts for uid in evict.pods}
     ledger.evicts[:] = [*evicts, *_told_for_others(ledger, new)]
+
+
+def _is_preempted_beside(ledger: Ledger, standing: Standing, unit: _Unit, unkept: Sequence[Ask]) -> bool:
+    """Whether it goes for a planned gang that outranks it, from where a gang of another tenant is to start."""
+    victors = {pod.evicted_for for pod in unit.pods if unkept and ledger.has_plan(pod.evicted_for)}
+    if not any(standing.may_preempt(ledger.any_part(name), standing.gangs[unit.gang]) for name in victors):
+        return False
+    plans = (ask.gang.plan for ask in unkept if ask.tenant != unit.tenant)
+    there = (plan.nodes.values() for plan in plans if plan is not None and plan.pool == standing.pool.key)
+    return not {pod.node for pod in unit.pods}.isdisjoint(chain.from_iterable(there))
 
 
 @dataclass(slots=True)

@@ -263,6 +263,25 @@ def test_room_that_a_reservation_counts_on_is_preempted_only_by_gangs_that_end_b
     assert ("high" in there.running()) is starts
 
 
+def test_victims_do_not_stay_in_room_that_a_gang_of_another_tenant_waits_for() -> None:
+    there = Cluster([node("n0")], [quota("a", 6), quota("b")])
+    there.add(gang("lower", "a", [2]), gang("borrows", "b", [4]))
+    there.cycle()
+    there.add(gang("inside", "a", [4]))
+    there.cycle()
+    there.add(gang("waits", "b", [2], priority=1))
+    assert {"inside", "waits"} == there.cycle().plans.keys()
+    there.advance(1)
+    there.add(gang("high", "a", [2], priority=2))
+
+    decisions = there.cycle()
+
+    assert [evict.gang for evict in decisions.evicts] == ["lower"]
+    assert {"inside", "waits", "high"} == decisions.plans.keys() == there.cycle().plans.keys()
+    there.settle(16)
+    assert there.running() == {"inside", "waits", "high"}
+
+
 def test_room_that_no_reservation_counts_on_is_preempted() -> None:
     there = with_reservation(run=None)
     there.add(high())
