@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, str] = {
     "top": "vkgateway.cli.top:top",
     "usage": "vkgateway.cli.usage:usage",
     "replay": "vkgateway.cli.replay:replay",
+    "simulate": "vkgateway.cli.simulate:simulate",
     "image": "vkgateway.cli.image:image",
     "conformance": "vkgateway.cli.conformance:conformance",
     "binaries": "vkgateway.cli.binaries:binaries",

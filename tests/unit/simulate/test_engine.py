@@ -1,0 +1,145 @@
+"""The event loop with the arbiter: conservation, evictions, lost work, checkpoints, entitlement, continuation."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.unit.simulate.scenarios import drawn, job, quota, run_of, scenario, simulated
+from vkgateway.arbiter.decisions import Admit, Decisions
+from vkgateway.arbiter.facts import LOW, Snapshot
+from vkgateway.simulate.engine import Simulation, TornGangError
+from vkgateway.simulate.metrics import result_of
+from vkgateway.simulate.policies.arbiter import Arbiter
+from vkgateway.simulate.scenario import POOL, Scenario
+from vkgateway.simulate.state import State
+from vkgateway.simulate.usage import OveruseError
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_every_gang_ends_and_no_gpu_is_lost_or_made(seed: int) -> None:
+    given = drawn(seed=seed)
+    state = simulated(given, Arbiter())
+    assert len(state.runs) == len(given.jobs)
+    assert all(run.ended is not None for run in state.runs.values())
+    work = sum(one.run * sum(shape.requests[0][1] for shape in one.shapes) / 1000 for one in given.jobs)
+    used = sum(sample.allocated for sample in state.samples[:-1]) * given.horizon / 400
+    last = state.samples[-1]
+    used += last.allocated * (state.now - last.time)
+    noticed = used - work - sum(run.lost for run in state.runs.values())
+    assert noticed == pytest.approx(0, abs=1)
+
+
+def test_the_same_seed_gives_the_same_simulation() -> None:
+    one, other = (msgspec.json.encode(simulated(drawn(), Arbiter())) for _ in range(2))
+    assert one == other
+
+
+def test_a_simulation_continues_from_its_saved_state() -> None:
+    given = drawn()
+    whole = Simulation(given, Arbiter())
+    while whole.step():
+        pass
+    part = Simulation(given, Arbiter())
+    for _ in range(100):
+        assert part.step()
+    saved = msgspec.json.decode(msgspec.json.encode(part.state), type=State)
+    rest = Simulation(given, Arbiter(), state=saved)
+    while rest.step():
+        pass
+    assert rest.state == whole.state
+
+
+def test_an_evicted_gang_has_notice_and_grace_loses_its_work_and_runs_again() -> None:
+    given = scenario(
+        (1, 8), [quota("a", 8), quota("b")], job("b/low", 8, run=100, band=LOW), job("a/first", 8, at=40, run=50)
+    )
+    state = simulated(given, Arbiter())
+    first, low = run_of(state, "a/first"), run_of(state, "b/low")
+    assert first.entitled
+    assert first.started == pytest.approx(55)  # the cycle, 10 s of notice, 5 s of grace
+    assert low.evictions == 1
+    assert low.lost == pytest.approx(8 * 50)
+    assert low.ended == pytest.approx(first.ended + 100 if first.ended else 0, abs=2)
+    assert result_of("x", given, state).late == []
+
+
+def test_work_up_to_the_last_checkpoint_is_kept() -> None:
+    given = scenario(
+        (1, 8),
+        [quota("a", 8), quota("b")],
+        job("b/low", 8, run=100, band=LOW, checkpoint=20.0),
+        job("a/first", 8, at=40, run=50),
+    )
+    state = simulated(given, Arbiter())
+    low = run_of(state, "b/low")
+    assert low.lost == pytest.approx(8 * 10)
+    assert low.saved == pytest.approx(40)
+
+
+def test_a_gang_that_ends_under_notice_is_not_evicted() -> None:
+    given = scenario(
+        (1, 8), [quota("a", 8), quota("b")], job("b/low", 8, run=45, band=LOW), job("a/first", 8, at=40, run=50)
+    )
+    state = simulated(given, Arbiter())
+    assert run_of(state, "b/low").evictions == 0
+    assert run_of(state, "a/first").started == pytest.approx(45)
+
+
+def test_gangs_that_never_fit_end_the_simulation_and_are_counted() -> None:
+    given = scenario((1, 8), [quota("a", 8)], job("a/large", 9), job("a/small", 8, at=1))
+    state = simulated(given, Arbiter())
+    result = result_of("x", given, state)
+    assert (result.gangs, result.ended, result.never_started) == (2, 1, 1)
+
+
+def test_entitled_is_what_fits_unused_cells_beside_earlier_ones() -> None:
+    given = scenario(
+        (4, 8),
+        [quota("a", 16), quota("b", 8)],
+        job("a/0", 8, run=1000),
+        job("a/1", 4, at=10, run=1000),
+        job("a/2", 8, at=20, run=1000),
+        job("a/3", 4, at=30, run=1000),
+        job("b/4", (8, 8), at=40, run=1000),
+    )
+    state = simulated(given, Arbiter())
+    assert {name: run.entitled for name, run in state.runs.items()} == {
+        "a/0": True,
+        "a/1": True,
+        "a/2": False,
+        "a/3": True,
+        "b/4": False,
+    }
+
+
+class Careless:
+    """Starts the first pod of the first gang on the first node, whatever is there."""
+
+    name = "careless"
+
+    def __init__(self, pods: int) -> None:
+        self._pods = pods
+
+    def arrange(self, scenario: Scenario) -> Scenario:
+        return scenario
+
+    def decide(self, snapshot: Snapshot, now: float) -> Decisions:
+        admits = [
+            Admit(gang=gang.id, pool=POOL, nodes={pod.uid: "n0" for pod in gang.pods[: self._pods]}, borrowed=False)
+            for gang in snapshot.gangs
+            if not gang.pods[0].node
+        ]
+        return Decisions(admits=tuple(admits))
+
+
+def test_a_scheduler_that_over_uses_a_node_is_refused() -> None:
+    given = scenario((1, 8), [quota("a")], job("a/0", (8, 8)))
+    with pytest.raises(OveruseError, match="node n0"):
+        simulated(given, Careless(2))
+
+
+def test_a_scheduler_that_tears_a_gang_is_refused() -> None:
+    given = scenario((1, 8), [quota("a")], job("a/0", (8, 8)))
+    with pytest.raises(TornGangError, match="1 of 2 pods"):
+        simulated(given, Careless(1))

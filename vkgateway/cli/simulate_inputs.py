@@ -1,0 +1,219 @@
+"""The scenario that `vkgateway simulate` was asked for, from its options and the files that they name."""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vkgateway.arbiter.facts import Pool, Quota, Snapshot
+from vkgateway.cli.replay import log_file
+from vkgateway.model.errors import InputError
+from vkgateway.simulate.cluster import equal_nodes, equal_quotas, named_quotas
+from vkgateway.simulate.scenario import GPU, Job, Scenario, Settings, in_order
+from vkgateway.simulate.tenants import read as read_tenants
+from vkgateway.simulate.traces import decisions, kueue, openb, philly
+from vkgateway.simulate.traces.fitting import adapt
+from vkgateway.simulate.traces.synthetic import SIZES, Work, generate
+from vkgateway.simulate.traces.window import window
+
+FORMATS = ("openb", "philly", "kueue", "log")
+_BY_SUFFIX = {".csv": "openb", ".json": "philly", ".yaml": "kueue", ".yml": "kueue", ".jsonl": "log"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """The options of the command that describe the scenario; None where the command line does not say."""
+
+    nodes: tuple[int, int]
+    nodes_file: Path | None
+    tenants: int
+    tenants_file: Path | None
+    guaranteed: float
+    trace: Path | None
+    trace_format: str | None
+    replay: bool
+    usage_log: Path | None
+    start: float
+    duration: float | None
+    load: float
+    sizes: Mapping[int, float] | None
+    low: float
+    run: float
+    checkpoint: float
+    seed: int
+    settings: Settings
+    data_dir: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """A cluster, its tenants and a trace; None: the trace does not say."""
+
+    pools: tuple[Pool, ...] | None = None
+    quotas: tuple[Quota, ...] | None = None
+    jobs: tuple[Job, ...] = ()
+    duration: float | None = None
+
+
+def scenario_of(inputs: Inputs) -> Scenario:
+    """Return the scenario. Raises InputError for what cannot be simulated."""
+    if inputs.replay and inputs.trace is not None:
+        raise InputError(f"--replay and --trace {inputs.trace} are both given", hint="Leave out one of them.")
+    trace = log_file(inputs.data_dir) if inputs.replay else inputs.trace
+    pools = _nodes_of(inputs.nodes_file) if inputs.nodes_file is not None else None
+    if trace is None:
+        parts = _synthetic(inputs, pools)
+    else:
+        parts = _read(trace, "log" if inputs.replay else _format(trace, inputs.trace_format), inputs)
+    pools = pools or parts.pools or (equal_nodes(*inputs.nodes),)
+    quotas = _quotas(inputs, pools, parts)
+    jobs = adapt((replace(job, checkpoint=inputs.checkpoint) for job in parts.jobs), pools)
+    if trace is not None:
+        jobs = window(jobs, inputs.start, inputs.duration)
+    _check(jobs, pools, quotas, trace)
+    horizon = inputs.duration or parts.duration or 0.0
+    settings = replace(inputs.settings, horizon=horizon)
+    return in_order(Scenario(pools=pools, quotas=quotas, jobs=jobs, settings=settings))
+
+
+def _quotas(inputs: Inputs, pools: tuple[Pool, ...], parts: _Parts) -> tuple[Quota, ...]:
+    if inputs.tenants_file is not None:
+        return read_tenants(_documents(inputs.tenants_file), pools)
+    if parts.quotas is not None:
+        return parts.quotas
+    names = sorted({job.tenant for job in parts.jobs})
+    return named_quotas(pools, names, guaranteed=inputs.guaranteed)
+
+
+def _check(jobs: Sequence[Job], pools: Sequence[Pool], quotas: Sequence[Quota], trace: Path | None) -> None:
+    """Raise InputError for jobs of unknown tenants or pools."""
+    if not jobs:
+        raise InputError(
+            f"trace {trace} has no job in this time", hint="Set --start and --duration to a part with jobs."
+        )
+    known, tenants = {pool.key for pool in pools}, {quota.tenant for quota in quotas}
+    for job in jobs:
+        if job.tenant not in tenants:
+            raise InputError(
+                f"job {job.id}: tenant {job.tenant!r} does not exist", hint=f"Tenants: {', '.join(sorted(tenants))}."
+            )
+        if not known.intersection(job.pools):
+            names = ", ".join(sorted(key[1] for key in known))
+            raise InputError(
+                f"job {job.id}: pool {job.pools[0][1]!r} does not exist", hint=f"Available pools: {names}."
+            )
+
+
+def _synthetic(inputs: Inputs, pools: tuple[Pool, ...] | None) -> _Parts:
+    duration = 86_400.0 if inputs.duration is None else inputs.duration
+    for option, value in (("--run", inputs.run), ("--duration", duration)):
+        if value <= 0:
+            raise InputError(f"{option} {value:g}s is not above zero", hint="Give a duration like 20m or 24h.")
+    pools = pools or (equal_nodes(*inputs.nodes),)
+    sizes = [node.allocatable.get(GPU, 0) // 1000 for node in pools[0].nodes]
+    quotas = read_tenants(_documents(inputs.tenants_file), pools) if inputs.tenants_file is not None else None
+    quotas = quotas or equal_quotas(pools[0], inputs.tenants, guaranteed=inputs.guaranteed)
+    work = Work(
+        gpus=sum(sizes),
+        tenants=tuple(dict.fromkeys(quota.tenant for quota in quotas if quota.pool == pools[0].key)),
+        load=inputs.load,
+        duration=duration,
+        sizes=inputs.sizes or SIZES,
+        per_pod=max(sizes),
+        low=inputs.low,
+        log_run=math.log(inputs.run),
+    )
+    jobs = generate(work, random.Random(inputs.seed))  # noqa: S311 - a trace is no secret
+    jobs = tuple(replace(job, pools=(pools[0].key,)) for job in jobs)
+    return _Parts(pools=pools, quotas=quotas, jobs=jobs, duration=duration)
+
+
+def _format(trace: Path, given: str | None) -> str:
+    found = given or _BY_SUFFIX.get(trace.suffix)
+    if found is None:
+        raise InputError(
+            f"the format of trace {trace} is not known by its name", hint=f"Add --format {'|'.join(FORMATS)}."
+        )
+    return found
+
+
+def _read(trace: Path, format_: str, inputs: Inputs) -> _Parts:
+    match format_:
+        case "openb":
+            names = _tenant_names(inputs)
+            return _Parts(jobs=tuple(openb.read_pods(_rows(trace), names)))
+        case "philly":
+            return _Parts(jobs=philly.read(_bytes(trace), low=inputs.low))
+        case "kueue":
+            pools, quotas, jobs = kueue.read(next(iter(_documents(trace)), None))
+            return _Parts(pools=pools, quotas=quotas, jobs=jobs)
+        case _:
+            recorded = decisions.read(_cycles(trace), _ends(inputs.usage_log))
+            return _Parts(pools=recorded.pools, quotas=recorded.quotas, jobs=recorded.jobs, duration=recorded.duration)
+
+
+def _tenant_names(inputs: Inputs) -> tuple[str, ...]:
+    if inputs.tenants_file is None:
+        return tuple(f"t{number}" for number in range(inputs.tenants))
+    pools = _nodes_of(inputs.nodes_file) if inputs.nodes_file is not None else (equal_nodes(*inputs.nodes),)
+    return tuple(dict.fromkeys(quota.tenant for quota in read_tenants(_documents(inputs.tenants_file), pools)))
+
+
+def _cycles(trace: Path) -> Iterator[tuple[float, Snapshot]]:
+    from vkgateway.gateway.decisionlog import Entry, read
+
+    _bytes(trace, most=1)
+    for entry in read(trace):
+        if isinstance(entry, Entry) and entry.snapshot is not None:
+            yield entry.time, entry.snapshot
+
+
+def _ends(usage_log: Path | None) -> dict[str, float]:
+    from vkgateway.gateway.usagelog import read
+
+    if usage_log is None:
+        return {}
+    _bytes(usage_log, most=1)
+    return dict(decisions.ends_of((usage.gang, usage.end) for usage in read(usage_log)))
+
+
+def _nodes_of(file: Path) -> tuple[Pool, ...]:
+    if file.suffix == ".csv":
+        pools = openb.read_nodes(_rows(file))
+    else:
+        document = next(iter(_documents(file)), None)
+        if isinstance(document, Mapping):
+            document = document.get("nodes")
+        if not isinstance(document, list) or not all(isinstance(row, Mapping) for row in document):
+            raise InputError(f"nodes file {file} holds no list of nodes", hint="Write a list of {sn, gpu, model}.")
+        pools = openb.read_nodes(document)
+    if not pools:
+        raise InputError(f"nodes file {file} holds no node with GPUs", hint="Set the field gpu of a node.")
+    return pools
+
+
+def _bytes(file: Path, *, most: int = -1) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(most)
+    except OSError as error:
+        raise InputError(f"file {file} cannot be read: {error.strerror}") from error
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    text = _bytes(file).decode(errors="replace")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _documents(file: Path) -> list[Any]:
+    import yaml
+
+    try:
+        return [document for document in yaml.safe_load_all(_bytes(file)) if document is not None]
+    except yaml.YAMLError as error:
+        raise InputError(f"file {file} is neither YAML nor JSON: {' '.join(str(error).split())}") from error

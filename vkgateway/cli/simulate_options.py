@@ -1,0 +1,153 @@
+"""Options of `vkgateway simulate` that describe the cluster and the trace, and the types of their values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_SPAN = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d|w|)")
+_NODES = re.compile(r"([0-9]{1,6})x([0-9]{1,4})")
+
+
+class Seconds(click.ParamType[float]):
+    """A duration like `90s`, `24h` or `7d`."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return seconds."""
+        if isinstance(value, float):
+            return value
+        match = _SPAN.fullmatch(str(value))
+        if match is None:
+            self.fail(
+                f"{value!r} is not a duration. Write a number and ms, s, m, h, d or w, like 90s or 24h.", param, ctx
+            )
+        return float(match[1]) * _UNITS[match[2]]
+
+
+class NodeCount(click.ParamType[tuple[int, int]]):
+    """Nodes and GPUs of each: `64x8`."""
+
+    name = "NODESxGPUS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Return both numbers."""
+        if isinstance(value, tuple):
+            return value
+        match = _NODES.fullmatch(str(value))
+        if match is None or not int(match[1]) or not int(match[2]):
+            self.fail(f"{value!r} is not NODESxGPUS. Write 64x8 for 64 nodes of 8 GPUs.", param, ctx)
+        return int(match[1]), int(match[2])
+
+
+class Sizes(click.ParamType[dict[int, float]]):
+    """Gang sizes with their shares: `1=35,8=50,64=15`."""
+
+    name = "GPUS=SHARE,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[int, float]:
+        """Return shares by GPUs."""
+        if isinstance(value, dict):
+            return value
+        sizes: dict[int, float] = {}
+        for part in str(value).split(","):
+            gpus, _, share = part.partition("=")
+            if not gpus.isdecimal() or not int(gpus) or not share.replace(".", "", 1).isdecimal():
+                self.fail(f"{part!r} is not GPUS=SHARE. Write 1=35,8=50,64=15.", param, ctx)
+            sizes[int(gpus)] = float(share)
+        if not any(sizes.values()):
+            self.fail(f"all shares of {value!r} are zero. Give at least one size a share above zero.", param, ctx)
+        return sizes
+
+
+SECONDS, NODES, SIZE_TABLE = Seconds(), NodeCount(), Sizes()
+SHARE = click.FloatRange(0, 1)
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+def cluster_options(command: F) -> F:
+    """Add the options of the cluster and its tenants."""
+    for option in reversed(
+        (
+            click.option(
+                "--nodes", type=NODES, default="64x8", show_default=True, help="So many equal nodes of so many GPUs."
+            ),
+            click.option(
+                "--nodes-file",
+                type=FILE,
+                help="Nodes from a CSV, YAML or JSON file: sn, gpu, and if known cpu_milli, memory_mib, model, pool.",
+            ),
+            click.option(
+                "--tenants",
+                type=click.IntRange(1, 1000),
+                default=8,
+                show_default=True,
+                help="Tenants of equal guarantee.",
+            ),
+            click.option(
+                "--tenants-file",
+                type=FILE,
+                help="Tenants from a YAML or JSON file: name, and pools as in the Tenant object.",
+            ),
+            click.option(
+                "--guaranteed",
+                type=SHARE,
+                default=0.75,
+                show_default=True,
+                help="The share of the GPUs that is guaranteed, in whole nodes.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def trace_options(command: F) -> F:
+    """Add the options of the trace, and of the generator of synthetic ones."""
+    for option in reversed(
+        (
+            click.option("--trace", type=FILE, help="Jobs from this file. [default: synthetic ones]"),
+            click.option(
+                "--format",
+                "trace_format",
+                type=click.Choice(("openb", "philly", "kueue", "log")),
+                help="Format of the trace. [default: by its name: .csv openb, .json philly, .yaml kueue, .jsonl log]",
+            ),
+            click.option("--replay", is_flag=True, help="Jobs, nodes and tenants from the platform's decision log."),
+            click.option("--usage-log", type=FILE, help="With a decision log: exact ends of gangs."),
+            click.option("--start", type=SECONDS, default="0s", help="Leave out of the trace what is before."),
+            click.option(
+                "--load",
+                type=click.FloatRange(0.01, 10),
+                default=1.0,
+                show_default=True,
+                help="Requested GPU-hours, as a share of those that the cluster has.",
+            ),
+            click.option(
+                "--duration", type=SECONDS, help="Jobs arrive for so long. [default: 24h, or the whole trace]"
+            ),
+            click.option("--sizes", type=SIZE_TABLE, help="GPUs of a gang and shares. [default: 1 to 64]"),
+            click.option(
+                "--low", type=SHARE, default=0.5, show_default=True, help="The share of gangs in the low band."
+            ),
+            click.option("--run", type=SECONDS, default="20m", show_default=True, help="Median run time."),
+            click.option(
+                "--checkpoint",
+                type=SECONDS,
+                default="0s",
+                show_default=True,
+                help="Jobs save their work so often; 0: never.",
+            ),
+            click.option("--seed", type=int, default=1, show_default=True, help="Of the random numbers."),
+        )
+    ):
+        command = option(command)
+    return command

@@ -1,0 +1,87 @@
+"""How `vkgateway simulate` prints results: tables for people, json and yaml for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from vkgateway.cli.output import Column, print_table, serialise
+from vkgateway.simulate.result import Late, Result, Waits
+
+_ONLY_PLOTTED = ("samples", "firstWaits")
+
+METRICS: tuple[tuple[str, Callable[[Result], str]], ...] = (
+    ("gangs", lambda one: str(one.gangs)),
+    ("ended", lambda one: str(one.ended)),
+    ("allocation", lambda one: f"{one.allocation:.1%}"),
+    ("borrowed", lambda one: f"{one.borrowed:.1%}"),
+    ("fragmentation", lambda one: f"{one.fragmentation:.1%}"),
+    ("entitled gangs", lambda one: str(one.entitled)),
+    ("late", lambda one: str(len(one.late))),
+    ("late p99", lambda one: _span(one.late_p99)),
+    ("evictions", lambda one: str(one.evictions)),
+    ("lost GPU-hours", lambda one: f"{one.lost_gpu_hours:.1f}"),
+    ("sharing anomalies", lambda one: "-" if one.anomalies is None else str(len(one.anomalies))),
+    ("longest wait", lambda one: _span(one.longest_wait)),
+    ("fairness (Jain)", lambda one: f"{one.fairness:.3f}"),
+    ("makespan", lambda one: _span(one.makespan)),
+    ("cycles", lambda one: str(one.cycles)),
+    ("cycle p99", lambda one: "-" if one.cycle_p99 is None else f"{1000 * one.cycle_p99:.0f} ms"),
+)
+WAITS: tuple[tuple[str, Callable[[Waits], str]], ...] = (
+    ("band", lambda one: one.band),
+    ("gpus", lambda one: one.size or "all"),
+    ("gangs", lambda one: str(one.gangs)),
+    ("mean", lambda one: _span(one.mean)),
+    ("p50", lambda one: _span(one.p50)),
+    ("p95", lambda one: _span(one.p95)),
+    ("p99", lambda one: _span(one.p99)),
+    ("max", lambda one: _span(one.max)),
+)
+LATE: tuple[tuple[str, Callable[[Late], str]], ...] = (
+    ("gang", lambda one: one.gang),
+    ("tenant", lambda one: one.tenant),
+    ("gpus", lambda one: f"{one.gpus:g}"),
+    ("submitted", lambda one: _span(one.submitted)),
+    ("started", lambda one: _span(one.started)),
+    ("late", lambda one: _span(one.late)),
+)
+
+
+def show(results: Sequence[Result], *, output: str, late: bool) -> None:
+    """Print results; `late` adds a table of the gangs that were late."""
+    if output != "table":
+        click.echo(serialise([plain(one) for one in results], output=output), nl=False)
+        return
+    columns = [Column("", str), *(Column(one.scheduler, str, "right") for one in results)]
+    print_table([[name, *(read(one) for one in results)] for name, read in METRICS], columns=columns)
+    click.echo("\nWaits from submission to the first start:\n")
+    _table(WAITS, [(one.scheduler, waits) for one in results for waits in one.waits])
+    if late:
+        click.echo("\nEntitled gangs that started after the bound:\n")
+        _table(LATE, [(one.scheduler, gang) for one in results for gang in one.late])
+
+
+def plain(result: Result) -> dict[str, Any]:
+    """Return a result for programs, without what only plots need."""
+    found: dict[str, Any] = msgspec.to_builtins(result)
+    return {name: value for name, value in found.items() if name not in _ONLY_PLOTTED}
+
+
+def _table(fields: Sequence[tuple[str, Callable[[Any], str]]], rows: Sequence[tuple[str, Any]]) -> None:
+    left = ("band", "gpus", "gang", "tenant")
+    columns = [Column(name, str, "left" if name in left else "right") for name, _ in fields]
+    cells = [[scheduler, *(read(row) for _, read in fields)] for scheduler, row in rows]
+    print_table(cells, columns=[Column("scheduler", str), *columns])
+
+
+def _span(seconds: float | None) -> str:
+    """Seconds for people: `90s`, `12m`, `3.5h`."""
+    if seconds is None:
+        return "-"
+    if seconds < 120:
+        return f"{seconds:.0f}s"
+    return f"{seconds / 60:.0f}m" if seconds < 7200 else f"{seconds / 3600:.1f}h"

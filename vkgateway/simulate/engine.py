@@ -1,0 +1,259 @@
+"""The event loop of a simulation: submissions, cycles, ends and evictions on a clock of its own."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from heapq import heappop, heappush
+
+from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.facts import ENDING, NOTIFIED, PLACED, WAITING, Gang, Pod, Snapshot
+from vkgateway.arbiter.outcome import changed_by
+from vkgateway.simulate.entitlement import Entitlement
+from vkgateway.simulate.integrals import Integrals
+from vkgateway.simulate.policies.scheduler import Scheduler
+from vkgateway.simulate.scenario import Job, Scenario
+from vkgateway.simulate.state import Event, Run, State, What
+from vkgateway.simulate.usage import WHOLE, Usage
+
+_ENOUGH, _REMEMBERED = 3, 20
+"""The run time of a kind is known after 3 runs; of more than 20 the last count, as in the gateway."""
+_DOUBLINGS = 4
+"""How often the time between cycles without a decision doubles."""
+_IDLE_CYCLES = 3
+"""Cycles without a decision after which pending gangs of an idle cluster never start."""
+
+
+class Simulation:
+    """One scheduler over one scenario. `step` until it returns False; `state` may be saved between two steps."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        scheduler: Scheduler,
+        *,
+        state: State | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """`clock` measures what cycles take, in seconds."""
+        self.scenario = scheduler.arrange(scenario)
+        self.state = state if state is not None else State()
+        self._scheduler = scheduler
+        self._clock = clock
+        self._jobs = {job.id: job for job in self.scenario.jobs}
+        self._settings = self.scenario.settings
+        self._usage = Usage(self.scenario, self.state.gangs.values())
+        self._entitlement = Entitlement(self.scenario)
+        self._integrals = Integrals(self.state, self._usage, self.scenario.horizon)
+        self._tenants: dict[str, dict[str, None]] = {}
+        for gang in self.state.gangs.values():
+            self._tenants.setdefault(gang.tenant, {})[gang.id] = None
+
+    def step(self) -> bool:
+        """Go on to the next event or cycle; False: there is none."""
+        state = self.state
+        time = self._next()
+        if time is None:
+            self._integrals.finish()
+            return False
+        self._integrals.advance(time)
+        state.now = time
+        news = self._arrive()
+        while state.events and state.events[0].time <= time:
+            news |= self._happen(heappop(state.events))
+        if news:
+            state.quiet = 0
+            self._want_cycle(max(time, state.last_cycle + self._settings.interval))
+        if state.cycle_due is not None and state.cycle_due <= time:
+            self._cycle()
+        return True
+
+    def _next(self) -> float | None:
+        state, jobs = self.state, self.scenario.jobs
+        submitted = jobs[state.arrived].submitted if state.arrived < len(jobs) else None
+        event = state.events[0].time if state.events else None
+        if submitted is None and event is None and (not state.gangs or state.quiet >= _IDLE_CYCLES):
+            return None
+        times = [time for time in (submitted, event, state.cycle_due) if time is not None]
+        return max(min(times), state.now) if times else None
+
+    def _want_cycle(self, time: float) -> None:
+        due = self.state.cycle_due
+        self.state.cycle_due = time if due is None else min(due, time)
+
+    # Events
+
+    def _arrive(self) -> bool:
+        state, jobs, before = self.state, self.scenario.jobs, self.state.arrived
+        while state.arrived < len(jobs) and jobs[state.arrived].submitted <= state.now:
+            job = jobs[state.arrived]
+            gang = replace(job.gang(self._settings), expected_run=self._expected(job))
+            run = Run(number=state.arrived, queued_since=state.now, entitled=self._is_entitled(gang))
+            state.arrived += 1
+            state.gangs[job.id], state.runs[job.id] = gang, run
+            self._tenants.setdefault(job.tenant, {})[job.id] = None
+            self._usage.change(None, gang)
+        return state.arrived > before
+
+    def _is_entitled(self, gang: Gang) -> bool:
+        state = self.state
+        others = [state.gangs[name] for name in self._tenants.get(gang.tenant, ())]
+        waiting = [one for one in others if state.runs[one.id].entitled and state.runs[one.id].started is None]
+        return self._entitlement.includes(gang, others, waiting)
+
+    def _expected(self, job: Job) -> float | None:
+        runs = self.state.learned.get(job.kind, ())
+        return statistics.median(runs) if job.kind and job.run_limit is None and len(runs) >= _ENOUGH else None
+
+    def _push(self, time: float, what: What, job: str, epoch: int = 0) -> None:
+        self.state.counted += 1
+        heappush(self.state.events, Event(time, what, self.state.counted, job, epoch))
+
+    def _happen(self, event: Event) -> bool:
+        """Return whether anything changed that a scheduler must know."""
+        gang, run = self.state.gangs.get(event.job), self.state.runs[event.job]
+        if gang is None:
+            return False
+        match What(event.what):
+            case What.END:
+                return run.epoch == event.epoch and self._end(gang, run)
+            case What.CHECKPOINT:
+                if run.epoch == event.epoch and run.since is not None:
+                    self._replace(gang, replace(gang, checkpoint=self.state.now))
+                    self._push(self.state.now + self._jobs[gang.id].checkpoint, What.CHECKPOINT, gang.id, run.epoch)
+                return False
+            case What.DEADLINE:
+                return self._terminate(gang, run)
+            case What.GONE:
+                return self._release(gang, run)
+
+    def _end(self, gang: Gang, run: Run) -> bool:
+        if run.since is None:
+            return False
+        kind = self._jobs[gang.id].kind
+        if kind:
+            learned = self.state.learned.setdefault(kind, [])
+            learned.append(self.state.now - run.since)
+            del learned[:-_REMEMBERED]
+        run.ended, run.since = self.state.now, None
+        del self.state.gangs[gang.id], self._tenants[gang.tenant][gang.id]
+        self._usage.change(gang, None)
+        return True
+
+    def _terminate(self, gang: Gang, run: Run) -> bool:
+        now = self.state.now
+        due = {pod.uid for pod in gang.pods if pod.state is NOTIFIED and pod.deadline <= now}
+        if not due:
+            return False  # they were reprieved, or the gang is another one by now
+        gone = now + gang.grace
+        pods = (replace(pod, state=ENDING, deadline=gone) if pod.uid in due else pod for pod in gang.pods)
+        after = replace(gang, pods=tuple(pods))
+        if run.since is not None and _running(after) < _minimum(gang):
+            self._lose(gang, run)
+        self._replace(gang, after)
+        self._push(gone, What.GONE, gang.id)
+        return True
+
+    def _lose(self, gang: Gang, run: Run) -> None:
+        """Stop the gang's current run; what it did since the last checkpoint is lost."""
+        assert run.since is not None
+        interval, done = self._jobs[gang.id].checkpoint, self.state.now - run.since
+        kept = done // interval * interval if interval else 0.0
+        unit = self.scenario.units[gang.pools[0]]
+        amount = sum(pod.shape.amount(unit) for pod in gang.pods if pod.state in (PLACED, NOTIFIED))
+        run.lost += (done - kept) * amount / WHOLE
+        run.saved += kept
+        run.since, run.evictions, run.queued_since = None, run.evictions + 1, self.state.now
+        run.epoch += 1
+        self._integrals.evicted()
+
+    def _release(self, gang: Gang, run: Run) -> bool:
+        now = self.state.now
+        pods = tuple(
+            self._renewed(pod, run) if pod.state is ENDING and pod.deadline <= now else pod for pod in gang.pods
+        )
+        if pods == gang.pods:
+            return False
+        created = now if all(pod.state is WAITING for pod in pods) else gang.created
+        self._replace(gang, replace(gang, pods=pods, created=created))
+        return True
+
+    def _renewed(self, pod: Pod, run: Run) -> Pod:
+        run.renewed += 1
+        return Pod(uid=f"{pod.uid.partition('+')[0]}+{run.renewed}", shape=pod.shape, rank=pod.rank, role=pod.role)
+
+    def _replace(self, old: Gang, new: Gang) -> None:
+        self.state.gangs[old.id] = new
+        self._usage.change(old, new)
+
+    # Cycles
+
+    def _cycle(self) -> None:
+        state = self.state
+        state.cycle_due, state.last_cycle = None, state.now
+        snapshot = Snapshot(
+            pools=self.scenario.pools,
+            quotas=self.scenario.quotas,
+            gangs=tuple(state.gangs.values()),
+            policy=self._settings.policy,
+        )
+        begun = self._clock() if self._clock is not None else 0.0
+        decisions = self._scheduler.decide(snapshot, state.now)
+        state.cycles += 1
+        if self._clock is not None:
+            state.seconds.append(self._clock() - begun)
+        acts = decisions.admits or decisions.evicts or decisions.reprieves
+        state.quiet = 0 if acts else state.quiet + 1
+        self._carry_out(decisions)
+        if decisions.holds or (state.gangs and not state.events):
+            self._want_cycle(state.now + self._settings.refresh * 2 ** min(state.quiet, _DOUBLINGS))
+
+    def _carry_out(self, decisions: Decisions) -> None:
+        state = self.state
+        planned = [gang.id for gang in state.gangs.values() if gang.plan is not None]
+        changed = changed_by(decisions, state.gangs, planned, state.now)
+        # What starts may need what is given up in the same cycle, so amounts are checked when all is known.
+        for name, gang in changed.items():
+            self._usage.change(state.gangs[name], None)
+            state.gangs[name] = gang
+        for gang in changed.values():
+            self._usage.change(None, gang)
+        for name in {admit.gang: None for admit in decisions.admits}:
+            self._start(state.gangs[name], state.runs[name])
+        for evict in decisions.evicts:
+            self._push(evict.deadline, What.DEADLINE, evict.gang)
+
+    def _start(self, gang: Gang, run: Run) -> None:
+        state, job = self.state, self._jobs[gang.id]
+        if run.since is not None:
+            return  # more of its surplus started
+        if _running(gang) < _minimum(gang):
+            raise TornGangError(f"{self._scheduler.name} starts {_running(gang)} of {_minimum(gang)} pods of {gang.id}")
+        run.since = state.now
+        run.epoch += 1
+        if run.queued_since is not None:
+            run.queued += state.now - run.queued_since
+            run.longest_queued = max(run.longest_queued, state.now - run.queued_since)
+            run.queued_since = None
+        if run.started is None:
+            run.started, run.borrowed = state.now, _borrows(gang.pods)
+        self._push(state.now + max(0.0, job.run - run.saved), What.END, gang.id, run.epoch)
+        if job.checkpoint:
+            self._push(state.now + job.checkpoint, What.CHECKPOINT, gang.id, run.epoch)
+
+
+class TornGangError(Exception):
+    """A scheduler started less than a gang's minimum."""
+
+
+def _minimum(gang: Gang) -> int:
+    return min(gang.minimum, len(gang.pods))
+
+
+def _running(gang: Gang) -> int:
+    return sum(pod.state in (PLACED, NOTIFIED) for pod in gang.pods)
+
+
+def _borrows(pods: Iterable[Pod]) -> bool:
+    return any(pod.borrowed for pod in pods)

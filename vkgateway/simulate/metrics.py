@@ -1,0 +1,187 @@
+"""Metrics of a finished simulation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from vkgateway.arbiter.facts import Band
+from vkgateway.simulate.result import Anomaly, Late, Result, TenantUse, Waits
+from vkgateway.simulate.scenario import Job, Scenario
+from vkgateway.simulate.state import Run, State
+from vkgateway.simulate.usage import WHOLE
+
+CLASSES = ((1, "1"), (8, "2-8"), (16, "9-16"), (32, "17-32"), (64, "33-64"), (math.inf, "65+"))
+"""Size classes: the most GPUs of each, and its name."""
+
+Finished = Sequence[tuple[Job, Run]]
+
+
+def result_of(name: str, scenario: Scenario, state: State, *, private: Mapping[str, float] | None = None) -> Result:
+    """Sum up. `private` holds by gang how long it waited in its tenant's private cluster, where it started there.
+
+    `scenario` is the one before the scheduler arranged it, so that shares are of the whole cluster.
+    """
+    finished = [(job, state.runs[job.id]) for job in scenario.jobs if job.id in state.runs]
+    gpus = _gpus(scenario)
+    total = gpus * scenario.horizon or 1.0
+    late = list(_late(finished, scenario, state.now))
+    seconds = sorted(state.seconds)
+    return Result(
+        scheduler=name,
+        gangs=len(finished),
+        ended=sum(run.ended is not None for _, run in finished),
+        never_started=sum(run.started is None for _, run in finished),
+        makespan=max((run.ended for _, run in finished if run.ended is not None), default=0.0),
+        allocation=state.sums.allocated / total,
+        borrowed=state.sums.borrowed / total,
+        terminating=state.sums.terminating / total,
+        fragmentation=state.sums.fragmented / total,
+        waits=list(_waits(finished, scenario)),
+        longest_wait=max((_longest(job, run, state.now) for job, run in finished), default=0.0),
+        queued=_mean([_queued(run, state.now) for _, run in finished]) or 0.0,
+        entitled=sum(run.entitled for _, run in finished),
+        late=late,
+        late_p99=percentile(sorted(one.late for one in late), 0.99),
+        evictions=sum(run.evictions for _, run in finished),
+        evicted_gangs=sum(run.evictions > 0 for _, run in finished),
+        lost_gpu_hours=sum(run.lost for _, run in finished) / 3600,
+        anomalies=list(_anomalies(finished, scenario, private)) if private is not None else None,
+        fairness=_jain(scenario, state.sums.tenants),
+        cycles=state.cycles,
+        cycle_p50=percentile(seconds, 0.5),
+        cycle_p99=percentile(seconds, 0.99),
+        cycle_max=percentile(seconds, 1.0),
+        tenants=list(_tenants(finished, scenario, state.sums.tenants)),
+        samples=state.samples,
+        first_waits={
+            band.value: sorted(
+                wait for job, run in finished if job.band is band and (wait := waited(job, run)) is not None
+            )
+            for band in Band
+        },
+    )
+
+
+def waited(job: Job, run: Run) -> float | None:
+    """Return the seconds from submission to the first start; None: it did not start."""
+    return run.started - job.submitted if run.started is not None else None
+
+
+def percentile(ordered: Sequence[float], share: float) -> float | None:
+    """Return the smallest value that `share` (0 to 1) of all do not exceed; None of nothing."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
+
+
+def size_of(job: Job, scenario: Scenario) -> float:
+    """Return the units (GPUs) that all pods of a job request."""
+    unit = scenario.units[job.pools[0]]
+    return sum(shape.amount(unit) for shape in job.shapes) / WHOLE
+
+
+def _gpus(scenario: Scenario) -> float:
+    nodes = ((node, pool.measure) for pool in scenario.pools for node in pool.nodes)
+    return sum(node.allocatable.get(unit, 0) for node, unit in nodes) / WHOLE
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _queued(run: Run, now: float) -> float:
+    return run.queued + (now - run.queued_since if run.queued_since is not None else 0.0)
+
+
+def _longest(job: Job, run: Run, now: float) -> float:
+    wait = waited(job, run)
+    first = now - job.submitted if wait is None else wait
+    return max(first, run.longest_queued, now - run.queued_since if run.queued_since is not None else 0.0)
+
+
+def _waits(finished: Finished, scenario: Scenario) -> Iterator[Waits]:
+    classes = {job.id: class_of(size_of(job, scenario)) for job, _ in finished}
+    for band in Band:
+        mine = [(job, run) for job, run in finished if job.band is band]
+        if mine:
+            yield _waits_of(band, "", mine)
+        for _, name in CLASSES:
+            chosen = [(job, run) for job, run in mine if classes[job.id] == name]
+            if chosen:
+                yield _waits_of(band, name, chosen)
+
+
+def class_of(size: float) -> str:
+    """Return the name of the size class of a gang with so many GPUs."""
+    return next(name for most, name in CLASSES if size <= most)
+
+
+def _waits_of(band: Band, size: str, chosen: Finished) -> Waits:
+    waits = sorted(wait for job, run in chosen if (wait := waited(job, run)) is not None)
+    return Waits(
+        band=band.value,
+        size=size,
+        gangs=len(chosen),
+        never_started=len(chosen) - len(waits),
+        mean=_mean(waits),
+        p50=percentile(waits, 0.5),
+        p95=percentile(waits, 0.95),
+        p99=percentile(waits, 0.99),
+        max=percentile(waits, 1.0),
+    )
+
+
+def _late(finished: Finished, scenario: Scenario, now: float) -> Iterator[Late]:
+    for job, run in finished:
+        wait = waited(job, run)
+        late = (now - job.submitted if wait is None else wait) - scenario.settings.bound
+        if run.entitled and late > 0:
+            yield Late(
+                gang=job.id,
+                tenant=job.tenant,
+                gpus=size_of(job, scenario),
+                submitted=job.submitted,
+                started=run.started,
+                late=late,
+            )
+
+
+def _anomalies(finished: Finished, scenario: Scenario, private: Mapping[str, float]) -> Iterator[Anomaly]:
+    for job, run in finished:
+        wait, alone = waited(job, run), private.get(job.id)
+        if job.band is not Band.GUARANTEED or wait is None or alone is None:
+            continue
+        if wait > alone + scenario.settings.bound:
+            yield Anomaly(gang=job.id, tenant=job.tenant, gpus=size_of(job, scenario), wait=wait, private=alone)
+
+
+def _jain(scenario: Scenario, tenants: Mapping[str, float]) -> float:
+    weights = {quota.tenant: quota.weight for quota in scenario.quotas}
+    shares = [tenants.get(tenant, 0.0) / weight for tenant, weight in weights.items() if weight > 0]
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
+
+
+def _tenants(finished: Finished, scenario: Scenario, used: Mapping[str, float]) -> Iterator[TenantUse]:
+    units = scenario.units
+    quotas: dict[str, list[float]] = {}
+    for quota in scenario.quotas:
+        known = quotas.setdefault(quota.tenant, [0.0, quota.weight])
+        known[0] += sum(quota.cells) or quota.guarantee.get(units.get(quota.pool, ""), 0) / WHOLE
+    for tenant, (guarantee, weight) in sorted(quotas.items()):
+        mine = [(job, run) for job, run in finished if job.tenant == tenant]
+        yield TenantUse(
+            tenant=tenant,
+            guarantee=guarantee,
+            weight=weight,
+            gpus=used.get(tenant, 0.0) / (scenario.horizon or 1.0),
+            guaranteed_wait=_mean(list(_of_band(mine, Band.GUARANTEED))),
+            low_wait=_mean(list(_of_band(mine, Band.LOW))),
+            evictions=sum(run.evictions for _, run in mine),
+        )
+
+
+def _of_band(finished: Iterable[tuple[Job, Run]], band: Band) -> Iterator[float]:
+    for job, run in finished:
+        wait = waited(job, run)
+        if job.band is band and wait is not None:
+            yield wait

@@ -1,0 +1,1 @@
+"""The schedulers that a simulation can run, each in its own module."""

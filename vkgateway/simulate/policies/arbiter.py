@@ -1,0 +1,26 @@
+"""The arbiter of vkgateway as a scheduler of a simulation."""
+
+from __future__ import annotations
+
+from vkgateway.arbiter.carry import Carry
+from vkgateway.arbiter.cycle import decide
+from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.facts import Snapshot
+from vkgateway.simulate.scenario import Scenario
+
+
+class Arbiter:
+    """Calls `decide`, as the gateway does."""
+
+    name = "vkgateway"
+
+    def __init__(self) -> None:
+        self._carry = Carry()
+
+    def arrange(self, scenario: Scenario) -> Scenario:
+        """Return the scenario unchanged."""
+        return scenario
+
+    def decide(self, snapshot: Snapshot, now: float) -> Decisions:
+        """Return the arbiter's decisions."""
+        return decide(snapshot, now, self._carry)

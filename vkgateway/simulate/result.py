@@ -1,0 +1,100 @@
+"""What a simulation came to: metrics of one scheduler over one scenario. Plain data for tables, JSON and reports."""
+
+from __future__ import annotations
+
+import msgspec
+
+from vkgateway.simulate.state import Sample
+
+
+class Waits(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Seconds from submission to the first start, of the gangs of one kind; percentiles are of those that started."""
+
+    band: str
+    size: str
+    """Class of GPUs, like `2-8`; empty: all sizes."""
+    gangs: int
+    never_started: int
+    mean: float | None
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    max: float | None
+
+
+class Late(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An entitled gang that started after the bound, or never (`started` is missing)."""
+
+    gang: str
+    tenant: str
+    gpus: float
+    submitted: float
+    started: float | None
+    late: float
+    """Seconds after the bound."""
+
+
+class Anomaly(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A guaranteed gang that waited longer than in its tenant's private cluster, plus the bound. In seconds."""
+
+    gang: str
+    tenant: str
+    gpus: float
+    wait: float
+    private: float
+
+
+class TenantUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What one tenant had. `gpus` is the average until the horizon."""
+
+    tenant: str
+    guarantee: float
+    weight: float
+    gpus: float
+    guaranteed_wait: float | None
+    """Mean, in seconds."""
+    low_wait: float | None
+    evictions: int
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Metrics of one scheduler. Shares are of all GPUs of the cluster, from 0 to 1, until the horizon."""
+
+    scheduler: str
+    gangs: int
+    ended: int
+    never_started: int
+    makespan: float
+    """When the last gang ended, in seconds."""
+    allocation: float
+    borrowed: float
+    terminating: float
+    fragmentation: float
+    """Idle GPUs on partly used nodes."""
+    waits: list[Waits]
+    longest_wait: float
+    """Starvation: of any gang, be it the first wait or after an eviction, or one that has not ended."""
+    queued: float
+    """Mean seconds that a gang was pending, also after evictions."""
+    entitled: int
+    """Gangs that fitted their tenant's unused guarantee when they were submitted."""
+    late: list[Late]
+    late_p99: float | None
+    """The 99th percentile of lateness among those that are late."""
+    evictions: int
+    evicted_gangs: int
+    lost_gpu_hours: float
+    anomalies: list[Anomaly] | None
+    """None: private clusters were not simulated."""
+    fairness: float
+    """Jain's index over GPU-seconds per weight: 1 is equal, 1/n one tenant has all."""
+    cycles: int
+    cycle_p50: float | None
+    """Seconds that a cycle took; None: not measured."""
+    cycle_p99: float | None
+    cycle_max: float | None
+    tenants: list[TenantUse]
+    samples: list[Sample] = []
+    """Averages over parts of the time."""
+    first_waits: dict[str, list[float]] = {}
+    """By band, the seconds that each gang waited, ordered."""

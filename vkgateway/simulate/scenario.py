@@ -1,0 +1,115 @@
+"""What a simulation starts from: pools, tenants' quotas, the jobs of a trace and the settings of the platform."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from vkgateway.arbiter.facts import Band, Gang, Pod, Policy, Pool, PoolKey, Quota, Shape
+
+GPU = "nvidia.com/gpu"
+POOL: PoolKey = ("compute", "pool")
+"""The pool of scenarios that have only one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Times are in seconds. The defaults are those of the gateway."""
+
+    notice: float = 30.0
+    """Between the notice of an eviction and the deletion."""
+    grace: float = 60.0
+    """Evicted pods use all of it before they terminate."""
+    interval: float = 1.0
+    """The least time between two scheduling cycles."""
+    refresh: float = 30.0
+    """The longest time between two scheduling cycles while gangs are pending.
+
+    It doubles with each cycle that decides nothing, up to 16 times as long, until anything changes. The gateway's does
+    not: it also keeps pending reasons and expected starts up to date.
+    """
+    horizon: float = 0.0
+    """The end of the period that metrics of usage cover; 0: the last submission."""
+    policy: Policy = field(default_factory=Policy)
+
+    @property
+    def bound(self) -> float:
+        """Seconds within which a gang that fits its tenant's unused guarantee must start."""
+        return self.notice + self.grace + self.interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One gang of a trace. `submitted` is in seconds since the trace began, `run` in seconds of undisturbed work."""
+
+    id: str
+    tenant: str
+    shapes: tuple[Shape, ...]
+    """What each of its pods requests."""
+    submitted: float
+    run: float
+    pools: tuple[PoolKey, ...] = (POOL,)
+    band: Band = Band.GUARANTEED
+    priority: int = 0
+    minimum: int = 0
+    """0: all of its pods."""
+    elastic: bool = False
+    run_limit: float | None = None
+    checkpoint: float = 0.0
+    """Seconds of work between two checkpoints; 0: it saves nothing."""
+    kind: str = ""
+    """Jobs of one kind run for similar times; empty: nothing is known of this job."""
+
+    def gang(self, settings: Settings) -> Gang:
+        """Return the job as a pending gang, as it was submitted."""
+        pods = tuple(Pod(uid=f"{self.id}.{rank}", shape=shape, rank=rank) for rank, shape in enumerate(self.shapes))
+        return Gang(
+            id=self.id,
+            tenant=self.tenant,
+            pods=pods,
+            pools=self.pools,
+            band=self.band,
+            priority=self.priority,
+            created=self.submitted,
+            minimum=self.minimum or len(pods),
+            elastic=self.elastic,
+            run_limit=self.run_limit,
+            notice=settings.notice,
+            grace=settings.grace,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Everything that a simulation needs; `jobs` are in the order of their submission, ids in the same order."""
+
+    pools: tuple[Pool, ...]
+    quotas: tuple[Quota, ...]
+    jobs: tuple[Job, ...]
+    settings: Settings = field(default_factory=Settings)
+
+    @property
+    def horizon(self) -> float:
+        """The end of the period that metrics of usage cover, in seconds."""
+        return self.settings.horizon or max((job.submitted for job in self.jobs), default=0.0)
+
+    @property
+    def units(self) -> Mapping[PoolKey, str]:
+        """The resource that each pool allocates."""
+        return {pool.key: pool.measure for pool in self.pools}
+
+    def fingerprint(self) -> str:
+        """Return a digest by which two scenarios are known to be equal."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
+
+
+def in_order(scenario: Scenario) -> Scenario:
+    """Return the scenario with its jobs in the order of their submission, renamed so that ids sort the same way."""
+    jobs = sorted(scenario.jobs, key=lambda job: (job.submitted, job.id))
+    digits = len(str(len(jobs)))
+    return replace(
+        scenario, jobs=tuple(replace(job, id=f"{number:0{digits}}/{job.id}") for number, job in enumerate(jobs))
+    )

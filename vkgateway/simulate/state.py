@@ -1,0 +1,110 @@
+"""State of a simulation at one moment: enough to continue it later."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+from vkgateway.arbiter.facts import Gang
+
+
+class What(IntEnum):
+    """Events, in the order in which those of one moment happen."""
+
+    END = 0
+    DEADLINE = 1
+    GONE = 2
+    CHECKPOINT = 3
+
+
+class Event(msgspec.Struct, array_like=True, order=True):
+    """Something that happens to a job at a time. `epoch` is that of the run it belongs to."""
+
+    time: float
+    what: int
+    number: int
+    job: str
+    epoch: int = 0
+
+
+class Run(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What became of a job. Times are seconds since the trace began, `lost` is in GPU-seconds."""
+
+    number: int
+    """Its place in the scenario."""
+    started: float | None = None
+    """When it ran first; None: it never did."""
+    ended: float | None = None
+    since: float | None = None
+    """When its current run began; None: it does not run."""
+    epoch: int = 0
+    """Counts its runs, so that events of an earlier run are known."""
+    saved: float = 0.0
+    """Seconds of work that were checkpointed before the current run."""
+    queued: float = 0.0
+    """Seconds in which it was pending, first and after evictions."""
+    queued_since: float | None = None
+    """Since when it is pending; None: it is not."""
+    longest_queued: float = 0.0
+    evictions: int = 0
+    lost: float = 0.0
+    borrowed: bool = False
+    """Its first run was outside of its tenant's guarantee."""
+    entitled: bool = False
+    """It fitted its tenant's unused guarantee when it was submitted."""
+    renewed: int = 0
+    """How many of its pods were re-created."""
+
+
+class Sums(msgspec.Struct, kw_only=True):
+    """Integrals over time, in GPU-seconds."""
+
+    allocated: float = 0.0
+    terminating: float = 0.0
+    borrowed: float = 0.0
+    fragmented: float = 0.0
+    """Idle GPUs of partly used nodes."""
+    pending: float = 0.0
+    """What pending gangs ask for."""
+    tenants: dict[str, float] = {}
+
+
+class Sample(msgspec.Struct, array_like=True):
+    """Averages over one part of the time, in GPUs."""
+
+    time: float
+    allocated: float
+    borrowed: float
+    fragmented: float
+    pending: float
+    evictions: int
+    tenants: dict[str, float]
+
+
+class State(msgspec.Struct, kw_only=True):
+    """All that changes during a simulation."""
+
+    now: float = 0.0
+    arrived: int = 0
+    """How many jobs were submitted."""
+    counted: int = 0
+    """Events that were made, for their order."""
+    cycle_due: float | None = None
+    last_cycle: float = float("-inf")
+    quiet: int = 0
+    """Cycles in a row that decided nothing, and between which nothing changed."""
+    cycles: int = 0
+    seconds: list[float] = []
+    """What each cycle took, where a clock was given."""
+    events: list[Event] = []
+    gangs: dict[str, Gang] = {}
+    """Those that were submitted and have not ended."""
+    runs: dict[str, Run] = {}
+    learned: dict[str, list[float]] = {}
+    """By kind, how long jobs ran."""
+    sums: Sums = msgspec.field(default_factory=Sums)
+    samples: list[Sample] = []
+    sample: Sums = msgspec.field(default_factory=Sums)
+    """Of the sample that is not complete."""
+    sample_evictions: int = 0

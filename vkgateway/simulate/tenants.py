@@ -1,0 +1,72 @@
+"""Tenants of a simulation from a document: names with pools as in the Tenant object, or Tenant manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from vkgateway.arbiter.facts import Pool, Quota
+from vkgateway.model.api import TenantPool
+from vkgateway.model.requests import milli
+from vkgateway.simulate.traces.errors import TraceError
+
+
+def read(documents: Iterable[Any], pools: Sequence[Pool]) -> tuple[Quota, ...]:
+    """Return the quotas of all tenants in these documents.
+
+    A document is a list of `{name, pools}`, that list under `tenants`, a Tenant or a List of them. With one pool in the
+    cluster a tenant's pool needs no name.
+
+    Raises:
+        TraceError: a field is missing or wrong, or a pool does not exist.
+    """
+    quotas = tuple(quota for document in documents for tenant in _listed(document) for quota in _quotas(tenant, pools))
+    if not quotas:
+        raise TraceError("there are no tenants", hint="Write a list of {name, pools: [{guarantee, limit, weight}]}.")
+    return quotas
+
+
+def _listed(document: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(document, Mapping):
+        for key in ("tenants", "items"):
+            if isinstance(document.get(key), list):
+                document = document[key]
+                break
+        else:
+            document = [document]
+    for tenant in document if isinstance(document, list) else ():
+        if not isinstance(tenant, Mapping):
+            raise TraceError(f"tenant {tenant!r} is not a mapping of name and pools")
+        yield tenant
+
+
+def _quotas(tenant: Mapping[str, Any], pools: Sequence[Pool]) -> Iterator[Quota]:
+    spec = tenant.get("spec") or tenant
+    name = (tenant.get("metadata") or tenant).get("name")
+    if not name:
+        raise TraceError(f"tenant {dict(tenant)!r} has no name")
+    for entry in spec.get("pools") or [{}]:
+        try:
+            found = msgspec.convert({"name": "", **entry}, TenantPool)
+            guarantee, limit = milli(found.guarantee), milli(found.limit)
+        except (msgspec.ValidationError, TypeError, ValueError) as error:
+            raise TraceError(f"tenant {name}: {error}", hint="Pools are written as in the Tenant object.") from error
+        yield Quota(
+            tenant=str(name),
+            pool=_pool(found.name, str(name), pools).key,
+            guarantee=guarantee,
+            limit=limit,
+            weight=found.weight,
+            cells=found.cells,
+        )
+
+
+def _pool(name: str, tenant: str, pools: Sequence[Pool]) -> Pool:
+    known = {pool.key[1]: pool for pool in pools}
+    if name in known:
+        return known[name]
+    if not name and len(pools) == 1:
+        return pools[0]
+    raise TraceError(f"tenant {tenant}: pool {name!r} does not exist", hint=f"Available pools: {', '.join(known)}.")

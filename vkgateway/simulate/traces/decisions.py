@@ -1,0 +1,159 @@
+"""Jobs out of the gateway's own decision log: what was submitted, and how long it ran."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from vkgateway.arbiter.differences import differences
+from vkgateway.arbiter.facts import NOTIFIED, PLACED, Gang, Pool, Quota, Snapshot
+from vkgateway.simulate.scenario import Job
+from vkgateway.simulate.traces.errors import TraceError
+
+
+@dataclass(slots=True)
+class _Life:
+    """A gang from its first sight to its last."""
+
+    gang: Gang
+    """As it was when it had the most pods."""
+    number: int
+    """How many gangs had its name before."""
+    since: float | None = None
+    """When its last run began; None: it never ran, or was evicted and did not run again."""
+    ended: float | None = None
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What a log holds. Times of jobs are in seconds since the first cycle."""
+
+    pools: tuple[Pool, ...]
+    quotas: tuple[Quota, ...]
+    jobs: tuple[Job, ...]
+    duration: float
+    unknown: int
+    """Gangs that are left out: they never ran, and nothing is known of gangs like them."""
+    start: float = 0.0
+    """The time of the first cycle, in seconds since the epoch."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    first: float = 0.0
+    last: float = 0.0
+    snapshot: Snapshot | None = None
+    lives: list[_Life] = field(default_factory=list)
+    current: dict[str, _Life] = field(default_factory=dict)
+    names: dict[str, int] = field(default_factory=dict)
+
+
+def read(cycles: Iterable[tuple[float, Snapshot]], ends: Mapping[str, float] | None = None) -> Recorded:
+    """Return what was submitted in these cycles, each a time (seconds since the epoch) and its snapshot.
+
+    `ends` are the ends of gangs in the usage log, which are more exact. A gang that still runs at the log's end runs
+    for as long as it did so far, or as was expected of it; one that waits runs as long as the median of its kind.
+
+    Raises:
+        TraceError: there are no cycles.
+    """
+    reading = _Reading()
+    pools: tuple[Pool, ...] = ()
+    quotas: tuple[Quota, ...] = ()
+    for time, snapshot in cycles:
+        if reading.snapshot is None:
+            reading.first, pools, quotas = time, snapshot.pools, snapshot.quotas
+        _take(reading, time, snapshot)
+    if reading.snapshot is None:
+        raise TraceError("the decision log holds no cycle with its snapshot")
+    medians = _medians(reading, ends or {})
+    jobs = [job for life in reading.lives if (job := _job(life, reading, ends or {}, medians)) is not None]
+    return Recorded(
+        pools=pools,
+        quotas=quotas,
+        jobs=tuple(jobs),
+        duration=reading.last - reading.first,
+        unknown=len(reading.lives) - len(jobs),
+        start=reading.first,
+    )
+
+
+def _take(reading: _Reading, time: float, snapshot: Snapshot) -> None:
+    before = reading.snapshot.gangs if reading.snapshot is not None else ()
+    came, gone = differences(before, snapshot.gangs)
+    there = {gang.id for gang in came}
+    for gang in gone:
+        if gang.id not in there:
+            reading.current.pop(gang.id).ended = time
+    for gang in came:
+        life = reading.current.get(gang.id)
+        if life is None:
+            number = reading.names.get(gang.id, 0)
+            reading.names[gang.id] = number + 1
+            life = reading.current[gang.id] = _Life(gang, number)
+            reading.lives.append(life)
+        if len(gang.pods) > len(life.gang.pods):
+            life.gang = gang
+        placed = [pod.since for pod in gang.pods if pod.state in (PLACED, NOTIFIED)]
+        life.since = min(placed) if placed else None
+    reading.snapshot, reading.last = snapshot, time
+
+
+def _kind(gang: Gang) -> str:
+    return f"{gang.tenant}/{gang.band}/{len(gang.pods)}"
+
+
+def _medians(reading: _Reading, ends: Mapping[str, float]) -> dict[str, float]:
+    """Return the median run of each kind, and of all gangs under the empty name."""
+    runs: dict[str, list[float]] = {}
+    for life in reading.lives:
+        run = _known_run(life, ends)
+        if run is not None:
+            runs.setdefault(_kind(life.gang), []).append(run)
+            runs.setdefault("", []).append(run)
+    return {kind: statistics.median(each) for kind, each in runs.items()}
+
+
+def _known_run(life: _Life, ends: Mapping[str, float]) -> float | None:
+    if life.since is None or life.ended is None:
+        return None
+    end = ends.get(life.gang.id, life.ended)
+    end = end if life.since < end <= life.ended else life.ended
+    return end - life.since if end > life.since else None
+
+
+def _job(life: _Life, reading: _Reading, ends: Mapping[str, float], medians: Mapping[str, float]) -> Job | None:
+    gang = life.gang
+    run = _known_run(life, ends)
+    if run is None and life.since is not None:
+        run = max(reading.last - life.since, gang.expected_run or 0.0)
+    elif run is None:
+        run = gang.expected_run or medians.get(_kind(gang)) or medians.get("")
+    if not run:
+        return None
+    before = reading.first - life.since if life.since is not None and life.since < reading.first else 0.0
+    if run <= before:
+        return None
+    return Job(
+        id=gang.id if not life.number else f"{gang.id}#{life.number + 1}",
+        tenant=gang.tenant,
+        shapes=tuple(pod.shape for pod in sorted(gang.pods, key=lambda pod: pod.rank)),
+        submitted=max(0.0, gang.created - reading.first),
+        run=run - before,
+        pools=gang.pools,
+        band=gang.band,
+        priority=gang.priority,
+        minimum=min(gang.minimum, len(gang.pods)),
+        elastic=gang.elastic,
+        run_limit=gang.run_limit,
+        kind=_kind(gang),
+    )
+
+
+def ends_of(usages: Iterable[tuple[str, float]]) -> Iterator[tuple[str, float]]:
+    """Yield gangs and the last ends of their pods, from a usage log's gangs and ends."""
+    last: dict[str, float] = {}
+    for gang, end in usages:
+        last[gang] = max(end, last.get(gang, 0.0))
+    yield from last.items()

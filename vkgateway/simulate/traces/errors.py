@@ -1,0 +1,20 @@
+"""The error of a trace, or of a file about a cluster, that cannot be read."""
+
+from __future__ import annotations
+
+from vkgateway.model.errors import InputError
+
+
+class TraceError(InputError):
+    """A line or field is not what its format says; the message names it and its value."""
+
+
+def number(text: object, *, field: str, where: str) -> float:
+    """Return a number that is not negative. Raises TraceError for anything else."""
+    try:
+        found = float(str(text))
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise TraceError(f"{where}: {field} {text!r} is not a number of zero or more")
+    return found

@@ -1,0 +1,31 @@
+"""Jobs adapted to a cluster that tells less than the trace: no cpu, no memory, no GPU models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from vkgateway.arbiter.facts import Pool, Shape
+from vkgateway.simulate.scenario import Job
+
+
+def adapt(jobs: Iterable[Job], pools: Sequence[Pool]) -> tuple[Job, ...]:
+    """Return the jobs without requests for resources, and conditions on labels, that no node of the cluster has."""
+    nodes = [node for pool in pools for node in pool.nodes]
+    known = {name for node in nodes for name in node.allocatable}
+    labels = {name for node in nodes for name in node.labels}
+    adapted: dict[Shape, Shape] = {}
+    found = []
+    for job in jobs:
+        for shape in job.shapes:
+            if shape not in adapted:
+                adapted[shape] = _adapted(shape, known, labels)
+        shapes = tuple(adapted[shape] for shape in job.shapes)
+        found.append(job if shapes == job.shapes else replace(job, shapes=shapes))
+    return tuple(found)
+
+
+def _adapted(shape: Shape, resources: set[str], labels: set[str]) -> Shape:
+    requests = tuple((name, amount) for name, amount in shape.requests if name in resources)
+    terms = tuple(tuple(each for each in term if each.key in labels) for term in shape.terms)
+    return replace(shape, requests=requests, terms=terms if all(terms) else ())
