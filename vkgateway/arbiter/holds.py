@@ -23,6 +23,7 @@ from vkgateway.arbiter.outlook import Outlook
 from vkgateway.arbiter.placement import largest
 from vkgateway.arbiter.plans import among, place_now
 from vkgateway.arbiter.poolsums import node_name
+from vkgateway.arbiter.reservedcells import ReservedCells
 from vkgateway.arbiter.sparing import not_waited_for
 from vkgateway.arbiter.standing import Standing
 from vkgateway.arbiter.toolarge import too_large
@@ -166,6 +167,11 @@ def _why(ledger: Ledger, ask: Ask, fits: _Fits) -> tuple[Hold, Standing | None]:
         # Who asks for more than the whole limit stands in nobody's line.
         some_day = [standing for standing in could if not _above_whole_limit(standing, ask.tenant, total_of(ask.core))]
         return _quota(ask, ask.core, (some_day or could)[0]), next(iter(some_day), None)
+    return _why_not_now(ledger, ask, free, fits)
+
+
+def _why_not_now(ledger: Ledger, ask: Ask, free: Sequence[Standing], fits: _Fits) -> tuple[Hold, Standing]:
+    """The same for a gang that its limit and the nodes of these pools allow."""
     for standing in free:
         ahead = standing.limit_kept.get(ask.tenant, ask.gang.id)
         if ahead not in ask.gang.kin and fits.now(standing, ask):
@@ -173,6 +179,10 @@ def _why(ledger: Ledger, ask: Ask, fits: _Fits) -> tuple[Hold, Standing | None]:
         kept = standing.reservation
         if kept is not None and kept.gang not in ask.gang.kin and fits.now(standing, ask):
             return _reduced(_reserved(ledger, ask, kept), ask, free), standing
+    for standing in free if ask.gang.band is GUARANTEED else ():
+        cells = standing.reserved_before(ask.gang)
+        if cells is not None and standing.allows_beside(ask.gang, ask.core):
+            return _reduced(_behind_cells(ask, standing, cells), ask, free), standing
     kept_in = (each for each in free if each.reservation is not None and each.reservation.gang == ask.gang.id)
     return _reduced(_room(ask, free, fits), ask, free), next(kept_in, free[0])
 
@@ -258,6 +268,18 @@ def _behind_limit(ask: Ask, standing: Standing, ahead: str) -> Hold:
         code=HoldCode.RESERVATION,
         message=f"there is room, but the limit in {where} is kept for {whom}, which is ahead and has waited for long",
         behind=ahead,
+    )
+
+
+def _behind_cells(ask: Ask, standing: Standing, cells: ReservedCells) -> Hold:
+    whom = cells.gang.whole.removeprefix(f"{ask.tenant}/")
+    where = pools_text([standing.pool.key])
+    return Hold(
+        gang=ask.gang.id,
+        code=HoldCode.RESERVATION,
+        message=f"what is left of the guarantee in {where} is reserved for {whom}, which is ahead and has "
+        "waited for long",
+        behind=cells.gang.whole,
     )
 
 
