@@ -85,6 +85,7 @@ class Limits:
         if uid in self._where:
             return ADMITTED
         room = self._nodes[node]
+        room.standing.pop(uid, None)
         if by_hand and (rejected := _rejected(room, requests)) is not None:
             room.waiting.pop(uid, None)
             return rejected

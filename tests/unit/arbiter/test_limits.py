@@ -135,6 +135,14 @@ def test_what_is_not_asked_for_rejects_nobody() -> None:
     assert limits.stand("two", NODE, {"pods": 1000, "cpu": 0, "nvidia.com/gpu": 0}) is None
 
 
+def test_a_pod_put_there_by_hand_that_turns_out_not_to_wait_for_the_arbiter_is_not_counted_twice() -> None:
+    limits = Limits()
+    limits.set_limit(NODE, {"cpu": 1500})
+    assert limits.stand("one", NODE, {"cpu": 1000}) is None
+    assert limits.ask("one", NODE, {"cpu": 1000}, by_hand=True).verdict == "admitted"
+    assert limits.ask("two", NODE, {"cpu": 500}, by_hand=True).verdict == "admitted"
+
+
 def test_pods_put_there_by_hand_that_wait_for_the_arbiter_count_for_their_like() -> None:
     limits = Limits()
     limits.set_limit(NODE, {"nvidia.com/gpu": 8000, "cpu": 9000})
