@@ -6,7 +6,8 @@ from typing import Any, Final, Literal
 from vkgateway.model.names import ADMISSION_GATE, LOW_CLASS
 from vkgateway.model.objects import Object, Taint
 from vkgateway.model.requests import Milli, pod_requests
-from vkgateway.translate.gangs.marked import carries_mark
+from vkgateway.translate.gangs import Kind
+from vkgateway.translate.gangs.marked import carries_mark, is_void
 from vkgateway.translate.selectors import PREFERRED, REQUIRED, compares, term_holds
 
 VirtualNode = tuple[Mapping[str, str], Sequence[Taint]]
@@ -49,9 +50,13 @@ def governed_amounts(pod: Mapping[str, Any]) -> Milli:
     return {name: amount for name, amount in pod_requests(pod).items() if amount and name in HOST_RESOURCES}
 
 
-def is_governed(pod: Mapping[str, Any]) -> bool:
-    """Return whether a pod starts only when the arbiter says so: it asks for a device, or carries a gang's mark."""
-    return carries_mark(pod) or bool(devices(pod))
+def is_governed(pod: Mapping[str, Any], unserved: frozenset[Kind] = frozenset()) -> bool:
+    """Return whether a pod starts only when the arbiter says so: it asks for a device, or carries a gang's mark.
+
+    A mark counts unless its tenant's API server is known not to serve its kind.
+    """
+    marked = carries_mark(pod) and not (unserved and is_void(pod, unserved))
+    return marked or bool(devices(pod))
 
 
 def has_gate(pod: Mapping[str, Any]) -> bool:

@@ -31,8 +31,8 @@ def agree(pods: Sequence[GangMarks]) -> GangMarks:
     first = pods[0] if pods else None
     if first is None or any(marks.group != first.group for marks in pods):
         raise ValueError("the marks of one gang are agreed on at a time")
-    waits_for = next((marks.waits_for for marks in pods if marks.waits_for is not None), None)
-    if waits_for is None:
+    waiting = next((marks for marks in pods if marks.waits_for is not None), None)
+    if waiting is None:
         for what, say in _ALIKE:
             _same(first.group, what, (say(marks) for marks in pods))
     required = _same(first.group, "required level of the network", _said(pods, lambda marks: marks.required_level))
@@ -48,7 +48,8 @@ def agree(pods: Sequence[GangMarks]) -> GangMarks:
         run_limit=max(limits) if len(limits) == len(pods) else None,
         checkpoint=max(marks.checkpoint for marks in pods),
         restart_cost=max(marks.restart_cost for marks in pods),
-        waits_for=waits_for,
+        waits_for=waiting.waits_for if waiting is not None else None,
+        unserved=waiting is not None and waiting.unserved,
     )
 
 

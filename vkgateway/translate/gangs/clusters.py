@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from vkgateway.translate.gangs.fields import Fields
-from vkgateway.translate.gangs.marks import MarkError
+from vkgateway.translate.gangs.marks import Kind, MarkError
 from vkgateway.translate.gangs.said import ROLE_STRIDE, Asked, Said
 
-_RAY_CLUSTER: Final = "ray.io/cluster"
+RAY_KIND: Final = Kind("ray.io", "RayCluster", "rayclusters")
+_SPARK_KIND: Final = Kind("sparkoperator.k8s.io", "SparkApplication", "sparkapplications")
+
+RAY_CLUSTER: Final = "ray.io/cluster"
 _RAY_NODE: Final = "ray.io/node-type"
 _RAY_GROUP: Final = "ray.io/group"
 _HEAD: Final = "head"
@@ -33,11 +36,11 @@ class _Workers:
 def ray(asked: Asked) -> Said | None:
     """A Ray cluster: the head and all workers; where Ray scales it by itself, the head and the least of workers."""
     pod = asked.pod
-    name, node = pod.labels.get(_RAY_CLUSTER), pod.labels.get(_RAY_NODE)
+    name, node = pod.labels.get(RAY_CLUSTER), pod.labels.get(_RAY_NODE)
     if not name or node not in (_HEAD, "worker"):
         return None
     role = _HEAD if node == _HEAD else pod.labels.get(_RAY_GROUP) or str(node)
-    reference = pod.beside("ray.io", "RayCluster", "rayclusters", name, mark=f"label {_RAY_CLUSTER}")
+    reference = pod.beside(RAY_KIND, name, mark=f"label {RAY_CLUSTER}")
     found = asked.look(reference)
     if found is None:
         rank = 0 if role == _HEAD else ROLE_STRIDE + pod.index()
@@ -86,8 +89,7 @@ def spark(asked: Asked) -> Said | None:
     application = pod.labels.get(_SPARK_OBJECT)
     size = maximum = None
     if application:
-        mark = f"label {_SPARK_OBJECT}"
-        reference = pod.beside("sparkoperator.k8s.io", "SparkApplication", "sparkapplications", application, mark=mark)
+        reference = pod.beside(_SPARK_KIND, application, mark=f"label {_SPARK_OBJECT}")
         found = asked.look(reference)
         if found is not None:
             size, maximum = _executors(Fields.spec(found, reference))

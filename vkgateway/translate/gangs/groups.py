@@ -8,22 +8,23 @@ from typing import Final
 from vkgateway.model.objects import Object
 from vkgateway.translate.gangs import values
 from vkgateway.translate.gangs.fields import Fields
-from vkgateway.translate.gangs.marks import MarkError
+from vkgateway.translate.gangs.marks import Kind, MarkError
 from vkgateway.translate.gangs.own import MIN, NAME, OWNER, SIZE
 from vkgateway.translate.gangs.said import Asked, Said
 from vkgateway.translate.gangs.sets import JOBSET
 from vkgateway.translate.gangs.view import PodView, controller
 
-_KUBERNETES: Final = "scheduling.k8s.io"
-_VOLCANO: Final = "scheduling.volcano.sh"
-_COSCHEDULING: Final = "scheduling.x-k8s.io"
+POD_GROUP: Final = Kind("scheduling.k8s.io", "PodGroup", "podgroups")
+WORKLOAD: Final = Kind("scheduling.k8s.io", "Workload", "workloads")
+VOLCANO: Final = Kind("scheduling.volcano.sh", "PodGroup", "podgroups")
+COSCHEDULING: Final = Kind("scheduling.x-k8s.io", "PodGroup", "podgroups")
 
-_VOLCANO_NAMES: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+VOLCANO_NAMES: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 _TASK: Final = "volcano.sh/task-spec"
 _TASK_INDEX: Final = "volcano.sh/task-index"
-_COSCHEDULING_LABEL: Final = "scheduling.x-k8s.io/pod-group"
+COSCHEDULING_LABEL: Final = "scheduling.x-k8s.io/pod-group"
 _KUEUE_LABEL: Final = "kueue.x-k8s.io/pod-group-name"
-_KUEUE_COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"
+KUEUE_COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"
 _KUEUE_INDEX: Final = "kueue.x-k8s.io/pod-group-pod-index"
 _KUEUE_INDEX_LABEL: Final = "kueue.x-k8s.io/pod-group-pod-index-label"
 _KUEUE_RETRIABLE: Final = "kueue.x-k8s.io/retriable-in-group"
@@ -52,7 +53,7 @@ def scheduling_group(asked: Asked) -> Said | None:
     if not name:
         return None
     mark = "spec.schedulingGroup.podGroupName"
-    reference = pod.beside(_KUBERNETES, "PodGroup", "podgroups", name, mark=mark)
+    reference = pod.beside(POD_GROUP, name, mark=mark)
     found = asked.look(reference)
     if found is None:
         return Said(name=name, firm=True, rank=pod.index(), missing=reference)
@@ -72,7 +73,7 @@ def workload(asked: Asked) -> Said | None:
         return None
     group = wanted.get("podGroup") or ""
     name = "/".join(filter(None, (wanted["name"], group, wanted.get("podGroupReplicaKey"))))
-    reference = pod.beside(_KUBERNETES, "Workload", "workloads", wanted["name"], mark="spec.workloadRef.name")
+    reference = pod.beside(WORKLOAD, wanted["name"], mark="spec.workloadRef.name")
     found = asked.look(reference)
     if found is None:
         return Said(name=name, firm=True, rank=pod.index(), missing=reference)
@@ -86,11 +87,11 @@ def workload(asked: Asked) -> Said | None:
 def volcano(asked: Asked) -> Said | None:
     """Volcano: an annotation names its PodGroup; `minTaskMember` counts by task, told by another annotation."""
     pod = asked.pod
-    key = next((key for key in _VOLCANO_NAMES if pod.annotations.get(key)), None)
+    key = next((key for key in VOLCANO_NAMES if pod.annotations.get(key)), None)
     if key is None:
         return None
     name = pod.annotations[key]
-    reference = pod.beside(_VOLCANO, "PodGroup", "podgroups", name, mark=f"annotation {key}")
+    reference = pod.beside(VOLCANO, name, mark=f"annotation {key}")
     role = pod.annotations.get(_TASK) or pod.labels.get(_TASK) or ""
     said = Said(name=name, firm=True, role=role, rank=pod.index(_TASK_INDEX), missing=reference)
     found = asked.look(reference)
@@ -105,11 +106,11 @@ def volcano(asked: Asked) -> Said | None:
 def coscheduling(asked: Asked) -> Said | None:
     """The coscheduling plugin of scheduler-plugins: a label names its PodGroup."""
     pod = asked.pod
-    name = pod.labels.get(_COSCHEDULING_LABEL)
+    name = pod.labels.get(COSCHEDULING_LABEL)
     if not name:
         return None
-    mark = f"label {_COSCHEDULING_LABEL}"
-    reference = pod.beside(_COSCHEDULING, "PodGroup", "podgroups", name, mark=mark)
+    mark = f"label {COSCHEDULING_LABEL}"
+    reference = pod.beside(COSCHEDULING, name, mark=mark)
     found = asked.look(reference)
     if found is None:
         return Said(name=name, firm=True, rank=pod.index(), missing=reference)
@@ -124,10 +125,10 @@ def kueue(asked: Asked) -> Said | None:
     name = pod.labels.get(_KUEUE_LABEL)
     if not name:
         return None
-    mark = f"annotation {_KUEUE_COUNT}"
-    text = pod.annotations.get(_KUEUE_COUNT)
+    mark = f"annotation {KUEUE_COUNT}"
+    text = pod.annotations.get(KUEUE_COUNT)
     if text is None:
-        way_out = f"add the annotation {_KUEUE_COUNT} to its pods"
+        way_out = f"add the annotation {KUEUE_COUNT} to its pods"
         raise MarkError(f"label {_KUEUE_LABEL}", name, "names a group, but nothing says how many pods", way_out=way_out)
     number = values.count(mark, text)
     rank = pod.index(pod.annotations.get(_KUEUE_INDEX_LABEL, _KUEUE_INDEX), _KUEUE_INDEX)

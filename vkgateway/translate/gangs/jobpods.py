@@ -8,10 +8,10 @@ from typing import Final
 
 from vkgateway.model.objects import Object
 from vkgateway.translate.gangs.fields import Fields
-from vkgateway.translate.gangs.marks import Reference
+from vkgateway.translate.gangs.marks import Kind, Reference
 from vkgateway.translate.gangs.view import PodView, controller
 
-_JOB: Final = ("batch", "Job")
+JOB: Final = Kind("batch", "Job", "jobs")
 _CRON_JOB: Final = ("batch", "CronJob")
 _INDEXES: Final = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?", re.ASCII)
 _FINAL: Final = frozenset({"Complete", "Failed", "SuccessCriteriaMet", "FailureTarget"})
@@ -42,9 +42,9 @@ def job_reference(pod: PodView) -> Reference | None:
         MarkError: the name of the controller is no object's name.
     """
     group, kind, name = pod.controller
-    if (group, kind) != _JOB or not name:
+    if (group, kind) != JOB[:2] or not name:
         return None
-    return pod.beside(group, kind, "jobs", name, mark="the owner's name")
+    return pod.beside(JOB, name, mark="the owner's name")
 
 
 def job_pods(found: Object, reference: Reference) -> JobPods:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from vkgateway.translate.gangs.fields import Fields
-from vkgateway.translate.gangs.jobpods import job_pods
+from vkgateway.translate.gangs.jobpods import JOB, job_pods
 from vkgateway.translate.gangs.said import Asked, Said
 
 _NAME: Final = "batch.kubernetes.io/job-name"
@@ -18,10 +18,10 @@ def job(asked: Asked) -> Said | None:
         return None
     pod = asked.pod
     group, kind, owner = pod.controller
-    name = owner if (group, kind) == ("batch", "Job") else pod.labels.get(_NAME)
+    name = owner if (group, kind) == JOB[:2] else pod.labels.get(_NAME)
     if not name:
         return None
-    reference = pod.beside("batch", "Job", "jobs", name, mark="the owner's name")
+    reference = pod.beside(JOB, name, mark="the owner's name")
     said = Said(name=name, mark=str(reference), rank=pod.index(), missing=reference)
     found = asked.look(reference)
     if found is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from vkgateway.model.errors import InputError
 from vkgateway.model.objects import Object
@@ -11,16 +12,32 @@ from vkgateway.model.objects import Object
 _SHOWN = 80
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """An object beside the pod, in the pod's namespace, that says more about its gang."""
+class Kind(NamedTuple):
+    """A kind of objects that say more about gangs; the server's version of it is left open."""
 
     group: str
     """API group, without version: any version that the server prefers will do."""
     kind: str
     plural: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """An object beside the pod, in the pod's namespace, that says more about its gang."""
+
+    group: str
+    kind: str
+    plural: str
     namespace: str
     name: str
+
+    @property
+    def of(self) -> Kind:
+        """The object's kind."""
+        return Kind(self.group, self.kind, self.plural)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name} ({self.plural}.{self.group})"
@@ -93,3 +110,5 @@ class GangMarks:
     """Somebody may create another pod where this one fails."""
     waits_for: Reference | None = None
     """The object that says how many pods it takes, where that is not there: the gang is not judged before."""
+    unserved: bool = False
+    """The tenant's API server does not serve the kind of that object."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from vkgateway.model.objects import Object
-from vkgateway.translate.gangs.marks import GangMarks, MarkError, Reference
+from vkgateway.translate.gangs.marks import GangMarks, Kind, MarkError, Reference
 from vkgateway.translate.gangs.own import MAX, MIN, SIZE, Own
 from vkgateway.translate.gangs.view import PodView
 
@@ -22,6 +22,14 @@ class Asked:
     pod: PodView
     own: Own
     look: Lookup
+    unserved: Container[Kind] = frozenset()
+    """Kinds that the tenant's API server does not serve, as far as that is known."""
+
+    def says_nothing(self, said: Said) -> bool:
+        """Return whether the number of pods is up to an object that cannot exist: its kind is not served."""
+        own = self.own.minimum is not None or self.own.size is not None
+        counted = said.minimum is not None or (own and not said.firm)
+        return not counted and said.missing is not None and said.missing.of in self.unserved
 
 
 ROLE_STRIDE: Final = 1_000_000

@@ -9,10 +9,13 @@ from typing import Final
 from vkgateway.model.objects import Object
 from vkgateway.translate.gangs import values
 from vkgateway.translate.gangs.fields import Fields
-from vkgateway.translate.gangs.marks import MarkError
+from vkgateway.translate.gangs.marks import Kind, MarkError
 from vkgateway.translate.gangs.own import OWNER
 from vkgateway.translate.gangs.said import ROLE_STRIDE, Asked, Said
 from vkgateway.translate.gangs.view import PodView
+
+JOBSET_KIND: Final = Kind("jobset.x-k8s.io", "JobSet", "jobsets")
+LWS_KIND: Final = Kind("leaderworkerset.x-k8s.io", "LeaderWorkerSet", "leaderworkersets")
 
 JOBSET: Final = "jobset.sigs.k8s.io/jobset-name"
 _REPLICATED_JOB: Final = "jobset.sigs.k8s.io/replicatedjob-name"
@@ -23,7 +26,7 @@ _JOB_DOMAIN: Final = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _NODES_LABELLED: Final = "alpha.jobset.sigs.k8s.io/node-selector"
 """Somebody gave each Job its nodes before: then all pods of an exclusive Job are made at once."""
 
-_SET: Final = "leaderworkerset.sigs.k8s.io/name"
+LWS: Final = "leaderworkerset.sigs.k8s.io/name"
 _GROUP: Final = "leaderworkerset.sigs.k8s.io/group-index"
 _MEMBER: Final = "leaderworkerset.sigs.k8s.io/worker-index"
 _SIZE: Final = "leaderworkerset.sigs.k8s.io/size"
@@ -56,7 +59,7 @@ def jobset(asked: Asked) -> Said | None:
     name, role = pod.labels.get(JOBSET), pod.labels.get(_REPLICATED_JOB)
     if not name or not role or asked.own.name == OWNER:
         return None
-    reference = pod.beside("jobset.x-k8s.io", "JobSet", "jobsets", name, mark=f"label {JOBSET}")
+    reference = pod.beside(JOBSET_KIND, name, mark=f"label {JOBSET}")
     attempt = _number(pod.labels.get(_ATTEMPT, ""))
     if attempt:
         name = f"{name}/restart-{attempt}"
@@ -138,13 +141,11 @@ def leader_worker_set(asked: Asked) -> Said | None:
     Where workers are made only once their leader is ready, or has a node, it starts for itself and they as a gang.
     """
     pod = asked.pod
-    name, index = pod.labels.get(_SET), pod.labels.get(_GROUP)
+    name, index = pod.labels.get(LWS), pod.labels.get(_GROUP)
     if not name or not index:
         return None
     group = "/".join(filter(None, (name, index, pod.labels.get(_REVISION))))
-    reference = pod.beside(
-        "leaderworkerset.x-k8s.io", "LeaderWorkerSet", "leaderworkersets", name, mark=f"label {_SET}"
-    )
+    reference = pod.beside(LWS_KIND, name, mark=f"label {LWS}")
     rank = pod.index(_MEMBER)
     role = "worker" if rank else _LEADER
     found = asked.look(reference)

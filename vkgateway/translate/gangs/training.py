@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Final
 
 from vkgateway.translate.gangs.fields import Fields
-from vkgateway.translate.gangs.marks import MarkError
+from vkgateway.translate.gangs.marks import Kind, MarkError
 from vkgateway.translate.gangs.said import ROLE_STRIDE, Asked, Said
 from vkgateway.translate.gangs.view import PodView
 
 _GROUP: Final = "kubeflow.org"
-_NAME: Final = "training.kubeflow.org/job-name"
+TRAINING_JOB: Final = "training.kubeflow.org/job-name"
 _OPERATOR: Final = "training.kubeflow.org/operator-name"
 _INDEX: Final = "training.kubeflow.org/replica-index"
 _JOB_ROLE: Final = "training.kubeflow.org/job-role"
@@ -41,12 +41,12 @@ _HOST: Final = "rendezvous"
 def training(asked: Asked) -> Said | None:
     """A training job: all its replicas, unless its scheduling or elastic policy says fewer."""
     pod = asked.pod
-    name = pod.labels.get(_NAME)
+    name = pod.labels.get(TRAINING_JOB)
     kind = _kind(pod) if name else ""
     if not name or not kind:
         return None
     plural, field = _KINDS[kind]
-    reference = pod.beside(_GROUP, kind, plural, name, mark=f"label {_NAME}")
+    reference = pod.beside(Kind(_GROUP, kind, plural), name, mark=f"label {TRAINING_JOB}")
     role = next(filter(None, (pod.labels.get(label) for label in _ROLES)), "").lower()
     said = Said(
         name=f"{plural}/{name}",
@@ -70,6 +70,12 @@ def remade_once_gone(labels: Mapping[str, str]) -> bool:
     MPI operator 0.7 does so with workers; its launcher is a Job's pod, and Jobs replace what fails.
     """
     return labels.get(_OPERATOR) == _MPI_OPERATOR and labels.get(_JOB_ROLE) == _WORKER
+
+
+def job_kinds(pod: PodView) -> tuple[Kind, ...]:
+    """Return the kinds of which a pod's job may be: one, or all where the pod does not tell."""
+    known = _kind(pod)
+    return tuple(Kind(_GROUP, kind, plural) for kind, (plural, _) in _KINDS.items() if known in ("", kind))
 
 
 def _fails_for_good(spec: Fields, field: str, role: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from vkgateway.model.objects import Object
 from vkgateway.translate.gangs import values
-from vkgateway.translate.gangs.marks import Reference
+from vkgateway.translate.gangs.marks import Kind, Reference
 
 _INDEX_MARKS: Final = ("batch.kubernetes.io/job-completion-index", "apps.kubernetes.io/pod-index")
 _INDEX: Final = re.compile(r"[0-9]{1,6}", re.ASCII)
@@ -64,13 +64,13 @@ class PodView:
         numbered = _NUMBERED_NAME.fullmatch(self.name)
         return int(numbered[1]) if numbered else 0
 
-    def beside(self, group: str, kind: str, plural: str, name: str, *, mark: str) -> Reference:
+    def beside(self, kind: Kind, name: str, *, mark: str) -> Reference:
         """A reference to an object in the pod's namespace, which `mark` names.
 
         Raises:
             MarkError: what stands there can be no object's name.
         """
-        return Reference(group, kind, plural, self.namespace, values.object_name(mark, name))
+        return Reference(*kind, self.namespace, values.object_name(mark, name))
 
 
 def controller(found: Object) -> tuple[str, str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,7 +13,7 @@ from vkgateway.translate.gangs.controllers import with_controller
 from vkgateway.translate.gangs.groups import annotated, coscheduling, kueue, scheduling_group, volcano, workload
 from vkgateway.translate.gangs.jobpods import job_reference
 from vkgateway.translate.gangs.jobs import job
-from vkgateway.translate.gangs.marks import Found, GangMarks, MarkError, Reference
+from vkgateway.translate.gangs.marks import Found, GangMarks, Kind, MarkError, Reference
 from vkgateway.translate.gangs.own import NAME, OWNER, Own, read_own
 from vkgateway.translate.gangs.said import Asked, Said, refine
 from vkgateway.translate.gangs.sets import jobset, leader_worker_set
@@ -84,18 +84,22 @@ WAYS: Final = (*_WRITTEN, *_CONCLUDED)
 """First what a person wrote down, ours before all; then what operators put on their pods; a plain Job is last."""
 
 
-def read_marks(pod: Object, found: Found) -> GangMarks:
+_NONE: Final[frozenset[Kind]] = frozenset()
+
+
+def read_marks(pod: Object, found: Found, unserved: Container[Kind] = _NONE) -> GangMarks:
     """What a tenant's pod says of its gang; a pod that says nothing stands alone.
 
     `found` holds the objects beside it that `references` names and that exist. Without the one that says how many
-    pods the gang takes, `waits_for` names it.
+    pods the gang takes, `waits_for` names it. `unserved` are kinds that the tenant's API server does not serve: a mark
+    that needs an object of such a kind counts only where no other mark says anything.
 
     Raises:
         MarkError: its marks contradict each other or make no sense.
     """
     view = PodView(pod)
     own = read_own(view)
-    way, said = _first(Asked(view, own, found.get))
+    way, said = _first(Asked(view, own, found.get, unserved))
     required, preferred = _levels(view)
     limits = (own.run_limit, None if said is None else said.run_limit, *_limits(view))
     if way is None or said is None or said.alone:
@@ -104,6 +108,7 @@ def read_marks(pod: Object, found: Found) -> GangMarks:
     else:
         counted = refine(said, own, group=f"{view.namespace}/{way.key}/{said.name}", way=way.title)
         counted = with_controller(counted, view, found.get, named=way in _WRITTEN)
+        counted = replace(counted, unserved=counted.waits_for is not None and counted.waits_for.of in unserved)
     return replace(
         counted or GangMarks(group=f"{view.namespace}/pod/{view.identity}"),
         required_level=(said.required_level if said is not None else "") or required,
@@ -114,8 +119,8 @@ def read_marks(pod: Object, found: Found) -> GangMarks:
     )
 
 
-def references(pod: Object) -> tuple[Reference, ...]:
-    """The objects beside a pod that `read_marks` wants to see."""
+def references(pod: Object, unserved: Container[Kind] = _NONE) -> tuple[Reference, ...]:
+    """The objects beside a pod that `read_marks` wants to see, where these kinds are not served."""
     wanted: dict[Reference, None] = {}
 
     def note(reference: Reference) -> None:
@@ -123,7 +128,7 @@ def references(pod: Object) -> tuple[Reference, ...]:
 
     view = PodView(pod)
     try:
-        asked = Asked(view, read_own(view), note)
+        asked = Asked(view, read_own(view), note, unserved)
         way, said = _first(asked)
         job = job_reference(view)
         if way is not None and said is not None and not said.alone and job is not None:
@@ -140,10 +145,13 @@ def references(pod: Object) -> tuple[Reference, ...]:
 def _first(asked: Asked) -> tuple[Way | None, Said | None]:
     """What the first way says that says anything; where it writes down a minimum, no other may write down another.
 
+    A way whose object is of a kind that is not served is the last resort: the pod waits, and is told for what.
+
     Raises:
         MarkError: two ways contradict each other.
     """
     first: tuple[Way | None, Said | None] = None, None
+    passed: tuple[Way | None, Said | None] = None, None
     for way in WAYS:
         decided = first[1]
         if decided is not None and way not in _WRITTEN:
@@ -151,12 +159,14 @@ def _first(asked: Asked) -> tuple[Way | None, Said | None]:
         said = way.read(asked)
         if said is None:
             continue
-        if decided is None:
+        if asked.says_nothing(said):
+            passed = passed if passed[1] is not None else (way, said)
+        elif decided is None:
             first = way, said
         elif None not in (decided.minimum, said.minimum) and decided.minimum != said.minimum:
             problem = f"contradicts {decided.mark} ({decided.minimum})"
             raise MarkError(said.mark, said.minimum, problem, way_out="take one of the two marks off the pod")
-    return first
+    return first if first[1] is not None else passed
 
 
 def _nothing_left_over(own: Own) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vkgateway.model.objects import Object
-from vkgateway.translate.gangs import GangMarks, Reference, read_marks, references
+from vkgateway.translate.gangs import GangMarks, Kind, Reference, read_marks, references
 
 Marks = dict[str, str]
 
@@ -49,17 +49,19 @@ def ours(**marks: str) -> Marks:
     }
 
 
-def read(marked: Object, *beside: Object) -> GangMarks:
+def read(marked: Object, *beside: Object, unserved: frozenset[Kind] = frozenset()) -> GangMarks:
     """Read a pod's marks; the objects beside it are found by what `references` asks for, and by nothing else."""
-    return read_marks(marked, found(marked, *beside))
+    return read_marks(marked, found(marked, *beside, unserved=unserved), unserved)
 
 
-def found(marked: Object, *beside: Object) -> dict[Reference, Object]:
+def found(marked: Object, *beside: Object, unserved: frozenset[Kind] = frozenset()) -> dict[Reference, Object]:
     """Those of the objects that `references` asks for."""
     by_identity = {
         (item["apiVersion"].rpartition("/")[0], item["kind"], item["metadata"]["name"]): item for item in beside
     }
-    wanted = {reference: (reference.group, reference.kind, reference.name) for reference in references(marked)}
+    wanted = {
+        reference: (reference.group, reference.kind, reference.name) for reference in references(marked, unserved)
+    }
     return {reference: by_identity[key] for reference, key in wanted.items() if key in by_identity}
 
 

@@ -48,8 +48,14 @@ def test_levels_of_the_network() -> None:
 def test_while_one_waits_all_wait() -> None:
     missing = Reference("batch", "Job", "jobs", "research", "sweep")
     made = agree([ONE, replace(ONE, minimum=1, size=None, elastic=False, waits_for=missing)])
-    assert made.waits_for == missing
+    assert (made.waits_for, made.unserved) == (missing, False)
     assert not made.elastic
+
+
+def test_pods_agree_on_what_they_wait_for_in_vain() -> None:
+    missing = Reference("ray.io", "RayCluster", "rayclusters", "research", "c")
+    made = agree([ONE, replace(ONE, waits_for=missing, unserved=True)])
+    assert (made.waits_for, made.unserved) == (missing, True)
 
 
 @pytest.mark.parametrize("pods", [[], [ONE, replace(ONE, group="research/gang/other")]])

@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 
 from vkgateway.controlplane.templates import Templates, TenantFacts
-from vkgateway.translate.gangs import WAYS
-from vkgateway.translate.gangs.marked import MARK_ANNOTATIONS, MARK_FIELDS, MARK_LABELS, carries_mark
+from vkgateway.translate.gangs import WAYS, Kind, MarkError, read_marks
+from vkgateway.translate.gangs.marked import (
+    MARK_ANNOTATIONS,
+    MARK_FIELDS,
+    MARK_LABELS,
+    carries_mark,
+    is_void,
+    mark_kinds,
+    needs_kind,
+)
 from vkgateway.translate.gate_review import gate_review
 
 MARKED = [
@@ -51,6 +59,68 @@ def test_marks(metadata: dict[str, Any], spec: dict[str, Any]) -> None:
 def test_no_marks(metadata: dict[str, Any], spec: dict[str, Any]) -> None:
     assert not carries_mark(pod(metadata, spec))
     assert "patch" not in _reviewed(pod(metadata, spec))
+
+
+BY_ITSELF = {"gang", "gang of the owner", "annotation set as a label", "kueue"}
+"""Marks that say by themselves how many pods there are, so that no kind is needed."""
+COSCHEDULING = Kind("scheduling.x-k8s.io", "PodGroup", "podgroups")
+VOLCANO = Kind("scheduling.volcano.sh", "PodGroup", "podgroups")
+ONE = {"scheduling.x-k8s.io/pod-group": "g"}
+
+
+@pytest.mark.parametrize(("metadata", "spec"), [each for each in MARKED if each.id not in BY_ITSELF])
+def test_marks_that_mean_nothing_where_their_kind_is_not_served(metadata: dict[str, Any], spec: dict[str, Any]) -> None:
+    marked = pod(metadata, spec)
+    kinds = mark_kinds(marked)
+    assert kinds
+    assert needs_kind(marked)
+    assert is_void(marked, frozenset(kinds))
+    assert not is_void(marked, frozenset())
+    assert not any(is_void(marked, frozenset(kinds) - {kind}) for kind in kinds), "one that is served is enough"
+
+
+@pytest.mark.parametrize(("metadata", "spec"), [*(each for each in MARKED if each.id in BY_ITSELF), *UNMARKED])
+def test_marks_that_need_no_kind(metadata: dict[str, Any], spec: dict[str, Any]) -> None:
+    marked = pod(metadata, spec)
+    assert mark_kinds(marked) == ()
+    assert not needs_kind(marked)
+    assert not is_void(marked, frozenset({COSCHEDULING, VOLCANO}))
+
+
+@pytest.mark.parametrize(("metadata", "spec"), MARKED)
+def test_the_kind_of_each_object_that_a_pod_waits_for_is_a_kind_of_its_marks(
+    metadata: dict[str, Any], spec: dict[str, Any]
+) -> None:
+    more = {"training.kubeflow.org/operator-name": "mpi-operator", "jobset.sigs.k8s.io/replicatedjob-name": "r"}
+    more |= {"leaderworkerset.sigs.k8s.io/group-index": "0"}
+    marked = pod({"namespace": "ns", "name": "p", **metadata, "labels": metadata.get("labels", {}) | more}, spec)
+    try:
+        waits_for = read_marks(marked, {}).waits_for
+    except MarkError:
+        return
+    assert waits_for is None or waits_for.of in mark_kinds(marked)
+
+
+def test_the_kind_of_a_training_job_is_told_by_its_operator_or_may_be_any() -> None:
+    labels = {"training.kubeflow.org/job-name": "bert"}
+    assert len(mark_kinds(pod({"labels": labels}, {}))) == 6
+    labels |= {"training.kubeflow.org/operator-name": "pytorchjob-controller"}
+    assert mark_kinds(pod({"labels": labels}, {})) == (Kind("kubeflow.org", "PyTorchJob", "pytorchjobs"),)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "void"),
+    [
+        ({}, True),
+        ({"scheduling.k8s.io/group-name": "g"}, False),
+        ({"vkgateway.io/gang": "train", "vkgateway.io/gang-size": "2"}, False),
+        ({"kueue.x-k8s.io/pod-group-total-count": "2"}, False),
+    ],
+    ids=["alone", "beside one whose kind is served", "beside ours", "beside one that needs no kind"],
+)
+def test_a_mark_is_void_only_where_no_other_counts(annotations: dict[str, str], void: bool) -> None:
+    marked = pod({"labels": ONE, "annotations": annotations}, {})
+    assert is_void(marked, frozenset({COSCHEDULING})) is void
 
 
 def test_every_way_that_makes_pods_start_together_has_a_mark_here() -> None:

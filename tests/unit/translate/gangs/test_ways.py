@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.translate.gangs.pods import beside, job, ours, pod, read, volcano_group
-from vkgateway.translate.gangs import WAYS, MarkError, read_marks, references
+from vkgateway.translate.gangs import WAYS, Kind, MarkError, read_marks, references
 
 VOLCANO = {"scheduling.k8s.io/group-name": "g"}
 KUEUE_LABEL = {"kueue.x-k8s.io/pod-group-name": "k"}
@@ -60,6 +60,49 @@ def test_the_same_minimum_twice_is_no_contradiction() -> None:
     marked = pod(labels=KUEUE_LABEL, annotations={**VOLCANO, **kueue(3), **ours(min="3", size="5")})
     marks = read(marked, volcano_group("g", minMember=3))
     assert (marks.group, marks.minimum, marks.size) == ("research/volcano/g", 3, 5)
+
+
+COSCHEDULING = Kind("scheduling.x-k8s.io", "PodGroup", "podgroups")
+VOLCANO_KIND = Kind("scheduling.volcano.sh", "PodGroup", "podgroups")
+JOBSET = Kind("jobset.x-k8s.io", "JobSet", "jobsets")
+GROUP_LABEL = {"scheduling.x-k8s.io/pod-group": "c"}
+OF_A_SET = {"jobset.sigs.k8s.io/jobset-name": "s", "jobset.sigs.k8s.io/replicatedjob-name": "r"}
+
+
+def test_a_mark_whose_kind_is_not_served_leaves_the_word_to_the_others() -> None:
+    marked = pod(labels=GROUP_LABEL, annotations=VOLCANO)
+    group = beside("scheduling.x-k8s.io/v1alpha1", "PodGroup", "c", {"minMember": 3})
+    marks = read(marked, group, unserved=frozenset({VOLCANO_KIND}))
+    assert (marks.group, marks.minimum, marks.waits_for) == ("research/coscheduling/c", 3, None)
+    assert read(marked, group).group == "research/volcano/g", "of a kind that is served, or may be, the first counts"
+
+
+def test_what_an_operator_made_counts_where_what_is_written_down_cannot_exist() -> None:
+    marked = pod(labels={**GROUP_LABEL, **TRAINING}, owner=OWNER)
+    training = beside("kubeflow.org/v1", "PyTorchJob", "bert", {"pytorchReplicaSpecs": {"Worker": {"replicas": 4}}})
+    marks = read(marked, training, unserved=frozenset({COSCHEDULING}))
+    assert (marks.group, marks.minimum) == ("research/training/pytorchjobs/bert", 4)
+    assert {reference.kind for reference in references(marked)} == {"PodGroup"}
+
+
+def test_where_no_other_mark_says_anything_the_pod_waits_and_knows_that_it_is_in_vain() -> None:
+    marked = pod(labels=GROUP_LABEL, annotations=VOLCANO)
+    marks = read(marked, unserved=frozenset({VOLCANO_KIND, COSCHEDULING}))
+    assert (marks.group, marks.unserved) == ("research/volcano/g", True)
+    assert marks.waits_for is not None
+    assert not read(marked).unserved
+
+
+def test_our_number_makes_a_gang_of_what_an_operator_made_whether_its_kind_is_served_or_not() -> None:
+    marked = pod(labels=OF_A_SET, annotations=ours(min="4"), owner=("batch/v1", "Job", "s-r-0"))
+    marks = read(marked, job("s-r-0", parallelism=4), unserved=frozenset({JOBSET}))
+    assert (marks.group, marks.minimum, marks.waits_for, marks.unserved) == ("research/jobset/s", 4, None, False)
+
+
+def test_our_number_does_not_stand_for_a_group_that_cannot_exist() -> None:
+    marked = pod(labels=GROUP_LABEL, annotations=ours(min="4"))
+    marks = read(marked, unserved=frozenset({COSCHEDULING}))
+    assert (marks.group, marks.unserved) == ("research/coscheduling/c", True)
 
 
 def test_a_size_beside_kueues_count() -> None:
