@@ -56,8 +56,9 @@ async def explain(
         found = await tenant_pods.pod(client, namespace, pod)
         siblings = await tenant_pods.pods(client, namespace)
         beside = await tenant_pods.beside(client, [found], among=siblings)
+        unserved = await tenant_pods.unserved(client, found)
     state = await _state(data_dir, gateway) if tenant is not None else None
-    explained = explanation.explain(found, siblings, beside=beside, state=state, tenant=tenant or "")
+    explained = explanation.explain(found, siblings, beside=beside, unserved=unserved, state=state, tenant=tenant or "")
     if output == "table":
         for line in lines(explained):
             click.echo(line)

@@ -14,7 +14,8 @@ from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.verdicts import PREEMPTED
 from vkgateway.translate.conditions import DISRUPTION_CONDITION, FORWARDED_CONDITION, POOL_SCHEDULED_CONDITION
-from vkgateway.translate.gangs import Found, MarkError, read_marks
+from vkgateway.translate.gangs import Found, Kind, MarkError, read_marks
+from vkgateway.translate.gangs.marked import carries_mark
 from vkgateway.translate.governed import band_of, has_gate, is_governed, other_gates
 
 HELP: Final[Mapping[str, str]] = {
@@ -83,17 +84,20 @@ def explain(
     siblings: Iterable[Object],
     *,
     beside: Found | None = None,
+    unserved: frozenset[Kind] = frozenset(),
     state: State | None = None,
     tenant: str = "",
 ) -> Explained:
     """What can be said of a pod, with the other pods of its namespace, and for ops with the gateway's word.
 
-    `beside` holds the objects beside the pod that say more about its gang.
+    `beside` holds the objects beside the pod that say more about its gang, `unserved` the kinds that its marks need and
+    that the tenant's API server does not serve.
     """
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     said = told(pod)
     code = (held(pod) or {}).get("reason") or ""
-    condition, summary, message = _state(pod)
+    governed = is_governed(pod, unserved)
+    condition, summary, message = _state(pod, governed=governed)
     found = _in_state(pod, beside or {}, state, tenant)
     return Explained(
         namespace=metadata["namespace"],
@@ -102,9 +106,9 @@ def explain(
         phase=status.get("phase") or "",
         summary=summary,
         asks=asked([pod]),
-        band=band_of(spec) if is_governed(pod) else "",
+        band=band_of(spec) if governed else "",
         node=spec.get("nodeName") or "",
-        gang=_gang(pod, siblings, beside or {}),
+        gang=_gang(pod, siblings, beside or {}) if governed or not carries_mark(pod) else None,
         code=code if condition == "waiting" else "",
         message=said.sentence if condition == "waiting" else message,
         place=said.place,
@@ -122,12 +126,12 @@ _Said = tuple[str, str, str]
 """State, what it means, and a message that stands on the pod."""
 
 
-def _state(pod: Object) -> _Said:
+def _state(pod: Object, *, governed: bool) -> _Said:
     phase = (pod.get("status") or {}).get("phase") or ""
-    found = _ended(pod, phase) or _leaving(pod) or _waiting(pod)
+    found = _ended(pod, phase) or _leaving(pod) or _waiting(pod, governed=governed)
     if found is not None:
         return found
-    return ("running", "It runs.", "") if phase == "Running" else _starting(pod)
+    return ("running", "It runs.", "") if phase == "Running" else _starting(pod, governed=governed)
 
 
 def _ended(pod: Object, phase: str) -> _Said | None:
@@ -148,23 +152,24 @@ def _leaving(pod: Object) -> _Said | None:
     return "leaving", "It was told to go: others who come first need its room.", _message(disrupted)
 
 
-def _waiting(pod: Object) -> _Said | None:
+def _waiting(pod: Object, *, governed: bool) -> _Said | None:
     if held(pod) is not None:
         return "waiting", "It waits for the arbiter.", ""
-    if not (is_governed(pod) and has_gate(pod)):
+    if not (governed and has_gate(pod)):
         return None
     gates = other_gates(pod)
     others = f" It also carries gates of others: {', '.join(gates)}." if gates else ""
     return "waiting", f"It waits for the arbiter, which has said nothing of it yet.{others}", ""
 
 
-def _starting(pod: Object) -> _Said:
+def _starting(pod: Object, *, governed: bool) -> _Said:
     for kind in (FORWARDED_CONDITION, POOL_SCHEDULED_CONDITION):
         trouble = _condition(pod, kind)
         if trouble is not None and trouble["status"] == "False":
             return "starting", "It may start, and cannot yet.", _message(trouble)
-    if not is_governed(pod):
-        return "ungoverned", "It asks for no device and carries no gang's mark: it starts as in any cluster.", ""
+    if not governed:
+        mark = "the mark of a gang whose kind this cluster does not serve" if carries_mark(pod) else "no gang's mark"
+        return "ungoverned", f"It asks for no device and carries {mark}: it starts as in any cluster.", ""
     bound = (pod.get("spec") or {}).get("nodeName")
     if bound:
         return "starting", "It was admitted, and is being started.", ""
@@ -190,7 +195,7 @@ def _gang(pod: Object, siblings: Iterable[Object], beside: Found) -> GangFacts |
     except MarkError:
         return None
     phases = [
-        ((one.get("status") or {}).get("phase") or "", _state(one)[0] == "waiting")
+        ((one.get("status") or {}).get("phase") or "", _state(one, governed=is_governed(one))[0] == "waiting")
         for one in siblings
         if group_of(one, beside) == group and (one.get("status") or {}).get("phase") != "Failed"
     ]

@@ -12,7 +12,7 @@ from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
 if TYPE_CHECKING:
     from vkgateway.kube.client import Client
     from vkgateway.model.objects import Object
-    from vkgateway.translate.gangs import Reference
+    from vkgateway.translate.gangs import Kind, Reference
 
 
 @contextlib.asynccontextmanager
@@ -110,8 +110,25 @@ async def beside(client: Client, pods: Iterable[Object], *, among: Iterable[Obje
     theirs = (reference for refers in others if not own.keys().isdisjoint(refers) for reference in refers)
     for reference in own | dict.fromkeys(theirs):
         with contextlib.suppress(errors.NotFound, errors.Forbidden, msgspec.DecodeError):
-            kind = await kind_of(reference, client, discovery)
+            kind = await kind_of(reference.of, client, discovery)
             if kind is not None:
                 answer = await client.get(kind, reference.name, namespace=reference.namespace)
                 found[reference] = msgspec.json.decode(answer)
     return found
+
+
+async def unserved(client: Client, pod: Object) -> frozenset[Kind]:
+    """The kinds that a pod's marks of a gang need and that the tenant's API server does not serve, as far as it tells
+    the user."""
+    import msgspec
+
+    from vkgateway.kube import errors
+    from vkgateway.sync.admission.kinds import served_kind
+    from vkgateway.translate.gangs.marked import mark_kinds
+
+    found = set()
+    for kind in mark_kinds(pod):
+        with contextlib.suppress(errors.NotFound, errors.Forbidden, errors.ServerError, msgspec.DecodeError):
+            if await served_kind(kind, client) is None:
+                found.add(kind)
+    return frozenset(found)

@@ -64,15 +64,22 @@ class Discovery:
         """The resource of `apiVersion` and `kind`. Raises errors.NotFound where the server does not have
         it.
         """
-        found = self._found.get((api_version, kind))
-        if found is None:
-            await self._load(api_version)
-            found = self._found.get((api_version, kind))
+        found = await self.find(api_version, kind)
         if found is None:
             raise errors.NotFound(
                 f"{self._client.name} has no kind {kind} in {api_version}", status=404, reason="NotFound"
             )
         return found
+
+    async def find(self, api_version: str, kind: str) -> Resource | None:
+        """Return the resource of `apiVersion` and `kind`, or None where the server has the version without the kind.
+
+        Raises:
+            NotFound: the server does not have the version.
+        """
+        if (api_version, kind) not in self._found:
+            await self._load(api_version)
+        return self._found.get((api_version, kind))
 
     async def _load(self, api_version: str) -> None:
         prefix = f"apis/{api_version}" if "/" in api_version else f"api/{api_version}"

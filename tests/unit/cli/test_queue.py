@@ -213,6 +213,31 @@ async def test_who_may_not_read_pods_is_told_so(cli: Cli, server: FakeApiServer)
 # Explain
 
 
+async def test_a_pod_whose_mark_means_nothing_in_its_cluster_is_explained_as_ungoverned(
+    cli: Cli, server: FakeApiServer
+) -> None:
+    labels = {"scheduling.x-k8s.io/pod-group": "web"}
+    put(server, pod("web", gpus=0, metadata={"labels": labels}, spec={"schedulingGates": []}))
+    line = ("explain", "web", "-n", "ns", "--kubeconfig", str(cli.kubeconfig(server.url)), "-o", "json")
+    assert await cli(*line) == 0, cli.err
+    told = json.loads(cli.out)
+    assert (told["state"], told["band"], told["gang"]) == ("ungoverned", "", None)
+    assert "the mark of a gang whose kind this cluster does not serve" in told["summary"]
+
+    server.register(Resource("apis/scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup"))
+    assert await cli(*line) == 0, cli.err
+    told = json.loads(cli.out)
+    assert (told["state"], told["gang"]["way"]) == ("starting", "coscheduling PodGroup")
+
+
+async def test_whether_a_kind_is_served_may_be_hidden_from_the_user(cli: Cli, server: FakeApiServer) -> None:
+    put(server, pod("web", gpus=0, metadata={"labels": {"scheduling.x-k8s.io/pod-group": "web"}}))
+    server.fail("GET", "/customresourcedefinitions/", status=403, reason="Forbidden")
+    file = str(cli.kubeconfig(server.url))
+    assert await cli("explain", "web", "-n", "ns", "--kubeconfig", file, "-o", "json") == 0, cli.err
+    assert json.loads(cli.out)["gang"]["way"] == "coscheduling PodGroup"
+
+
 async def test_a_pod_that_waits_is_explained(cli: Cli, server: FakeApiServer) -> None:
     put(server, pod("train-0", gang_name="x", status=waits()))
     put(server, pod("train-1", gang_name="x", spec={"schedulingGates": []}, status={"phase": "Running"}))

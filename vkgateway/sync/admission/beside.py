@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -13,22 +13,18 @@ import structlog
 from msgspec import structs
 
 from vkgateway.kube import errors
-from vkgateway.kube.apply import Discovery
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import Resource
 from vkgateway.model.objects import Meta, Object
-from vkgateway.sync.admission.kinds import kind_of
+from vkgateway.sync.admission.kinds import served_kind
 from vkgateway.sync.compute.ownership import Key
-from vkgateway.translate.gangs import Reference
+from vkgateway.translate.gangs import Kind, Reference
 
 log = structlog.get_logger(__name__)
 
 _RETRY: Final = 15.0
 """Seconds until it is asked again for a kind that the tenant's API server does not know, or tells no more of."""
-
-_Kind = tuple[str, str]
-"""API group and plural."""
 
 
 class WholeView(msgspec.Struct):
@@ -54,18 +50,31 @@ class _Watch:
 
 
 class Beside:
-    """Finds objects beside pods; `changed(reference)` hears of each that came, changed or went."""
+    """Finds objects beside pods; `changed(reference)` hears of each that came, changed or went.
 
-    def __init__(self, tenant: str, client: Client, *, changed: Callable[[Reference], None]) -> None:
+    `kind_changed(kind)` hears of each kind that the server is found not to serve, or to serve after all.
+    """
+
+    def __init__(
+        self,
+        tenant: str,
+        client: Client,
+        *,
+        changed: Callable[[Reference], None],
+        kind_changed: Callable[[Kind], None] = lambda _kind: None,
+    ) -> None:
         self._tenant = tenant
         self._client = client
         self._changed = changed
-        self._watches: dict[_Kind, _Watch] = {}
-        self._lost: set[_Kind] = set()
+        self._kind_changed = kind_changed
+        self._watches: dict[Kind, _Watch] = {}
+        self._lost: set[Kind] = set()
         """Kinds that cannot be followed now: perhaps they are served in another version only."""
-        self._wanted: dict[_Kind, Reference] = {}
-        self._absent: set[_Kind] = set()
-        """Kinds that were asked for, and that the server did not tell of."""
+        self._wanted: dict[Kind, None] = {}
+        self._absent: set[Kind] = set()
+        """Kinds that were asked for, and that the server did not tell of: it does not serve them, or has failed."""
+        self._unserved: set[Kind] = set()
+        """Kinds that the server does not serve, by its last answer. It may be older than a pod: see `unserved`."""
         self._news = asyncio.Event()
 
     @property
@@ -78,14 +87,40 @@ class Beside:
 
     def want(self, reference: Reference) -> None:
         """Have objects of this kind watched from now on."""
-        kind = reference.group, reference.plural
-        if kind not in self._wanted:
-            self._wanted[kind] = reference
+        if reference.of not in self._wanted:
+            self._wanted[reference.of] = None
             self._news.set()
+
+    def follows(self, kind: Kind) -> bool:
+        """Return whether the objects of a kind are watched now, so that it is served."""
+        return kind in self._watches and kind not in self._lost
+
+    async def unserved(self, kinds: Iterable[Kind]) -> frozenset[Kind]:
+        """Ask the server which of these kinds it does not serve now.
+
+        What is remembered is not enough: a kind may have been installed just before a pod that refers to it. A kind of
+        which the server does not tell is not among them, since an error must not make lone pods of a gang. If the pod
+        wants that kind all the same, `kind_changed` hears of it once the server tells.
+        """
+        found, unknown = set(), set()
+        for kind in kinds:
+            if self.follows(kind):
+                continue
+            try:
+                if await served_kind(kind, self._client) is None:
+                    found.add(kind)
+                    self._note(kind, served=False)
+                elif kind in self._unserved:
+                    self._news.set()
+            except (errors.ApiError, msgspec.DecodeError) as error:
+                log.info("not known whether a kind is served", tenant=self._tenant, kind=str(kind), error=str(error))
+                unknown.add(kind)
+        self._unserved -= unknown
+        return frozenset(found)
 
     def look(self, reference: Reference) -> Object | None:
         """The object, or None where it is not there or not known yet."""
-        watch = self._watches.get((reference.group, reference.plural))
+        watch = self._watches.get(reference.of)
         view = watch.reflector.items.get((reference.namespace, reference.name)) if watch is not None else None
         return view.whole if view is not None else None
 
@@ -94,9 +129,9 @@ class Beside:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._news.clear()
-                for kind, reference in list(self._wanted.items()):
-                    if kind not in self._watches or kind in self._lost:
-                        await self._follow(kind, reference, group)
+                for kind in list(self._wanted):
+                    if not self.follows(kind):
+                        await self._follow(kind, group)
                 missing = len(self._watches) < len(self._wanted) or bool(self._lost)
                 try:
                     async with asyncio.timeout(_RETRY if missing else None):
@@ -104,9 +139,9 @@ class Beside:
                 except TimeoutError:
                     continue
 
-    async def _follow(self, kind: _Kind, reference: Reference, group: asyncio.TaskGroup) -> None:
+    async def _follow(self, kind: Kind, group: asyncio.TaskGroup) -> None:
         """Watch a kind in the version in which it is served, if that is another than before."""
-        resource, old = await self._resource(reference), self._watches.get(kind)
+        resource, old = await self._resource(kind), self._watches.get(kind)
         if resource is None:
             if old is None:
                 self._absent.add(kind)
@@ -117,25 +152,33 @@ class Beside:
         if old is not None:
             old.task.cancel()
         self._lost.discard(kind)
-        reflector = self._reflector(
-            reference, resource, old.reflector.items if old is not None else MappingProxyType({})
-        )
-        task = group.create_task(reflector.run(), name=f"tenant/{self._tenant}/watch-{reference.plural}")
+        before = old.reflector.items if old is not None else MappingProxyType({})
+        reflector = self._reflector(kind, resource, before)
+        task = group.create_task(reflector.run(), name=f"tenant/{self._tenant}/watch-{kind.plural}")
         self._watches[kind] = _Watch(resource, reflector, task)
 
-    def _reflector(self, like: Reference, resource: Resource, before: Mapping[Key, WholeView]) -> Reflector[WholeView]:
+    def _note(self, kind: Kind, *, served: bool) -> None:
+        """Take in what the server says of a kind, and report it where that is news."""
+        if served == (kind not in self._unserved):
+            return
+        if served:
+            self._unserved.discard(kind)
+        else:
+            self._unserved.add(kind)
+        self._kind_changed(kind)
+
+    def _reflector(self, kind: Kind, resource: Resource, before: Mapping[Key, WholeView]) -> Reflector[WholeView]:
         """`before` is what was known in another version, and holds until all is listed in this one."""
-        kind = like.group, like.plural
 
         def on_change(old: WholeView | None, new: WholeView | None) -> None:
             view = new or old
             assert view is not None
-            namespace, name = view.metadata.key
-            self._changed(Reference(like.group, like.kind, like.plural, namespace, name))
+            self._changed(Reference(*kind, *view.metadata.key))
 
         def on_reachable(reachable: bool, _why: str) -> None:
             if reachable:
                 self._lost.discard(kind)
+                self._note(kind, served=True)
             else:
                 self._lost.add(kind)
                 self._news.set()
@@ -145,14 +188,15 @@ class Beside:
             made.items[key] = WholeView(structs.replace(view.metadata, resource_version=""), view.whole)
         return made
 
-    async def _resource(self, reference: Reference) -> Resource | None:
-        """None where the server does not know the kind now."""
-        why = f"no version of {reference.group} has it"
+    async def _resource(self, kind: Kind) -> Resource | None:
+        """None where the server does not know the kind now, or does not tell."""
+        why = "it is not served"
         try:
-            if (found := await kind_of(reference, self._client, Discovery(self._client))) is not None:
+            if (found := await served_kind(kind, self._client)) is not None:
                 return found
+            self._note(kind, served=False)
         except (errors.ApiError, msgspec.DecodeError) as error:
             why = str(error)
-        if (reference.group, reference.plural) not in self._watches:
-            log.info("kind not known", tenant=self._tenant, kind=reference.kind, error=why)
+        if kind not in self._watches:
+            log.info("kind not known", tenant=self._tenant, kind=str(kind), error=why)
         return None

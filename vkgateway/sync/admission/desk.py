@@ -20,7 +20,7 @@ from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.pods.case import Case, above_of, below_of
 from vkgateway.sync.pods.views import TenantPodView
 from vkgateway.sync.shared import Shared
-from vkgateway.translate.gangs import Reference
+from vkgateway.translate.gangs import Kind, Reference
 from vkgateway.translate.governed import VirtualNode
 
 RETAKEN: Final = Admission("retaken")
@@ -71,7 +71,7 @@ class Desk:
         """Compute pods that no node has taken, by the uid of whom they stand for, and since when that is seen."""
         self._nodes: dict[str, VirtualNode] = {}
         """The tenant's virtual nodes as its API server shows them."""
-        self.beside = Beside(name, client, changed=self._beside_changed)
+        self.beside = Beside(name, client, changed=self._beside_changed, kind_changed=self._kind_changed)
         self.machines = Machines(name, client, bindings=bindings, nodes=self._nodes, changed=self._machines_changed)
         self.notices = Notices(client, events=events, clock=clock)
         self.done = DoneRecords(name, links, who=lambda: self.admission)
@@ -101,6 +101,7 @@ class Desk:
             refuse=refuse,
             machines=self.machines.judge,
             later=self._agenda.gate,
+            go_on=self._agenda.pod,
             clock=clock,
             monotonic=shared.monotonic,
         )
@@ -171,13 +172,19 @@ class Desk:
         for member in self.admission.changed(key):
             self.gates.forget(member)
             self._unbound.pop(member.uid, None)
+        if self.gates.below_changed(key):
+            self._read(key)
 
     # What the pods' reconciler asks.
 
     def note(self, pod: Object, view: TenantPodView, *, governed: bool) -> None:
-        """The whole of a pod that is bound was read."""
-        if governed and self.gates.wants_now(view):
+        """The whole of a pod that is bound was read. One of which the tenant's server must be asked waits for that."""
+        if governed and self.gates.wants_now(view) and not self.gates.ordinary.must_ask(pod):
             self.gates.note(pod, view.fingerprint)
+
+    def is_ordinary(self, view: TenantPodView) -> bool:
+        """Whether a pod starts without the arbiter though it carries a mark: its tenant has no such kind."""
+        return self.gates.ordinary.knows(view)
 
     def ask(self, case: Case) -> Admission:
         """What is said of a pod that is not below yet."""
@@ -228,4 +235,8 @@ class Desk:
 
     def _beside_changed(self, reference: Reference) -> None:
         for key in self.gates.beside_changed(reference):
+            self._read(key)
+
+    def _kind_changed(self, kind: Kind) -> None:
+        for key in self.gates.kind_changed(kind):
             self._read(key)

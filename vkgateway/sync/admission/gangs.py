@@ -283,6 +283,9 @@ class TenantGangs:
         if marks.waits_for is None:
             return None
         message = f"{marks.waits_for} is not there, which says how many pods the gang takes"
+        if marks.unserved:
+            kind = marks.waits_for.of
+            message += f": this cluster does not serve the kind {kind}; install it, or take the mark off the pods"
         return Hold(gang=self._id(name), code=HoldCode.MEMBERS, message=message)
 
     def _pod(self, member: Member, seen: Seen, *, apart: bool) -> Pod:

@@ -15,6 +15,7 @@ from vkgateway.model.objects import Object
 from vkgateway.sync.admission.beside import Beside
 from vkgateway.sync.admission.conditions import set_condition
 from vkgateway.sync.admission.member import Member, may_be_member, read_member
+from vkgateway.sync.admission.ordinary import OrdinaryPods
 from vkgateway.sync.admission.reach import narrowing
 from vkgateway.sync.admission.telling import Telling
 from vkgateway.sync.admission.tenant import TenantAdmission
@@ -24,7 +25,7 @@ from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.pods.case import Binding, decode
 from vkgateway.sync.pods.views import TenantPodView
 from vkgateway.translate.conditions import ADMITTED_CONDITION
-from vkgateway.translate.gangs import Reference
+from vkgateway.translate.gangs import Kind, Reference
 from vkgateway.translate.governed import VirtualNode, ungate_patch
 from vkgateway.translate.machines import Judgement, admit_patch
 from vkgateway.translate.references import claims_of
@@ -35,7 +36,8 @@ _SERIOUS: Final = frozenset({HoldCode.INFEASIBLE, HoldCode.INVALID})
 
 
 class Gates:
-    """The gates of one tenant's pods. `later(key, seconds)` asks for another look at a pod.
+    """The gates of one tenant's pods. `later(key, seconds)` asks for another look at a pod, `go_on(key)` for one at a
+    pod that has a node and turned out not to wait for the arbiter.
 
     `refuse(view, pod)` fails a pod that breaks the tenant's policy, and says whether it does: such a pod is not let
     wait for what it will never get. `machines(pod)` tells where a pod without devices or marks may go by its size;
@@ -57,6 +59,7 @@ class Gates:
         refuse: Callable[[TenantPodView, Object], Awaitable[bool]],
         machines: Callable[[Object], Judgement | None] = lambda _pod: _ANYWHERE,
         later: Callable[[Key, float], None],
+        go_on: Callable[[Key], None] = lambda _key: None,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
@@ -72,9 +75,11 @@ class Gates:
         self._refuse = refuse
         self._machines = machines
         self._later = later
+        self._go_on = go_on
         self._clock = clock
         self._monotonic = monotonic
         self._telling = Telling()
+        self.ordinary = OrdinaryPods(admission, beside)
         self._users: dict[Reference, set[Key]] = {}
         """Pods by the objects beside them that say more about their gang."""
         self._outdated: set[str] = set()
@@ -94,6 +99,29 @@ class Gates:
             self._outdated.update(member.uid for member in self._admission.gangs.under(key))
         return sorted(keys)
 
+    def kind_changed(self, kind: Kind) -> list[Key]:
+        """A kind of objects beside pods is served now, or not any more; returns the pods that must be read again."""
+        references = [reference for reference in self._users if reference.of == kind]
+        return sorted({key for reference in references for key in self.beside_changed(reference)})
+
+    def below_changed(self, key: Key) -> bool:
+        """What stands for a pod below changed; return whether the pod must be read again.
+
+        It must where it was judged before its compute pod was seen, which tells whether the arbiter placed it.
+        """
+        view = self._pods.items.get(key)
+        if view is None:
+            return False
+        uid = view.metadata.uid
+        placed, member = self._admission.is_placed_below(key, uid), self._admission.gangs.member(uid)
+        if placed and self.ordinary.knows(view):
+            self.ordinary.forget(uid)
+            return True
+        if placed is False and member is not None and member.only_marked:
+            self._outdated.add(uid)
+            return True
+        return False
+
     def pools_changed(self) -> None:
         """The tenant's pools or virtual nodes changed: pods that are on no node yet must be read again."""
         self._outdated.update(member.uid for member in self._admission.gangs if not member.bound)
@@ -108,29 +136,27 @@ class Gates:
         known = self._admission.gangs.member(view.metadata.uid)
         if known is not None:
             return known.mark != view.fingerprint or known.uid in self._outdated
+        if self.ordinary.knows(view):
+            return False
         if self._admission.stands_below(view):
             return True
         return not view.terminal and (is_gated(view) or may_be_member(view))
 
     def wants_now(self, view: TenantPodView) -> bool:
-        """Whether a pod that is known to be governed must be read (again)."""
-        return self._admission.gangs.member(view.metadata.uid) is None or self.wants(view)
+        """Whether a pod that asks for devices or carries a mark must be read (again)."""
+        unknown = self._admission.gangs.member(view.metadata.uid) is None and not self.ordinary.knows(view)
+        return unknown or self.wants(view)
 
-    def note(self, pod: Object, mark: str) -> None:
-        """Take in a pod whose whole object is at hand."""
-        member = read_member(
-            pod,
-            mark=mark,
-            bindings=self._bindings,
-            look=self._beside.look,
-            nodes=self._nodes,
-            places=self._places(pod),
-        )
+    def note(self, pod: Object, mark: str, unserved: frozenset[Kind] = frozenset()) -> None:
+        """Take in a pod whose whole object is at hand, and which of the kinds that its marks need are not served."""
+        known = self._admission.gangs.member(pod["metadata"]["uid"])
+        member = self._member(pod, mark, unserved)
+        if known is not None:
+            self._unuse(known)
         if member is None:
-            known = self._admission.gangs.member(pod["metadata"]["uid"])
             if known is not None:
                 self._admission.leave(known)
-                self.forget(known)
+                self._drop(known)
             return
         self._outdated.discard(member.uid)
         if not member.bound and claims_of(pod):
@@ -142,11 +168,30 @@ class Gates:
             self._beside.want(reference)
         self._admission.put(member)
 
+    def _member(self, pod: Object, mark: str, unserved: frozenset[Kind]) -> Member | None:
+        if self.ordinary.judge(pod, unserved):
+            return None
+        return read_member(
+            pod,
+            mark=mark,
+            bindings=self._bindings,
+            look=self._beside.look,
+            nodes=self._nodes,
+            places=self._places(pod),
+            unserved=unserved,
+        )
+
     def forget(self, member: Member) -> None:
         """Drop what is remembered of a pod that is gone."""
         self._telling.forget(member.uid)
+        self._drop(member)
+        self._unuse(member)
+
+    def _drop(self, member: Member) -> None:
         self._outdated.discard(member.uid)
         self._with_volumes.pop(member.uid, None)
+
+    def _unuse(self, member: Member) -> None:
         for reference in member.beside:
             users = self._users.get(reference, set())
             users.discard(member.key)
@@ -156,6 +201,7 @@ class Gates:
     def gone(self, uid: str) -> None:
         """Drop what a pod that was deleted was notified of."""
         self._telling.forget(uid)
+        self.ordinary.forget(uid)
 
     async def reconcile(self, key: Key) -> None:
         """Look at one pod that does not run below yet."""
@@ -195,7 +241,13 @@ class Gates:
         if is_gated(view) and await self._refuse(view, whole):
             self._outdated.discard(view.metadata.uid)
             return False
-        self.note(whole, mark)
+        unserved = await self.ordinary.unserved_kinds(whole)
+        now = self._pods.items.get(view.metadata.key)
+        if now is None or now.metadata.uid != view.metadata.uid:
+            return False
+        self.note(whole, mark, unserved)
+        if view.spec.node_name and self.ordinary.knows(view):
+            self._go_on(view.metadata.key)
         return True
 
     async def _settle_size(self, view: TenantPodView) -> None:

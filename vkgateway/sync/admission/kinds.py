@@ -1,16 +1,14 @@
-"""In which version a tenant's API server has the kind of an object beside a pod."""
+"""In which version a tenant's API server serves the kind of an object beside a pod, and whether it serves it at all."""
 
 from __future__ import annotations
-
-import contextlib
 
 import msgspec
 
 from vkgateway.kube import errors
 from vkgateway.kube.apply import Discovery
 from vkgateway.kube.client import Client
-from vkgateway.kube.resources import Resource
-from vkgateway.translate.gangs import Reference
+from vkgateway.kube.resources import CRDS, Resource
+from vkgateway.translate.gangs import Kind
 
 
 class _Version(msgspec.Struct, rename="camel"):
@@ -28,17 +26,51 @@ class _Group(msgspec.Struct, rename="camel"):
         )
 
 
-async def kind_of(reference: Reference, client: Client, discovery: Discovery) -> Resource | None:
-    """The kind in the version that the server likes best of those that have it; None where none of the group has.
+async def kind_of(kind: Kind, client: Client, discovery: Discovery) -> Resource | None:
+    """The kind in the version that the server likes best of those that have it; None where discovery has no such kind.
 
     Not all versions of a group have all of its kinds: `scheduling.k8s.io` prefers v1, and has PodGroups in v1alpha2.
 
     Raises:
-        ApiError: the server does not know the group, or does not answer.
+        ApiError: the server does not answer, or not for a version that it lists.
         DecodeError: what it answers is no API group.
     """
-    group = msgspec.json.decode(await client.request("GET", f"/apis/{reference.group}"), type=_Group)
-    for version in group.liked():
-        with contextlib.suppress(errors.NotFound):
-            return await discovery.resource(version, reference.kind)
+    try:
+        answer = await client.request("GET", f"/apis/{kind.group}")
+    except errors.NotFound:
+        return None
+    lost: errors.NotFound | None = None
+    for version in msgspec.json.decode(answer, type=_Group).liked():
+        try:
+            found = await discovery.find(version, kind.kind)
+        except errors.NotFound as error:
+            lost = error
+            continue
+        if found is not None:
+            return found
+    if lost is not None:
+        raise lost
     return None
+
+
+async def served_kind(kind: Kind, client: Client) -> Resource | None:
+    """The same, where None means beyond doubt that the server does not serve the kind.
+
+    Discovery alone does not tell: it lacks a kind for a moment after its CustomResourceDefinition was created, and
+    whatever stands before the server may answer 404, too. So the server must also say that there is no definition.
+
+    Raises:
+        ApiError: the server does not answer, or serves the kind in a moment.
+        DecodeError: what it answers is no API group.
+    """
+    found = await kind_of(kind, client, Discovery(client))
+    if found is not None:
+        return found
+    name = f"{kind.plural}.{kind.group}"
+    try:
+        await client.get(CRDS, name)
+    except errors.NotFound as error:
+        if error.reason != "NotFound":
+            raise
+        return None
+    raise errors.ServerError(f"CustomResourceDefinition {name} at {client.name} is not served yet")

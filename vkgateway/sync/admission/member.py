@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -15,10 +15,12 @@ from vkgateway.sync.admission.shapes import shape_of
 from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.pods.case import Binding
 from vkgateway.sync.pods.views import TenantPodView
-from vkgateway.translate.gangs import Found, GangMarks, MarkError, Reference, read_marks, references
+from vkgateway.translate.gangs import Found, GangMarks, Kind, MarkError, Reference, read_marks, references
+from vkgateway.translate.gangs.marked import needs_kind
 from vkgateway.translate.governed import (
     VirtualNode,
     band_of,
+    devices,
     follows_others,
     is_governed,
     other_gates,
@@ -77,6 +79,8 @@ class Member:
     """Gates of others; it is not ready to be scheduled while it has any."""
     beside: tuple[Reference, ...]
     """Objects that say more about its gang."""
+    only_marked: bool = False
+    """It asks for no device, and none of its marks means anything where their kinds are not served."""
     nowhere: str = ""
     """Why it may run in none of the pools that there are; empty where it may."""
 
@@ -125,17 +129,19 @@ def read_member(
     look: Callable[[Reference], Object | None],
     nodes: Mapping[str, VirtualNode] = MappingProxyType({}),
     places: Sequence[Sequence[Object]] = (),
+    unserved: Container[Kind] = frozenset(),
 ) -> Member | None:
     """Read a tenant's pod; None: it neither asks for anything governed nor belongs to a gang.
 
     `nodes` are the virtual nodes as the tenant's API server shows them, with labels and taints of the tenant's own; one
     that was not seen yet has what we gave it. `look` finds objects beside it; None: there is none, or it is not known
     yet. `places` is what each of its volumes asks of compute nodes: node selector terms, of which one must hold.
+    `unserved` are kinds that the tenant's API server does not serve.
     """
     metadata, spec = pod["metadata"], pod["spec"]
-    beside = references(pod)
+    beside = references(pod, unserved)
     found = {reference: known for reference in beside if (known := look(reference)) is not None}
-    marks, fault = _marks(pod, found)
+    marks, fault = _marks(pod, found, unserved)
     governed = is_governed(pod)
     if not governed and marks is not None and not marks.way:
         return None
@@ -168,6 +174,7 @@ def read_member(
         grace=_DEFAULT_GRACE if grace is None else float(grace),
         waiting_gates=other_gates(pod),
         beside=beside,
+        only_marked=needs_kind(pod) and not devices(pod),
         follows_others=governed and follows_others(pod),
     )
 
@@ -177,8 +184,8 @@ def _seen(ours: Mapping[str, str], node: VirtualNode | None) -> VirtualNode:
     return {**labels, **ours}, taints
 
 
-def _marks(pod: Object, found: Found) -> tuple[GangMarks | None, str]:
+def _marks(pod: Object, found: Found, unserved: Container[Kind]) -> tuple[GangMarks | None, str]:
     try:
-        return read_marks(pod, found), ""
+        return read_marks(pod, found, unserved), ""
     except MarkError as error:
         return None, str(error)

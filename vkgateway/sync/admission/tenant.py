@@ -124,10 +124,12 @@ class TenantAdmission:
 
     def stands_below(self, view: TenantPodView) -> bool:
         """Whether something that the arbiter placed stands for a pod below, and has not ended."""
-        return any(
-            pod.tenant_uid == view.metadata.uid and is_placed(pod) and not pod.ended
-            for pod, _ in self._sight.under(view.metadata.key)
-        )
+        return self.is_placed_below(view.metadata.key, view.metadata.uid) is True
+
+    def is_placed_below(self, key: Key, uid: str) -> bool | None:
+        """Whether the arbiter placed what stands for a pod below; None: nothing does, or it has ended."""
+        placed = [is_placed(pod) for pod, _ in self._sight.under(key) if pod.tenant_uid == uid and not pod.ended]
+        return any(placed) if placed else None
 
     def left_behind(self) -> list[Gang]:
         """What is ending below of pods that are gone above: their room is on its way back."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final, Protocol
 
 import structlog
@@ -68,6 +69,9 @@ class Arbiter(Protocol):
 
     def note(self, pod: Object, view: TenantPodView, *, governed: bool) -> None:
         """The whole of a pod that is bound was read."""
+
+    def is_ordinary(self, view: TenantPodView) -> bool:
+        """Whether a pod starts without the arbiter though it carries the mark of a gang."""
 
     def below_changed(self, key: Key) -> None:
         """What stands for a pod below came, changed or went, or is not waited for any more."""
@@ -250,6 +254,8 @@ class PodReconciler:
             case.plan = plan
             if absent and old is not None and old.requests != plan.requests:
                 self._room.withdraw(case.key, uid)
+        if plan.governed and self._arbiter.is_ordinary(case.tenant):
+            case.plan = plan = replace(plan, governed=False)
         if not absent:
             pool = self._pool_of(case.tenant.spec.node_name)
             self._room.running(case.key, uid=uid, pool=pool, requests=plan.requests)

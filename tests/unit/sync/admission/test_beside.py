@@ -14,14 +14,23 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.unit.background import in_background
 from tests.unit.sync.admission.samples import reference
 from tests.unit.sync.world import until
-from vkgateway.kube.resources import Resource
+from vkgateway.kube.resources import CRDS, Resource
 from vkgateway.sync.admission import beside as module
 from vkgateway.sync.admission.beside import Beside
-from vkgateway.translate.gangs import Reference
+from vkgateway.translate.gangs import Kind, Reference
 
 PODGROUPS = Resource("apis/scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup")
 RAY_CLUSTERS = Resource("apis/ray.io/v1", "rayclusters", "RayCluster")
 RAY = Reference("ray.io", "RayCluster", "rayclusters", "default", "ray")
+CRD = {
+    "metadata": {"name": "podgroups.scheduling.volcano.sh"},
+    "spec": {
+        "group": "scheduling.volcano.sh",
+        "scope": "Namespaced",
+        "names": {"plural": "podgroups", "kind": "PodGroup"},
+        "versions": [{"name": "v1beta1", "served": True}],
+    },
+}
 GROUP = {"metadata": {"name": "train"}, "spec": {"minMember": 4}}
 
 
@@ -221,8 +230,13 @@ async def test_a_server_that_answers_nonsense_of_a_kind_is_asked_again(answer: b
         def __init__(self) -> None:
             self.asked = 0
 
+        name = "alpha"
+
         async def request(self, *_args: Any, **_options: Any) -> bytes:
             self.asked += 1
+            return answer
+
+        async def get(self, *_args: Any, **_options: Any) -> bytes:
             return answer
 
     client = Nonsense()
@@ -231,6 +245,144 @@ async def test_a_server_that_answers_nonsense_of_a_kind_is_asked_again(answer: b
         beside.want(reference())
         await until(lambda: client.asked)
         await asyncio.sleep(0.02)
+
+
+# -- whether a kind is served ------------------------------------------------------------------------------------------
+
+
+async def test_a_kind_that_is_neither_in_discovery_nor_defined_is_not_served(server: FakeApiServer) -> None:
+    server.register(RAY_CLUSTERS)
+    async with running(server) as (beside, _):
+        assert await beside.unserved([reference().of, RAY.of]) == {reference().of}
+
+
+async def test_a_kind_that_no_version_of_its_group_has_is_not_served(server: FakeApiServer) -> None:
+    server.register(Resource("apis/scheduling.volcano.sh/v1", "queues", "Queue"))
+    async with running(server) as (beside, _):
+        assert await beside.unserved([reference().of]) == {reference().of}
+
+
+async def test_a_kind_that_was_installed_a_moment_ago_is_served(server: FakeApiServer) -> None:
+    """What was heard before does not count: the pod that refers to it is younger."""
+    async with running(server) as (beside, _):
+        assert await beside.unserved([reference().of]) == {reference().of}
+        server.register(PODGROUPS)
+        assert await beside.unserved([reference().of]) == frozenset()
+
+
+async def test_a_kind_that_is_defined_and_not_in_discovery_yet_counts_as_served(server: FakeApiServer) -> None:
+    server.store.create(CRDS, CRD)
+    async with running(server) as (beside, _):
+        assert await beside.unserved([reference().of]) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "reason"),
+    [
+        ("/apis/scheduling.volcano.sh", 503, ""),
+        ("/apis/scheduling.volcano.sh", 500, ""),
+        ("/apis/scheduling.volcano.sh", 429, ""),
+        ("/apis/scheduling.volcano.sh", 401, ""),
+        ("/apis/scheduling.volcano.sh", 403, "Forbidden"),
+        ("/apis/scheduling.volcano.sh", 0, ""),
+        ("/apis/scheduling.volcano.sh/v1", 404, "NotFound"),
+        ("/customresourcedefinitions/", 503, ""),
+        ("/customresourcedefinitions/", 403, "Forbidden"),
+        ("/customresourcedefinitions/", 0, ""),
+        ("", 404, ""),
+    ],
+    ids=lambda value: str(value) or "-",
+)
+async def test_a_server_that_fails_serves_every_kind_for_all_that_is_known(
+    server: FakeApiServer, path: str, status: int, reason: str
+) -> None:
+    """The last: a proxy before a server that is away answers 404 to everything, and no API server's Status."""
+    server.register(Resource("apis/scheduling.volcano.sh/v1", "queues", "Queue"))
+    server.fail("GET", path, status=status, reason=reason, times=100)
+    async with running(server) as (beside, _):
+        assert await beside.unserved([reference().of]) == frozenset()
+        server.heal()
+        assert await beside.unserved([reference().of]) == {reference().of}
+
+
+async def test_a_kind_that_is_watched_is_not_asked_for(server: FakeApiServer) -> None:
+    server.register(PODGROUPS)
+    async with running(server) as (beside, _):
+        beside.want(reference())
+        await until(lambda: beside.complete)
+        server.requests.clear()
+        assert await beside.unserved([reference().of]) == frozenset()
+        assert server.requests == []
+
+
+async def test_it_is_told_once_that_a_wanted_kind_is_not_served_and_once_that_it_is(
+    server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_RETRY", 0.02)
+    told: list[Kind] = []
+    async with server.client() as client:
+        beside = Beside("alpha", client, changed=lambda _reference: None, kind_changed=told.append)
+        async with in_background(beside.run()):
+            server.fail("GET", "/apis/scheduling.volcano.sh", status=503, times=3)
+            beside.want(reference())
+            await until(lambda: asked(server, "/apis/scheduling.volcano.sh") >= 6)
+            assert told == [reference().of]
+            server.register(PODGROUPS)
+            await until(lambda: len(told) > 1)
+            await asyncio.sleep(0.1)
+            assert told == [reference().of] * 2
+
+
+async def test_what_was_heard_for_one_pod_is_no_news_when_the_kind_is_wanted(
+    server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a pod that waits for such a kind is read once."""
+    monkeypatch.setattr(module, "_RETRY", 0.02)
+    told: list[Kind] = []
+    async with server.client() as client:
+        beside = Beside("alpha", client, changed=lambda _reference: None, kind_changed=told.append)
+        async with in_background(beside.run()):
+            await beside.unserved([reference().of])
+            assert told == [reference().of]
+            beside.want(reference())
+            await until(lambda: asked(server, "/apis/scheduling.volcano.sh") >= 4)
+            assert told == [reference().of]
+
+
+async def test_a_kind_that_could_not_be_told_is_told_of_even_if_it_was_before(
+    server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a pod that waits since the error would wait for ever."""
+    monkeypatch.setattr(module, "_RETRY", 0.02)
+    told: list[Kind] = []
+    async with server.client() as client:
+        beside = Beside("alpha", client, changed=lambda _reference: None, kind_changed=told.append)
+        async with in_background(beside.run()):
+            beside.want(reference())
+            await until(lambda: told)
+            server.fail("GET", "/apis/scheduling.volcano.sh", status=503, times=100)
+            assert await beside.unserved([reference().of]) == frozenset()
+            server.heal()
+            await until(lambda: len(told) == 2)
+
+
+async def test_a_kind_whose_definition_is_deleted_is_not_served_any_more_until_it_is_back(
+    server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_RETRY", 0.02)
+    told: list[Kind] = []
+    server.register(PODGROUPS)
+    async with server.client() as client:
+        beside = Beside("alpha", client, changed=lambda _reference: None, kind_changed=told.append)
+        async with in_background(beside.run()):
+            beside.want(reference())
+            await until(lambda: beside.complete)
+            server.unregister(PODGROUPS)
+            await until(lambda: told == [reference().of])
+            assert await beside.unserved([reference().of]) == {reference().of}
+            server.register(PODGROUPS)
+            await until(lambda: told == [reference().of] * 2)
+            assert await beside.unserved([reference().of]) == frozenset()
 
 
 @pytest.mark.parametrize("item", [b"5", b"[]", b"null", b'"x"', b'{"metadata": 5}', b'{"metadata": {"name": 5}}'])

@@ -432,6 +432,13 @@ def test_a_pod_whose_marks_make_no_sense_waits_alone_and_is_told_why() -> None:
     assert hold.message == "gang-min is 'x', which is no number"
 
 
+def test_a_gang_that_waits_for_an_object_of_a_kind_that_is_not_served_reads_so() -> None:
+    made = Made(member("u0", marks=marks(waits_for=reference(), unserved=True)))
+    hold = made.held()
+    assert hold.code is HoldCode.MEMBERS
+    assert "does not serve the kind PodGroup of scheduling.volcano.sh; install it" in hold.message
+
+
 def test_a_gang_whose_size_is_not_known_yet_waits_for_the_object_that_says_it() -> None:
     made = Made(member("u0", marks=marks(waits_for=reference())), member("u1", marks=marks(waits_for=reference())))
     hold = made.held()

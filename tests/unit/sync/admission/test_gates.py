@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
-from tests.unit.sync.admission.samples import POOL, TENANT, Pods, Service, reference
+from tests.unit.sync.admission.samples import POOL, TENANT, Pods, Service, below, reference
+from tests.unit.sync.world import until
 from vkgateway.arbiter.decisions import Admit, Evict, Hold, HoldCode
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
-from vkgateway.kube.resources import EVENTS, PODS
-from vkgateway.model.names import ADMISSION_GATE
+from vkgateway.kube.resources import EVENTS, PODS, Resource
+from vkgateway.model.names import ADMISSION_GATE, COMPUTE_NODE_ANNOTATION
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.beside import Beside
 from vkgateway.sync.admission.gates import Gates
@@ -22,6 +24,7 @@ from vkgateway.sync.admission.tenant import TenantAdmission
 from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.pods.views import TenantPodView, decode_tenant_pod
+from vkgateway.translate.gangs import Reference
 from vkgateway.translate.governed import CORDONED, VirtualNode
 from vkgateway.translate.machines import Judgement
 
@@ -41,6 +44,7 @@ class Made:
         self.pods = Pods()
         self.nodes: dict[str, VirtualNode] = {}
         self.later: list[tuple[Key, float]] = []
+        self.went_on: list[Key] = []
         self.refused: list[str] = []
         self.judged: Judgement | None = Judgement()
         self.admission = TenantAdmission(
@@ -66,6 +70,7 @@ class Made:
             refuse=self._refuse,
             machines=lambda _pod: self.judged,
             later=lambda key, seconds: self.later.append((key, seconds)),
+            go_on=self.went_on.append,
             clock=lambda: self.now,
             monotonic=lambda: self.now,
         )
@@ -338,6 +343,214 @@ async def test_pods_are_read_again_when_what_says_their_size_changed(made: Made)
     assert made.gates.beside_changed(reference()) == []
     assert not made.gates._users
     assert not made.gates._outdated
+
+
+# -- marks whose kind is not served ------------------------------------------------------------------------------------
+
+LABEL: dict[str, Any] = {"labels": {"scheduling.x-k8s.io/pod-group": "web"}}
+GROUP = Reference("scheduling.x-k8s.io", "PodGroup", "podgroups", "default", "web")
+MARKS = [
+    pytest.param(LABEL, {}, id="coscheduling"),
+    pytest.param({"annotations": {"scheduling.k8s.io/group-name": "g"}}, {}, id="volcano"),
+    pytest.param({"labels": {"ray.io/cluster": "c", "ray.io/node-type": "head"}}, {}, id="ray"),
+    pytest.param({"labels": {"ray.io/cluster": "c"}}, {}, id="ray, the label alone"),
+    pytest.param(
+        {"labels": {"jobset.sigs.k8s.io/jobset-name": "s", "jobset.sigs.k8s.io/replicatedjob-name": "r"}},
+        {},
+        id="jobset",
+    ),
+    pytest.param(
+        {"labels": {"leaderworkerset.sigs.k8s.io/name": "l", "leaderworkerset.sigs.k8s.io/group-index": "0"}},
+        {},
+        id="lws",
+    ),
+    pytest.param(
+        {
+            "labels": {
+                "training.kubeflow.org/job-name": "j",
+                "training.kubeflow.org/operator-name": "pytorchjob-controller",
+            }
+        },
+        {},
+        id="training",
+    ),
+    pytest.param({"labels": {"training.kubeflow.org/job-name": "j"}}, {}, id="training, of no kind"),
+    pytest.param({}, {"schedulingGroup": {"podGroupName": "g"}}, id="podgroup"),
+    pytest.param({}, {"workloadRef": {"name": "w", "podGroup": "g"}}, id="workload"),
+]
+
+
+@pytest.mark.parametrize(("meta", "spec"), MARKS)
+async def test_a_pod_without_devices_is_let_go_where_the_kind_of_its_mark_is_not_served(
+    made: Made, meta: Object, spec: dict[str, Any]
+) -> None:
+    uid = made.create(meta=meta, **FREE, **spec)
+    await made.look()
+    assert not made.gated()
+    assert made.admission.gangs.member(uid) is None
+    assert not made.gates.wants(made.show()), "it is not read again"
+    assert not made.gates.wants_now(made.show())
+
+    made.gates.gone(uid)
+    assert not made.gates.ordinary._marks
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Resource("apis/scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup"),
+        Resource("apis/scheduling.x-k8s.io/v1beta7", "podgroups", "PodGroup"),
+    ],
+    ids=["v1alpha1", "any version"],
+)
+async def test_where_the_kind_is_served_it_waits(made: Made, kind: Resource) -> None:
+    made.server.register(kind)
+    uid = made.create(meta=LABEL, **FREE)
+    await made.look()
+    assert made.gated()
+    member = made.admission.gangs.member(uid)
+    assert member is not None
+    assert member.marks is not None
+    assert (member.marks.waits_for, member.marks.unserved) == (GROUP, False)
+
+
+async def test_one_that_carries_a_mark_that_counts_too_waits(made: Made) -> None:
+    made.create(meta={**LABEL, "annotations": {"vkgateway.io/gang": "web", "vkgateway.io/gang-size": "2"}}, **FREE)
+    await made.look()
+    assert made.gated()
+
+
+async def test_a_pod_with_devices_waits_and_knows_that_the_kind_is_not_served(made: Made) -> None:
+    uid = made.create(meta=LABEL)
+    await made.look()
+    assert made.gated()
+    member = made.admission.gangs.member(uid)
+    assert member is not None
+    assert member.marks is not None
+    assert (member.marks.waits_for, member.marks.unserved) == (GROUP, True)
+
+
+@pytest.mark.parametrize("status", [0, 401, 403, 429, 500, 503])
+async def test_an_error_of_the_server_makes_no_lone_pod_of_a_gang(made: Made, status: int) -> None:
+    made.server.fail("GET", "/apis/scheduling.x-k8s.io", status=status, times=100)
+    uid = made.create(meta=LABEL, **FREE)
+    await made.look()
+    assert made.gated()
+    member = made.admission.gangs.member(uid)
+    assert member is not None
+    assert member.governed
+
+    made.server.heal()
+    assert made.gates.kind_changed(reference().of) == [], "it waits for another kind"
+    assert made.gates.kind_changed(GROUP.of) == [KEY]
+    await made.look()
+    assert not made.gated()
+    assert made.admission.gangs.member(uid) is None
+    assert not made.gates._users
+    assert not made.gates._outdated
+
+
+async def test_a_time_out_makes_no_lone_pod_of_a_gang(made: Made) -> None:
+    answered = made.server.hold("GET", "/apis/scheduling.x-k8s.io")
+    made.create(meta=LABEL, **FREE)
+    look = asyncio.create_task(made.look())
+    await until(lambda: "GET /apis/scheduling.x-k8s.io" in made.server.requests)
+    made.server.register(Resource("apis/scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup"))
+    await asyncio.sleep(0.05)
+    assert made.gated(), "before the answer nothing is done"
+    answered.set()
+    await look
+    assert made.gated()
+
+
+async def test_a_pod_that_was_told_to_wait_is_told_that_it_may_start_once_its_mark_means_nothing(made: Made) -> None:
+    made.server.fail("GET", "/apis/scheduling.x-k8s.io", status=503)
+    made.create(meta=LABEL, **FREE)
+    await made.look()
+    gang = f"{TENANT}/default/coscheduling/web"
+    made.admission.hold([Hold(gang=gang, code=HoldCode.MEMBERS, message="is not there")], pools={})
+    await made.look()
+    made.now += 1
+    await made.look()
+    assert (made.condition() or ("", ""))[:2] == ("False", "WaitingForMembers")
+    made.show()
+    made.gates.kind_changed(GROUP.of)
+    await made.look()
+    assert not made.gated()
+    assert (made.condition() or ("", ""))[:2] == ("True", "Admitted")
+
+
+async def test_a_pod_that_is_deleted_while_the_server_is_asked_is_not_taken_in(made: Made) -> None:
+    made.server.register(Resource("apis/scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup"))
+    answered = made.server.hold("GET", "/apis/scheduling.x-k8s.io")
+    uid = made.create(meta=LABEL, **FREE)
+    look = asyncio.create_task(made.look())
+    await until(lambda: "GET /apis/scheduling.x-k8s.io" in made.server.requests)
+    made.pods.above.items.clear()
+    answered.set()
+    await look
+    assert made.admission.gangs.member(uid) is None
+
+
+async def test_what_was_said_of_a_pod_holds_when_the_kind_is_installed_until_its_marks_change(made: Made) -> None:
+    uid = made.create(meta=LABEL, **FREE)
+    made.judged = None  # so that it stays gated
+    await made.look()
+    assert made.gates.ordinary.knows(made.show())
+    made.server.register(Resource("apis/scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup"))
+    made.change(priority=5)
+    await made.look()
+    assert made.admission.gangs.member(uid) is None
+
+    made.stored()["metadata"]["annotations"] = {"vkgateway.io/gang": "web", "vkgateway.io/gang-size": "2"}
+    made.show()
+    await made.look()
+    assert made.admission.gangs.member(uid) is not None
+
+
+async def test_a_pod_that_has_a_node_is_handed_on_once_its_mark_means_nothing(made: Made) -> None:
+    made.create(meta=LABEL, **FREE, schedulingGates=[], nodeName="a100.local")
+    await made.look()
+    assert made.went_on == [KEY]
+
+
+@pytest.mark.parametrize("seen", ["first", "later"])
+async def test_a_pod_that_runs_without_the_arbiter_is_not_taken_over_when_the_kind_is_installed(
+    made: Made, seen: str
+) -> None:
+    """As after a restart; `later`: what runs below is seen only once the pod was read."""
+    made.server.register(Resource("apis/scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup"))
+    uid = made.create(meta=LABEL, **FREE, schedulingGates=[], nodeName="a100.local")
+    runs = below(uid, name="web", marks={COMPUTE_NODE_ANNOTATION: ""})
+    if seen == "first":
+        made.pods.put_below(runs)
+    await made.look()
+    if seen == "later":
+        assert made.admission.gangs.member(uid) is not None
+        made.pods.put_below(runs)
+        assert made.gates.below_changed(KEY)
+        await made.look()
+    assert made.admission.gangs.member(uid) is None
+    assert not made.gates.below_changed(KEY)
+
+
+@pytest.mark.parametrize("seen", ["first", "later"])
+async def test_a_pod_that_the_arbiter_placed_stays_the_arbiters_when_the_kind_is_taken_away(
+    made: Made, seen: str
+) -> None:
+    uid = made.create(meta=LABEL, **FREE, schedulingGates=[], nodeName="a100.local")
+    if seen == "first":
+        made.pods.put_below(below(uid, name="web"))
+    await made.look()
+    if seen == "later":
+        assert made.admission.gangs.member(uid) is None
+        made.pods.put_below(below(uid, name="web"))
+        assert made.gates.below_changed(KEY)
+        await made.look()
+    member = made.admission.gangs.member(uid)
+    assert member is not None
+    assert member.governed
+    assert not made.gates.below_changed(KEY)
 
 
 # -- telling -----------------------------------------------------------------------------------------------------------
