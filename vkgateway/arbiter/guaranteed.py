@@ -10,6 +10,7 @@ from vkgateway.arbiter.bestpool import best, cost, places_inside, start_at_best
 from vkgateway.arbiter.cellsline import keep_cells
 from vkgateway.arbiter.facts import Gang
 from vkgateway.arbiter.feasible import impossible
+from vkgateway.arbiter.filling import fill_cell
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import by_priority
 from vkgateway.arbiter.plans import carry_out, find_room, inside_of, place_now
@@ -81,7 +82,10 @@ def _line(ledger: Ledger) -> list[_Turn]:
 def _try(ledger: Ledger, ask: Ask, hopeless: set[tuple[str, int]]) -> None:
     possible = [standing for standing in ledger.pools(ask) if _is_possible(ledger, standing, ask)]
     pools = [standing for standing in possible if standing.allows_beside(ask.gang, ask.core)]
-    if _start(ledger, pools, ask) or _start_anew(ledger, pools, ask):
+    evicts = len(ledger.evicts)
+    if fill_cell(ledger, pools, ask) or _start(ledger, pools, ask) or _start_anew(ledger, pools, ask):
+        if len(ledger.evicts) > evicts:
+            hopeless.clear()
         return
     if _make_room(ledger, pools, ask):
         hopeless.clear()

@@ -34,8 +34,12 @@ class Inside:
         preferred_level: str = "",
         among: BoolArray | None = None,
         beside: ReservedCells | None = None,
+        filling: bool = False,
     ) -> None:
-        """`beside`: cells that are reserved for a gang ahead, and must be left to it."""
+        """`beside`: cells that are reserved for a gang ahead, and must be left to it. `filling`: only in cells that are
+        bound already.
+        """
+        self._filling = filling
         self._cells = cells
         self._tenant = tenant
         self._pods = pods
@@ -52,14 +56,18 @@ class Inside:
         ways = list(_Way)
         if room.zoned or len({pod.shape for pod in self._pods}) == 1:
             ways.remove(_Way.MIXED)
-        for way, bound_first in product(ways, (True, False)):
+        for way, bound_first in [(_Way.SPREAD, True)] if self._filling else product(ways, (True, False)):
             for among in self._grounds(room, apart=way is not _Way.SPREAD):
                 found = None
                 if self._beside is None or self._beside.occupy(self._cells):
                     search = _Search(
                         self._cells, self._tenant, room, self._required_level, self._preferred_level, near=near
                     )
-                    found = search.place(self._pods, among, bound_first=bound_first, way=way)
+                    found = (
+                        search.fill(self._pods, among)
+                        if self._filling
+                        else search.place(self._pods, among, bound_first=bound_first, way=way)
+                    )
                 room.undo(mark)
                 self._cells.undo(held)
                 if found is not None and (self._beside is None or self._held_now(found[1])):
@@ -96,11 +104,12 @@ class Inside:
 
     def ceiling(self, room: Room) -> IntArray:
         """Thousandths of the unit that the tenant may start to use on each node by position, each seen alone."""
-        now = ceiling(self._cells, self._tenant, room)
+        find = spares if self._filling else ceiling
+        now = find(self._cells, self._tenant, room)
         if self._beside is None:
             return now
         mark = self._cells.mark()
-        then = ceiling(self._cells, self._tenant, room) if self._beside.occupy(self._cells) else np.zeros_like(now)
+        then = find(self._cells, self._tenant, room) if self._beside.occupy(self._cells) else np.zeros_like(now)
         self._cells.undo(mark)
         return np.minimum(now, then)
 
@@ -120,6 +129,15 @@ def ceiling(cells: Cells, tenant: str, room: Room) -> IntArray:
     most = cells.most(tenant)
     index = {node.name: number for number, node in enumerate(room.pool.nodes)}
     return most[np.array([index[name] for name in room.names], dtype=np.int64)]
+
+
+def spares(cells: Cells, tenant: str, room: Room) -> IntArray:
+    """The same inside cells that are bound already."""
+    found = np.zeros(len(room), dtype=np.int64)
+    for name in cells.bound(tenant):
+        if name in room:
+            found[room.position(name)] = cells.spare(tenant, name)
+    return found
 
 
 def hold_where_placed(cells: Cells, tenant: str, unit: str, placed: Sequence[tuple[Pod, str]]) -> bool:
@@ -197,6 +215,11 @@ class _Search:
             left = [pod for pod in left if pod.uid not in kept]
         return self._nodes, self._holds
 
+    def fill(self, pods: Sequence[Pod], among: BoolArray) -> tuple[dict[str, str], Holds] | None:
+        """The same in what is spare of cells that are bound, and nowhere else."""
+        left = sorted(pods, key=lambda pod: (-pod.shape.amount(self._unit), pod.rank, pod.uid))
+        return None if self._fill_bound(left, among) else (self._nodes, self._holds)
+
     def _fill_bound(self, left: Sequence[Pod], among: BoolArray) -> list[Pod]:
         """As many as fit into what is spare of cells that are bound; returns the others."""
         bound = [name for name in self._cells.bound(self._tenant) if name in self._room]
@@ -209,9 +232,7 @@ class _Search:
                 among = among & self._room.near(next(iter(self._nodes.values())), self._required_level)
             found = None
             if pod.shape not in full:
-                spare = np.zeros(len(self._room), dtype=np.int64)
-                for name in bound:
-                    spare[self._room.position(name)] = self._cells.spare(self._tenant, name)
+                spare = spares(self._cells, self._tenant, self._room)
                 found = self._all_by([pod], spare, among & self._room.mask(bound))
             if found is None or not self._keep([pod], found):
                 full.add(pod.shape)

@@ -12,6 +12,7 @@ from vkgateway.arbiter.evictable import Evictable
 from vkgateway.arbiter.facts import GUARANTEED, PLACED, Gang, Plan, Pod
 from vkgateway.arbiter.fitting import BoolArray
 from vkgateway.arbiter.inside import Inside, hold_where_placed
+from vkgateway.arbiter.lastcell import stays_in_use
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import by_priority
 from vkgateway.arbiter.lots import suffices
@@ -157,8 +158,8 @@ def place_now(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, st
     )
 
 
-def inside_of(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> Inside:
-    """The search for a place of these pods inside their tenant's cells."""
+def inside_of(standing: Standing, ask: Ask, pods: Sequence[Pod], *, filling: bool = False) -> Inside:
+    """The search for a place of these pods inside their tenant's cells; `filling`: in those that are bound already."""
     gang = ask.gang
     return Inside(
         standing.cells,
@@ -168,6 +169,7 @@ def inside_of(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> Inside:
         preferred_level=gang.preferred_level,
         among=among(standing, ask),
         beside=standing.reserved_before(gang),
+        filling=filling,
     )
 
 
@@ -324,7 +326,8 @@ def elsewhere(standing: Standing, ask: Ask, plan: Plan) -> Mapping[str, str] | N
     """A place in what is free for a gang whose plan was let go, inside cells if that was; room and cells are taken."""
     if plan.borrowed:
         return place_now(standing, ask, ask.core)
-    inside = inside_of(standing, ask, ask.core)
+    filling = stays_in_use(standing, ask, plan.nodes.values())
+    inside = inside_of(standing, ask, ask.core, filling=filling)
     nodes = inside(standing.room)
     if nodes is not None:
         inside.commit(nodes)

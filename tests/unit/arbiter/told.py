@@ -15,7 +15,7 @@ from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, Hold, HoldCode
 from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, Policy, Pool, PoolKey, Quota, Snapshot
 from vkgateway.arbiter.fitting import BoolArray
-from vkgateway.arbiter.inside import Inside
+from vkgateway.arbiter.inside import Inside, hold_where_placed
 from vkgateway.arbiter.lots import suffices
 from vkgateway.arbiter.placement import place
 from vkgateway.arbiter.refusals import refusals
@@ -177,6 +177,10 @@ class Told(Cluster):
             else:
                 cells = self.cells(self.pool_of(plan.pool), others)
                 found = Inside(cells, asks.tenant, core, required_level=asks.required_level)(room)
+                if found is not None and _largest_left(cells, asks, core, found) < _largest_left(
+                    cells, asks, core, plan.nodes
+                ):
+                    continue  # Without it the gang would take the last cell of its size from larger ones.
             stays = set(evict.pods)
             assert found is None or self.over_limit(asks, core, (leaving | gone) - stays, others, plan.pool), (
                 f"{evict} for nothing"
@@ -213,6 +217,15 @@ class Told(Cluster):
             return "" if pod.borrowed else pod.node
         plan = plans.get(each.id)
         return plan.nodes.get(pod.uid, "") if plan is not None and not plan.borrowed else ""
+
+
+def _largest_left(cells: Cells, asks: Gang, core: list[Pod], nodes: Mapping[str, str]) -> int:
+    """Cells of the largest size that its tenant could still bind with the gang on these nodes: 0, or 1 for any."""
+    mark = cells.mark()
+    hold_where_placed(cells, asks.tenant, GPU, [(pod, nodes[pod.uid]) for pod in core])
+    left = cells.unused(asks.tenant).get(max(cells.levels), 0)
+    cells.undo(mark)
+    return min(1, left)
 
 
 def _beyond(room: Room, plans: Mapping[str, Plan], key: PoolKey) -> list[str]:

@@ -1,0 +1,29 @@
+"""A tenant's last unused cell of the largest size: small gangs leave it to large ones where they fit elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from vkgateway.arbiter.asks import Ask
+from vkgateway.arbiter.standing import Standing
+
+
+def rest_of_last_cell(standing: Standing, ask: Ask) -> float:
+    """Return the units that the gang would leave over in the last unused cell; 0: it need not bind that one.
+
+    It need not where a smaller cell is unused, and must where the cells that are bound have not so much to spare.
+    """
+    cells, unit = standing.cells, standing.pool.unit
+    unused, largest = cells.unused(ask.tenant), max(cells.levels, default=0)
+    needed = sum(pod.shape.amount(unit) for pod in ask.core) / 1000
+    if unused.get(largest, 0) != 1 or not 0 < needed < largest:
+        return 0.0
+    if any(needed <= size < largest for size in unused):
+        return 0.0
+    spare = sum(cells.spare(ask.tenant, node) for node in cells.bound(ask.tenant)) / 1000
+    return largest - needed if spare >= needed else 0.0
+
+
+def stays_in_use(standing: Standing, ask: Ask, nodes: Collection[str]) -> bool:
+    """Return whether the gang was planned for cells in use on these nodes, to leave the last unused one alone."""
+    return rest_of_last_cell(standing, ask) > 0 and standing.cells.bound(ask.tenant).keys() >= set(nodes)
