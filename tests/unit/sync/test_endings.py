@@ -98,13 +98,15 @@ async def test_the_log_of_a_pod_that_its_tenant_deletes_is_not_read(here: World)
 async def test_an_ended_pod_goes_after_a_while_where_its_controller_has_made_another(
     here: World, monkeypatch: pytest.MonkeyPatch, kind: str, api_version: str
 ) -> None:
-    monkeypatch.setattr(replaced, "SHOWN_SECONDS", 0.3)
+    monkeypatch.setattr(replaced, "SHOWN_SECONDS", 0.1)
     here.create()
     owned(here, kind, api_version)
+    deletion = here.above.hold("DELETE", "/pods/web")
     async with here.gateway():
         await runs(here)
         await drained(here)
-        assert here.phase() == "Failed", "it is shown first"
+        await until(lambda: here.phase() == "Failed")
+        deletion.set()
         await until(lambda: here.tenant_pod() is None)
 
 
