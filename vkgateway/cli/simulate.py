@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vkgateway.cli.options import data_dir_option
 from vkgateway.cli.output import output_option_of
-from vkgateway.cli.simulate_options import SECONDS, cluster_options, trace_options
+from vkgateway.cli.simulate_options import FILE, SECONDS, cluster_options, trace_options
+from vkgateway.model.errors import InputError
+
+if TYPE_CHECKING:
+    from vkgateway.cli.simulate_saving import Savings
 
 EPILOG = """\b
 Examples:
   vkgateway simulate
-  vkgateway simulate --load 1.1 --duration 24h --nodes 64x8 --tenants 8
+  vkgateway simulate --load 1.1 --duration 24h --nodes 64x8 --tenants 8 --policy all --report report.html
   vkgateway simulate --load 1.3 --seed 7 --late -o json
   vkgateway simulate --replay --tenants-file other-guarantees.yaml
   vkgateway simulate --trace openb_pod_list_default.csv --nodes-file openb_node_list_gpu_node.csv --duration 7d
@@ -30,25 +35,27 @@ Examples:
     default=("vkgateway",),
     show_default=True,
     metavar="NAME",
-    help="The scheduler: vkgateway, or MODULE:CLASS of your own; again for more; all.",
+    help="The scheduler: vkgateway, fifo, kueue, private, all, or MODULE:CLASS of your own; again for more.",
 )
-@click.option("--notice", type=SECONDS, default="30s", show_default=True, help="From an eviction's notice to deletion.")
-@click.option("--grace", type=SECONDS, default="60s", show_default=True, help="From deletion to the end of the pods.")
+@click.option("--notice", type=SECONDS, help="From notice to deletion. [default: that of the log, or 30s]")
+@click.option("--grace", type=SECONDS, help="From deletion to the end of the pods. [default: that of the log, or 60s]")
 @click.option("--interval", type=SECONDS, default="1s", show_default=True, help="Least time between two cycles.")
 @click.option(
     "--refresh", type=SECONDS, default="30s", show_default=True, help="Most time between two cycles if gangs wait."
 )
 @click.option("--late", "show_late", is_flag=True, help="List the gangs that started after the bound.")
+@click.option("--report", type=FILE, help="Write an HTML report with plots to this file.")
+@click.option("--save", type=FILE, help="Save the simulation to this file every 30 s.")
+@click.option("--resume", is_flag=True, help="Continue from the file of --save.")
 @output_option_of("table", "json", "yaml")
 @data_dir_option
 def simulate(
     *,
     policies: tuple[str, ...],
-    notice: float,
-    grace: float,
-    interval: float,
-    refresh: float,
     show_late: bool,
+    report: Path | None,
+    save: Path | None,
+    resume: bool,
     output: str,
     **options: Any,
 ) -> None:
@@ -56,13 +63,29 @@ def simulate(
 
     The arbiter is the one of the gateway. Nothing but the files named is read, and no cluster is changed.
     """
+    from vkgateway.cli import simulate_report
     from vkgateway.cli.simulate_inputs import Inputs, scenario_of
     from vkgateway.cli.simulate_output import show
     from vkgateway.cli.simulate_run import run
+    from vkgateway.simulate.metrics import gpus_of
     from vkgateway.simulate.policies.catalogue import schedulers
-    from vkgateway.simulate.scenario import Settings
 
+    if resume and save is None:
+        raise InputError("--resume needs the file to continue from", hint="Add --save FILE.")
+    if report is not None:
+        simulate_report.check()
     chosen = schedulers(policies)
-    settings = Settings(notice=notice, grace=grace, interval=interval, refresh=refresh)
-    scenario = scenario_of(Inputs(**options, settings=settings))
-    show(run(scenario, chosen), output=output, late=show_late)
+    scenario = scenario_of(Inputs(**options))
+    results = run(scenario, chosen, _savings(save, scenario.fingerprint(), resume=resume) if save is not None else None)
+    if report is not None:
+        simulate_report.write(report, results, gpus=gpus_of(scenario))
+    show(results, output=output, late=show_late)
+
+
+def _savings(file: Path, fingerprint: str, *, resume: bool) -> Savings:
+    from vkgateway.cli.simulate_saving import Savings
+
+    savings = Savings(file, fingerprint)
+    if resume:
+        savings.load()
+    return savings

@@ -46,7 +46,10 @@ class Inputs:
     run: float
     checkpoint: float
     seed: int
-    settings: Settings
+    notice: float | None
+    grace: float | None
+    interval: float
+    refresh: float
     data_dir: Path
 
 
@@ -58,6 +61,8 @@ class _Parts:
     quotas: tuple[Quota, ...] | None = None
     jobs: tuple[Job, ...] = ()
     duration: float | None = None
+    notice: float = 30.0
+    grace: float = 60.0
 
 
 def scenario_of(inputs: Inputs) -> Scenario:
@@ -77,7 +82,13 @@ def scenario_of(inputs: Inputs) -> Scenario:
         jobs = window(jobs, inputs.start, inputs.duration)
     _check(jobs, pools, quotas, trace)
     horizon = inputs.duration or parts.duration or 0.0
-    settings = replace(inputs.settings, horizon=horizon)
+    settings = Settings(
+        notice=parts.notice if inputs.notice is None else inputs.notice,
+        grace=parts.grace if inputs.grace is None else inputs.grace,
+        interval=inputs.interval,
+        refresh=inputs.refresh,
+        horizon=horizon,
+    )
     return in_order(Scenario(pools=pools, quotas=quotas, jobs=jobs, settings=settings))
 
 
@@ -154,7 +165,14 @@ def _read(trace: Path, format_: str, inputs: Inputs) -> _Parts:
             return _Parts(pools=pools, quotas=quotas, jobs=jobs)
         case _:
             recorded = decisions.read(_cycles(trace), _ends(inputs.usage_log))
-            return _Parts(pools=recorded.pools, quotas=recorded.quotas, jobs=recorded.jobs, duration=recorded.duration)
+            return _Parts(
+                pools=recorded.pools,
+                quotas=recorded.quotas,
+                jobs=recorded.jobs,
+                duration=recorded.duration,
+                notice=recorded.notice,
+                grace=recorded.grace,
+            )
 
 
 def _tenant_names(inputs: Inputs) -> tuple[str, ...]:
@@ -165,12 +183,16 @@ def _tenant_names(inputs: Inputs) -> tuple[str, ...]:
 
 
 def _cycles(trace: Path) -> Iterator[tuple[float, Snapshot]]:
+    """Yield the snapshots of a decision log, each before and after its decisions: it holds no cycle without any."""
+    from vkgateway.arbiter.outcome import carried_out
     from vkgateway.gateway.decisionlog import Entry, read
 
     _bytes(trace, most=1)
     for entry in read(trace):
         if isinstance(entry, Entry) and entry.snapshot is not None:
             yield entry.time, entry.snapshot
+            if entry.decisions.admits:
+                yield entry.time, carried_out(entry.snapshot, entry.decisions, entry.time)
 
 
 def _ends(usage_log: Path | None) -> dict[str, float]:

@@ -9,14 +9,19 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from vkgateway.cli.progress import Progress
+from vkgateway.cli.simulate_saving import Savings
 from vkgateway.simulate.engine import Simulation
-from vkgateway.simulate.metrics import result_of
+from vkgateway.simulate.metrics import private_waits, result_of
+from vkgateway.simulate.policies.private import PrivateClusters
 from vkgateway.simulate.policies.scheduler import Scheduler
 from vkgateway.simulate.result import Result
 from vkgateway.simulate.scenario import Scenario
+from vkgateway.simulate.state import State
 
 _EVERY = 0.2
 """Seconds between two updates of the bar."""
+_SAVED = 30.0
+"""Seconds between two savings."""
 _LINE = 10.0
 """Seconds between two lines where there is no terminal."""
 
@@ -29,23 +34,34 @@ class Report(Protocol):
         ...
 
 
-def run(scenario: Scenario, schedulers: Sequence[Scheduler]) -> list[Result]:
-    """Simulate each scheduler; returns their results in the same order."""
-    results = []
+def run(scenario: Scenario, schedulers: Sequence[Scheduler], savings: Savings | None = None) -> list[Result]:
+    """Simulate each scheduler; returns their results in the same order. Saved states are continued."""
+    states: dict[str, State] = {}
     with _bar() as report:
         for scheduler in schedulers:
-            simulation = Simulation(scenario, scheduler, clock=time.perf_counter)
-            _finish(simulation, scheduler.name, report)
-            results.append(result_of(scheduler.name, scenario, simulation.state))
-    return results
+            saved = savings.state(scheduler.name) if savings is not None else None
+            simulation = Simulation(scenario, scheduler, state=saved, clock=time.perf_counter)
+            _finish(simulation, scheduler.name, report, savings)
+            states[scheduler.name] = simulation.state
+    alone = private_waits(scenario, states[PrivateClusters.name]) if PrivateClusters.name in states else None
+    return [
+        result_of(name, scenario, state, private=None if name == PrivateClusters.name else alone)
+        for name, state in states.items()
+    ]
 
 
-def _finish(simulation: Simulation, name: str, report: Report) -> None:
-    shown, jobs = 0.0, len(simulation.scenario.jobs) or 1
+def _finish(simulation: Simulation, name: str, report: Report, savings: Savings | None) -> None:
+    shown, saved, jobs = 0.0, time.monotonic(), len(simulation.scenario.jobs) or 1
     while simulation.step():
-        if time.monotonic() - shown >= _EVERY:
-            shown = time.monotonic()
+        now = time.monotonic()
+        if now - shown >= _EVERY:
+            shown = now
             report(name, (simulation.state.arrived - len(simulation.state.gangs)) / jobs)
+        if savings is not None and now - saved >= _SAVED:
+            saved = now
+            savings.save(name, simulation.state)
+    if savings is not None:
+        savings.save(name, simulation.state)
     report(name, 1.0)
 
 

@@ -21,6 +21,9 @@ _ENOUGH, _REMEMBERED = 3, 20
 """The run time of a kind is known after 3 runs; of more than 20 the last count, as in the gateway."""
 _DOUBLINGS = 4
 """How often the time between cycles without a decision doubles."""
+_LONGEST_RUNS, _TIMES = 10, 4
+"""A simulation stops so many longest runs after the last submission, and as many times what all work takes at full
+use."""
 _IDLE_CYCLES = 3
 """Cycles without a decision after which pending gangs of an idle cluster never start."""
 
@@ -46,6 +49,7 @@ class Simulation:
         self._usage = Usage(self.scenario, self.state.gangs.values())
         self._entitlement = Entitlement(self.scenario)
         self._integrals = Integrals(self.state, self._usage, self.scenario.horizon)
+        self._stop = _latest(self.scenario)
         self._tenants: dict[str, dict[str, None]] = {}
         for gang in self.state.gangs.values():
             self._tenants.setdefault(gang.tenant, {})[gang.id] = None
@@ -54,7 +58,7 @@ class Simulation:
         """Go on to the next event or cycle; False: there is none."""
         state = self.state
         time = self._next()
-        if time is None:
+        if time is None or time > self._stop:
             self._integrals.finish()
             return False
         self._integrals.advance(time)
@@ -241,6 +245,15 @@ class Simulation:
         self._push(state.now + max(0.0, job.run - run.saved), What.END, gang.id, run.epoch)
         if job.checkpoint:
             self._push(state.now + job.checkpoint, What.CHECKPOINT, gang.id, run.epoch)
+
+
+def _latest(scenario: Scenario) -> float:
+    """Return a time by which any scheduler that makes progress has finished: one that does not would never end."""
+    jobs, units = scenario.jobs, scenario.units
+    held = sum(node.allocatable.get(pool.measure, 0) for pool in scenario.pools for node in pool.nodes)
+    work = sum(job.run * sum(shape.amount(units[job.pools[0]]) for shape in job.shapes) for job in jobs)
+    last = max((job.submitted for job in jobs), default=0.0)
+    return last + _LONGEST_RUNS * max((job.run for job in jobs), default=0.0) + _TIMES * work / max(1, held)
 
 
 class TornGangError(Exception):

@@ -23,7 +23,7 @@ def result_of(name: str, scenario: Scenario, state: State, *, private: Mapping[s
     `scenario` is the one before the scheduler arranged it, so that shares are of the whole cluster.
     """
     finished = [(job, state.runs[job.id]) for job in scenario.jobs if job.id in state.runs]
-    gpus = _gpus(scenario)
+    gpus = gpus_of(scenario)
     total = gpus * scenario.horizon or 1.0
     late = list(_late(finished, scenario, state.now))
     seconds = sorted(state.seconds)
@@ -63,6 +63,12 @@ def result_of(name: str, scenario: Scenario, state: State, *, private: Mapping[s
     )
 
 
+def private_waits(scenario: Scenario, state: State) -> dict[str, float]:
+    """Return by gang how long it waited in its tenant's private cluster, for those that started there."""
+    runs = ((job, state.runs[job.id]) for job in scenario.jobs if job.id in state.runs)
+    return {job.id: wait for job, run in runs if (wait := waited(job, run)) is not None}
+
+
 def waited(job: Job, run: Run) -> float | None:
     """Return the seconds from submission to the first start; None: it did not start."""
     return run.started - job.submitted if run.started is not None else None
@@ -79,7 +85,8 @@ def size_of(job: Job, scenario: Scenario) -> float:
     return sum(shape.amount(unit) for shape in job.shapes) / WHOLE
 
 
-def _gpus(scenario: Scenario) -> float:
+def gpus_of(scenario: Scenario) -> float:
+    """Return the units (GPUs) of all nodes."""
     nodes = ((node, pool.measure) for pool in scenario.pools for node in pool.nodes)
     return sum(node.allocatable.get(unit, 0) for node, unit in nodes) / WHOLE
 

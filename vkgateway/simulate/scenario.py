@@ -103,7 +103,7 @@ class Scenario:
 
     def fingerprint(self) -> str:
         """Return a digest by which two scenarios are known to be equal."""
-        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
 
 
 def in_order(scenario: Scenario) -> Scenario:

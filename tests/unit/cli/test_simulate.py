@@ -6,8 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.unit.cli.gateway import Cli
+from tests.unit.simulate.test_traces import NODES, PODS, recorded
+from vkgateway.arbiter.cycle import decide
+from vkgateway.gateway.decisionlog import DecisionLog
 
 SMALL = ("simulate", "--nodes", "4x8", "--tenants", "2", "--duration", "1h", "--run", "5m", "--sizes", "1=1,8=1")
 
@@ -50,3 +54,72 @@ async def test_errors_name_value_and_way_out(cli: Cli, options: tuple[str, ...],
     assert await cli(*SMALL, *options) == 2
     assert message in " ".join(cli.err.split())
     assert options[1] in cli.err or options[1] == "0s"
+
+
+async def test_a_report_is_one_file_with_plots(cli: Cli) -> None:
+    file = cli.folder / "report.html"
+    assert await cli(*SMALL, "--policy", "vkgateway", "--policy", "fifo", "--report", str(file)) == 0, cli.err
+    text = file.read_text()
+    assert text.count("Plotly.newPlot(") >= 8
+    assert "<script src" not in text
+    assert "Allocation over time" in text
+
+
+async def test_a_saved_simulation_continues_and_other_options_are_refused(cli: Cli) -> None:
+    file = cli.folder / "saved.json"
+    assert await cli(*SMALL, "--save", str(file), "-o", "json") == 0, cli.err
+    first = json.loads(cli.out)
+    assert await cli(*SMALL, "--save", str(file), "--resume", "-o", "json") == 0, cli.err
+    assert json.loads(cli.out) == first
+    assert await cli(*SMALL, "--seed", "9", "--save", str(file), "--resume") == 2
+    assert "is of another cluster, trace or settings" in cli.err
+    assert await cli(*SMALL, "--resume") == 2
+    assert "Add --save FILE" in cli.err
+    file.write_text("{}")
+    assert await cli(*SMALL, "--save", str(file), "--resume") == 2
+    assert "is not a saved simulation" in cli.err
+
+
+async def test_last_week_with_other_guarantees(cli: Cli) -> None:
+    log = cli.folder / "decisions.jsonl"
+    writing = DecisionLog(log)
+    for now, snapshot in recorded():
+        writing.write(snapshot, decide(snapshot, now), now)
+    cli.configure(arbiter={"decisionLog": str(log)})
+    assert await cli("simulate", "--replay", "-o", "json") == 0, cli.err
+    (found,) = json.loads(cli.out)
+    assert (found["gangs"], found["evictions"]) == (2, 1)
+    others = cli.folder / "tenants.yaml"
+    others.write_text(yaml.safe_dump([{"name": "a"}, {"name": "b", "pools": [{"guarantee": {"nvidia.com/gpu": 8}}]}]))
+    assert await cli("simulate", "--replay", "--tenants-file", str(others), "-o", "json") == 0, cli.err
+    (found,) = json.loads(cli.out)
+    assert [each["guarantee"] for each in found["tenants"]] == [0.0, 8.0]
+
+
+async def test_a_trace_file_with_its_nodes(cli: Cli) -> None:
+    (cli.folder / "pods.csv").write_text(PODS)
+    (cli.folder / "nodes.csv").write_text(NODES)
+    files = ("--trace", str(cli.folder / "pods.csv"), "--nodes-file", str(cli.folder / "nodes.csv"))
+    assert await cli("simulate", *files, "--tenants", "2", "-o", "json") == 0, cli.err
+    (found,) = json.loads(cli.out)
+    assert (found["gangs"], found["ended"]) == (3, 3)
+    assert await cli("simulate", *files, "--start", "9d") == 2
+    assert "has no job in this time" in cli.err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("trace.txt", "", "is not known by its name"),
+        ("trace.json", "[1]", "not a cluster_job_log"),
+        ("trace.yaml", "a: [", "is neither YAML nor JSON"),
+        ("trace.csv", "name\nx\n", "pod 1 has no cpu_milli"),
+        ("trace.jsonl", "", "no cycle"),
+        ("missing.csv", None, "cannot be read"),
+    ],
+)
+async def test_a_trace_that_cannot_be_read_is_told(cli: Cli, name: str, text: str | None, message: str) -> None:
+    if text is not None:
+        (cli.folder / name).write_text(text)
+    assert await cli("simulate", "--trace", str(cli.folder / name)) == 2
+    assert message in cli.err

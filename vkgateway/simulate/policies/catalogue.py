@@ -7,9 +7,17 @@ from collections.abc import Callable, Iterable, Mapping
 
 from vkgateway.model.errors import InputError
 from vkgateway.simulate.policies.arbiter import Arbiter
+from vkgateway.simulate.policies.fifo import PriorityFifo
+from vkgateway.simulate.policies.kueue import Kueue
+from vkgateway.simulate.policies.private import PrivateClusters
 from vkgateway.simulate.policies.scheduler import Scheduler
 
-SCHEDULERS: Mapping[str, Callable[[], Scheduler]] = {"vkgateway": Arbiter}
+SCHEDULERS: Mapping[str, Callable[[], Scheduler]] = {
+    "vkgateway": Arbiter,
+    "fifo": PriorityFifo,
+    "kueue": Kueue,
+    "private": PrivateClusters,
+}
 ALL = "all"
 
 

@@ -35,8 +35,9 @@ class Recorded:
     duration: float
     unknown: int
     """Gangs that are left out: they never ran, and nothing is known of gangs like them."""
-    start: float = 0.0
-    """The time of the first cycle, in seconds since the epoch."""
+    notice: float
+    """The longest of its gangs', in seconds."""
+    grace: float
 
 
 @dataclass(slots=True)
@@ -52,8 +53,9 @@ class _Reading:
 def read(cycles: Iterable[tuple[float, Snapshot]], ends: Mapping[str, float] | None = None) -> Recorded:
     """Return what was submitted in these cycles, each a time (seconds since the epoch) and its snapshot.
 
-    `ends` are the ends of gangs in the usage log, which are more exact. A gang that still runs at the log's end runs
-    for as long as it did so far, or as was expected of it; one that waits runs as long as the median of its kind.
+    `ends` are the ends of gangs in the usage log, which are more exact: the decision log tells an end only with the
+    next decision. A gang without an end runs as long as was expected of it, as the median of its kind, or as it did so
+    far if that is longer.
 
     Raises:
         TraceError: there are no cycles.
@@ -75,7 +77,8 @@ def read(cycles: Iterable[tuple[float, Snapshot]], ends: Mapping[str, float] | N
         jobs=tuple(jobs),
         duration=reading.last - reading.first,
         unknown=len(reading.lives) - len(jobs),
-        start=reading.first,
+        notice=max((life.gang.notice for life in reading.lives), default=0.0),
+        grace=max((life.gang.grace for life in reading.lives), default=0.0),
     )
 
 
@@ -116,20 +119,21 @@ def _medians(reading: _Reading, ends: Mapping[str, float]) -> dict[str, float]:
 
 
 def _known_run(life: _Life, ends: Mapping[str, float]) -> float | None:
-    if life.since is None or life.ended is None:
+    if life.since is None:
         return None
-    end = ends.get(life.gang.id, life.ended)
-    end = end if life.since < end <= life.ended else life.ended
-    return end - life.since if end > life.since else None
+    end, told = life.ended, ends.get(life.gang.id)
+    if told is not None and told > life.since and (end is None or told <= end):
+        end = told
+    return end - life.since if end is not None and end > life.since else None
 
 
 def _job(life: _Life, reading: _Reading, ends: Mapping[str, float], medians: Mapping[str, float]) -> Job | None:
     gang = life.gang
     run = _known_run(life, ends)
-    if run is None and life.since is not None:
-        run = max(reading.last - life.since, gang.expected_run or 0.0)
-    elif run is None:
-        run = gang.expected_run or medians.get(_kind(gang)) or medians.get("")
+    if run is None:
+        run = gang.expected_run or medians.get(_kind(gang)) or medians.get("") or 0.0
+        if life.since is not None:
+            run = max(run, reading.last - life.since)
     if not run:
         return None
     before = reading.first - life.since if life.since is not None and life.since < reading.first else 0.0

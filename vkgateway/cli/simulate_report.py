@@ -1,0 +1,195 @@
+"""HTML report of simulations: one self-contained file with a table and plots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from vkgateway.cli.simulate_output import LATE, METRICS, WAITS
+from vkgateway.model.errors import InputError, UnavailableError
+from vkgateway.simulate.result import Result
+from vkgateway.simulate.state import Sample
+
+_TEMPLATE = "simulate_report.html.j2"
+_POINTS = 300
+"""Points of a distribution's line."""
+
+Figure = dict[str, Any]
+
+
+def write(file: Path, results: Sequence[Result], *, gpus: float) -> None:
+    """Write the report.
+
+    Raises:
+        UnavailableError: plotly is not installed.
+        InputError: the file cannot be written.
+    """
+    text = page(results, gpus=gpus)
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise InputError(f"--report {file} cannot be written: {error.strerror}") from error
+
+
+def check() -> None:
+    """Raise UnavailableError where plotly is not installed: it is better told before than after a simulation."""
+    try:
+        import plotly  # noqa: F401
+    except ImportError as error:
+        raise UnavailableError(
+            "the Python package plotly is not installed",
+            hint="pip install 'vkgateway[simulate]', or leave out --report.",
+        ) from error
+
+
+def page(results: Sequence[Result], *, gpus: float) -> str:
+    """Return the report."""
+    check()
+    from jinja2 import Environment, PackageLoader
+    from markupsafe import Markup
+    from plotly.io import to_html
+    from plotly.offline import get_plotlyjs
+
+    environment = Environment(loader=PackageLoader("vkgateway", "cli"), autoescape=True)
+    plots = [
+        (title, note, Markup(to_html(figure, full_html=False, include_plotlyjs=False, validate=False)))  # noqa: S704 - made by plotly from numbers and escaped names
+        for title, note, figure in figures(results, gpus=gpus)
+    ]
+    return environment.get_template(_TEMPLATE).render(
+        script=Markup(get_plotlyjs()),  # noqa: S704 - the library itself
+        schedulers=[one.scheduler for one in results],
+        metrics=[(name, [read(one) for one in results]) for name, read in METRICS],
+        waits=_rows(WAITS, [(one.scheduler, waits) for one in results for waits in one.waits]),
+        late=_rows(LATE, [(one.scheduler, gang) for one in results for gang in one.late]),
+        waits_head=["scheduler", *(name for name, _ in WAITS)],
+        late_head=["scheduler", *(name for name, _ in LATE)],
+        plots=plots,
+    )
+
+
+def _rows(fields: Sequence[tuple[str, Callable[[Any], str]]], rows: Sequence[tuple[str, Any]]) -> list[list[str]]:
+    return [[name, *(read(row) for _, read in fields)] for name, row in rows]
+
+
+def figures(results: Sequence[Result], *, gpus: float) -> Iterator[tuple[str, str, Figure]]:
+    """Yield title, explanation and figure of each plot."""
+    share = gpus or 1.0
+    yield (
+        "Allocation over time",
+        "GPUs of running gangs, as a share of the cluster.",
+        _over_time(results, lambda one: one.allocated / share, percent=True),
+    )
+    yield (
+        "Fragmentation over time",
+        "Idle GPUs on partly used nodes, as a share of the cluster.",
+        _over_time(results, lambda one: one.fragmented / share, percent=True),
+    )
+    yield "Pending over time", "GPUs that pending gangs request.", _over_time(results, lambda one: one.pending)
+    yield "Evictions over time", "Gangs evicted up to this time.", _evictions(results)
+    for band in ("guaranteed", "low"):
+        yield (
+            f"Waits, {band} band",
+            "Share of the gangs that started within this time after their submission.",
+            _waits(results, band),
+        )
+    yield "GPUs by tenant", "Averages until the horizon, and the guarantee.", _tenants(results)
+    for one in results:
+        yield f"Tenants over time, {one.scheduler}", "GPUs of running gangs.", _tenants_over_time(one)
+
+
+def _layout(x: str, y: str, **more: Any) -> dict[str, Any]:
+    axis = {"title": {"text": x}}
+    return {
+        "xaxis": axis | more.pop("xaxis", {}),
+        "yaxis": {"title": {"text": y}, "rangemode": "tozero"} | more.pop("yaxis", {}),
+        "height": 360,
+        "margin": {"l": 60, "r": 20, "t": 10, "b": 50},
+        "legend": {"orientation": "h", "y": 1.12},
+        **more,
+    }
+
+
+def _hours(result: Result) -> list[float]:
+    return [sample.time / 3600 for sample in result.samples]
+
+
+def _over_time(results: Sequence[Result], read: Callable[[Sample], float], *, percent: bool = False) -> Figure:
+    lines = [
+        {"type": "scatter", "mode": "lines", "name": one.scheduler, "x": _hours(one), "y": list(map(read, one.samples))}
+        for one in results
+    ]
+    form = {"tickformat": ".0%"} if percent else {}
+    return {"data": lines, "layout": _layout("hours", "share" if percent else "GPUs", yaxis=form)}
+
+
+def _evictions(results: Sequence[Result]) -> Figure:
+    lines = []
+    for one in results:
+        total, sums = 0, []
+        for sample in one.samples:
+            total += sample.evictions
+            sums.append(total)
+        lines.append({"type": "scatter", "mode": "lines", "name": one.scheduler, "x": _hours(one), "y": sums})
+    return {"data": lines, "layout": _layout("hours", "gangs")}
+
+
+def _waits(results: Sequence[Result], band: str) -> Figure:
+    lines = []
+    for one in results:
+        waits = one.first_waits.get(band, [])
+        count = len(waits)
+        at = (
+            sorted({min(count - 1, number * count // _POINTS) for number in range(_POINTS)} | {count - 1})
+            if count
+            else []
+        )
+        lines.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "line": {"shape": "hv"},
+                "name": one.scheduler,
+                "x": [max(1.0, waits[number]) for number in at],
+                "y": [(number + 1) / count for number in at],
+            }
+        )
+    return {
+        "data": lines,
+        "layout": _layout("seconds", "share of gangs", xaxis={"type": "log"}, yaxis={"tickformat": ".0%"}),
+    }
+
+
+def _tenants(results: Sequence[Result]) -> Figure:
+    bars: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "name": one.scheduler,
+            "x": [each.tenant for each in one.tenants],
+            "y": [each.gpus for each in one.tenants],
+        }
+        for one in results
+    ]
+    if results:
+        tenants = results[0].tenants
+        marks = {"symbol": "line-ew-open", "size": 24, "color": "black"}
+        guarantees: dict[str, Any] = {"type": "scatter", "mode": "markers", "name": "guarantee", "marker": marks}
+        guarantees |= {"x": [each.tenant for each in tenants], "y": [each.guarantee for each in tenants]}
+        bars.append(guarantees)
+    return {"data": bars, "layout": _layout("tenant", "GPUs", barmode="group")}
+
+
+def _tenants_over_time(result: Result) -> Figure:
+    hours = _hours(result)
+    lines = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "stackgroup": "all",
+            "name": each.tenant,
+            "x": hours,
+            "y": [sample.tenants.get(each.tenant, 0.0) for sample in result.samples],
+        }
+        for each in result.tenants
+    ]
+    return {"data": lines, "layout": _layout("hours", "GPUs")}
