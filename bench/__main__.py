@@ -26,6 +26,7 @@ from bench import (
     restart,
     streams,
     surroundings,
+    trace,
     translate,
 )
 from bench.outcome import Result
@@ -42,6 +43,7 @@ from vkgateway.model.errors import VkgatewayError
 BENCHMARKS: dict[str, ModuleType] = {
     "translate": translate,
     "decide": decide,
+    "trace": trace,
     "streams": streams,
     "light": light,
     "gang": gang,
@@ -52,10 +54,10 @@ BENCHMARKS: dict[str, ModuleType] = {
     "restart": restart,
     "memory": memory,
 }
-"""In the order of `all`: the first two need no platform, streams has one of its own, the next three remove their few
+"""In the order of `all`: the first three need no platform, streams has one of its own, the next three remove their few
 tenants, those of onboard stay; cost tells of the bursts before it."""
 
-_ALONE = frozenset({"translate", "decide"})
+_ALONE = frozenset({"translate", "decide", "trace"})
 """Those that need no platform."""
 _REAL = frozenset({"streams"})
 """Those that need a real node: they have a platform with one, which would take its share of the others' cores."""

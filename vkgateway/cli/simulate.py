@@ -43,6 +43,7 @@ Examples:
 @click.option(
     "--refresh", type=SECONDS, default="30s", show_default=True, help="Most time between two cycles if gangs wait."
 )
+@click.option("--warm-up", type=SECONDS, default="0s", help="Leave this beginning out of shares of GPUs.")
 @click.option("--late", "show_late", is_flag=True, help="List the gangs that started after the bound.")
 @click.option("--report", type=FILE, help="Write an HTML report with plots to this file.")
 @click.option("--save", type=FILE, help="Save the simulation to this file every 30 s.")

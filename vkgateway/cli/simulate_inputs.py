@@ -50,6 +50,7 @@ class Inputs:
     grace: float | None
     interval: float
     refresh: float
+    warm_up: float
     data_dir: Path
 
 
@@ -81,13 +82,18 @@ def scenario_of(inputs: Inputs) -> Scenario:
     if trace is not None:
         jobs = window(jobs, inputs.start, inputs.duration)
     _check(jobs, pools, quotas, trace)
-    horizon = inputs.duration or parts.duration or 0.0
+    horizon = inputs.duration or parts.duration or max(job.submitted for job in jobs)
+    if inputs.warm_up and inputs.warm_up >= horizon:
+        raise InputError(
+            f"--warm-up {inputs.warm_up:g}s is not shorter than the trace", hint=f"The trace takes {horizon:g}s."
+        )
     settings = Settings(
         notice=parts.notice if inputs.notice is None else inputs.notice,
         grace=parts.grace if inputs.grace is None else inputs.grace,
         interval=inputs.interval,
         refresh=inputs.refresh,
         horizon=horizon,
+        warm_up=inputs.warm_up,
     )
     return in_order(Scenario(pools=pools, quotas=quotas, jobs=jobs, settings=settings))
 

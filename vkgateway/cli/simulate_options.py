@@ -136,7 +136,7 @@ def trace_options(command: F) -> F:
             ),
             click.option("--sizes", type=SIZE_TABLE, help="GPUs of a gang and shares. [default: 1 to 64]"),
             click.option(
-                "--low", type=SHARE, default=0.5, show_default=True, help="The share of gangs in the low band."
+                "--low", type=SHARE, default=0.4, show_default=True, help="The share of gangs in the low band."
             ),
             click.option("--run", type=SECONDS, default="20m", show_default=True, help="Median run time."),
             click.option(

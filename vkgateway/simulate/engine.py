@@ -48,7 +48,9 @@ class Simulation:
         self._settings = self.scenario.settings
         self._usage = Usage(self.scenario, self.state.gangs.values())
         self._entitlement = Entitlement(self.scenario)
-        self._integrals = Integrals(self.state, self._usage, self.scenario.horizon)
+        self._integrals = Integrals(
+            self.state, self._usage, warm_up=self._settings.warm_up, horizon=self.scenario.horizon
+        )
         self._stop = _latest(self.scenario)
         self._tenants: dict[str, dict[str, None]] = {}
         for gang in self.state.gangs.values():

@@ -12,9 +12,10 @@ _PARTS = 400
 class Integrals:
     """Adds up usage in `state.sums` and `state.samples`."""
 
-    def __init__(self, state: State, usage: Usage, horizon: float) -> None:
+    def __init__(self, state: State, usage: Usage, *, warm_up: float, horizon: float) -> None:
         self._state = state
         self._usage = usage
+        self._warm_up = warm_up
         self._horizon = horizon
         self._part = max(horizon, 1.0) / _PARTS
 
@@ -22,7 +23,7 @@ class Integrals:
         """Let the current usage last until this time."""
         state = self._state
         now = state.now
-        self._add(state.sums, min(time, self._horizon) - min(now, self._horizon))
+        self._add(state.sums, min(time, self._horizon) - max(now, self._warm_up))
         while (border := (len(state.samples) + 1) * self._part) <= time:
             self._add(state.sample, border - now)
             now = max(now, border)

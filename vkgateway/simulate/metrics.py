@@ -24,7 +24,7 @@ def result_of(name: str, scenario: Scenario, state: State, *, private: Mapping[s
     """
     finished = [(job, state.runs[job.id]) for job in scenario.jobs if job.id in state.runs]
     gpus = gpus_of(scenario)
-    total = gpus * scenario.horizon or 1.0
+    total = gpus * scenario.measured or 1.0
     late = list(_late(finished, scenario, state.now))
     seconds = sorted(state.seconds)
     return Result(
@@ -41,6 +41,7 @@ def result_of(name: str, scenario: Scenario, state: State, *, private: Mapping[s
         longest_wait=max((_longest(job, run, state.now) for job, run in finished), default=0.0),
         queued=_mean([_queued(run, state.now) for _, run in finished]) or 0.0,
         entitled=sum(run.entitled for _, run in finished),
+        entitled_p99=percentile(sorted(_entitled(finished)), 0.99),
         late=late,
         late_p99=percentile(sorted(one.late for one in late), 0.99),
         evictions=sum(run.evictions for _, run in finished),
@@ -137,6 +138,13 @@ def _waits_of(band: Band, size: str, chosen: Finished) -> Waits:
     )
 
 
+def _entitled(finished: Finished) -> Iterator[float]:
+    for job, run in finished:
+        wait = waited(job, run)
+        if run.entitled and wait is not None:
+            yield wait
+
+
 def _late(finished: Finished, scenario: Scenario, now: float) -> Iterator[Late]:
     for job, run in finished:
         wait = waited(job, run)
@@ -180,7 +188,7 @@ def _tenants(finished: Finished, scenario: Scenario, used: Mapping[str, float]) 
             tenant=tenant,
             guarantee=guarantee,
             weight=weight,
-            gpus=used.get(tenant, 0.0) / (scenario.horizon or 1.0),
+            gpus=used.get(tenant, 0.0) / (scenario.measured or 1.0),
             guaranteed_wait=_mean(list(_of_band(mine, Band.GUARANTEED))),
             low_wait=_mean(list(_of_band(mine, Band.LOW))),
             evictions=sum(run.evictions for _, run in mine),

@@ -58,7 +58,7 @@ class TenantUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Metrics of one scheduler. Shares are of all GPUs of the cluster, from 0 to 1, until the horizon."""
+    """Metrics of one scheduler. Shares are of all GPUs of the cluster, from 0 to 1, from warm-up to horizon."""
 
     scheduler: str
     gangs: int
@@ -78,6 +78,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Mean seconds that a gang was pending, also after evictions."""
     entitled: int
     """Gangs that fitted their tenant's unused guarantee when they were submitted."""
+    entitled_p99: float | None
+    """The 99th percentile of their waits, in seconds."""
     late: list[Late]
     late_p99: float | None
     """The 99th percentile of lateness among those that are late."""

@@ -33,6 +33,8 @@ class Settings:
     """
     horizon: float = 0.0
     """The end of the period that metrics of usage cover; 0: the last submission."""
+    warm_up: float = 0.0
+    """The beginning that metrics of usage leave out."""
     policy: Policy = field(default_factory=Policy)
 
     @property
@@ -95,6 +97,11 @@ class Scenario:
     def horizon(self) -> float:
         """The end of the period that metrics of usage cover, in seconds."""
         return self.settings.horizon or max((job.submitted for job in self.jobs), default=0.0)
+
+    @property
+    def measured(self) -> float:
+        """Seconds of the period that metrics of usage cover."""
+        return max(0.0, self.horizon - self.settings.warm_up)
 
     @property
     def units(self) -> Mapping[PoolKey, str]:

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.simulate.scenarios import drawn, job, quota, run_of, scenario, simulated
 from vkgateway.arbiter.facts import LOW
 from vkgateway.model.errors import InputError
+from vkgateway.simulate.metrics import private_waits, result_of
 from vkgateway.simulate.policies.catalogue import SCHEDULERS, schedulers
 from vkgateway.simulate.policies.fifo import PriorityFifo
 from vkgateway.simulate.policies.kueue import Kueue
@@ -54,6 +55,9 @@ def test_fifo_knows_no_guarantees() -> None:
     assert second.entitled
     assert second.started == pytest.approx(100)
     assert run_of(state, "b/first").evictions == 0
+    (late,) = result_of("fifo", given, state).late
+    assert (late.gang, late.tenant, late.started) == ("a/second", "a", 100.0)
+    assert late.late == pytest.approx(80 - 16)  # notice, grace and a cycle
 
 
 def test_fifo_evicts_no_more_than_it_needs_and_the_lowest() -> None:
@@ -152,6 +156,14 @@ def test_private_clusters_are_the_cells_of_their_tenants() -> None:
 def test_private_clusters_lend_nothing() -> None:
     given = scenario((2, 8), [quota("a", 8), quota("b", 8)], job("a/0", 8, run=50), job("a/1", 8, at=1, run=50))
     assert run_of(simulated(given, PrivateClusters()), "a/1").started == pytest.approx(50)
+
+
+def test_a_gang_that_waits_longer_than_alone_is_an_anomaly() -> None:
+    given = scenario((1, 8), [quota("a", 8), quota("b")], job("b/first", 8, run=100), job("a/second", 8, at=20, run=30))
+    alone = private_waits(given, simulated(given, PrivateClusters()))
+    assert alone == {"a/second": 0.0}
+    (found,) = result_of("fifo", given, simulated(given, PriorityFifo()), private=alone).anomalies or []
+    assert (found.gang, found.wait, found.private) == ("a/second", 80.0, 0.0)
 
 
 # By name

@@ -1,0 +1,204 @@
+"""Schedulers over synthetic traces: the arbiter, priority FIFO, Kueue's rules and private clusters."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from bench.outcome import Cell, Outcome, Target
+from bench.session import Session
+from vkgateway.simulate.cluster import equal_nodes, equal_quotas
+from vkgateway.simulate.engine import Simulation
+from vkgateway.simulate.metrics import private_waits, result_of
+from vkgateway.simulate.policies.catalogue import SCHEDULERS
+from vkgateway.simulate.result import Result
+from vkgateway.simulate.scenario import Scenario, Settings, in_order
+from vkgateway.simulate.state import State
+from vkgateway.simulate.traces.synthetic import Work, generate
+
+NODES: Final = 64
+GPUS: Final = 8
+TENANTS: Final = 8
+DAY: Final = 86_400.0
+WARM_UP: Final = 7200.0
+LOADS: Final = (0.9, 1.1, 1.3)
+SEEDS: Final = (1, 2, 3)
+TITLE: Final = (
+    f"Simulation of a day on {NODES} nodes of {GPUS} GPUs with {TENANTS} tenants, gangs of 1 to 64 GPUs, "
+    f"{len(SEEDS)} seeds for each load"
+)
+COLUMNS: Final = [
+    "load",
+    "scheduler",
+    "allocation %",
+    "fragmentation %",
+    "entitled",
+    "late",
+    "late p99 s",
+    "guaranteed wait p99 s",
+    "low wait mean s",
+    "longest wait s",
+    "evictions",
+    "lost GPU-hours",
+    "anomalies",
+    "Jain",
+    "cycle p99 ms",
+]
+_NOTES: Final = (
+    "Guarantees are 75 % of the GPUs, equal for all tenants; 40 % of the gangs are low work. Run times: median 20 min,"
+    " at most 12 h. Tenants submit unequal amounts, so some need more than their guarantee. Shares leave out the first"
+    f" {WARM_UP / 3600:g} h. Evicted gangs lose all of their work.",
+    "Counts are sums over the seeds, times and shares are means; `late p99` and `longest wait` are the largest. An"
+    " entitled gang fits its tenant's unused guarantee when it is submitted, and is late after notice (30 s), grace"
+    " (60 s) and one cycle. An anomaly waits longer than in its tenant's private cluster plus that bound.",
+)
+_OURS: Final = "vkgateway"
+_RIVALS: Final = ("fifo", "kueue")
+
+
+class Case(msgspec.Struct, kw_only=True):
+    """The results of all schedulers for one load and seed."""
+
+    load: float
+    seed: int
+    results: list[Result]
+
+
+async def run(session: Session | None) -> Outcome:
+    """Simulate each load and seed in a process of its own, as many at once as there are cores."""
+    turns = asyncio.Semaphore(os.cpu_count() or 1)
+
+    async def one(load: float, seed: int) -> Case:
+        async with turns:
+            if session is not None:
+                session.report(f"a simulated day at load {load}, seed {seed}")
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "bench.trace", str(load), str(seed), stdout=asyncio.subprocess.PIPE
+            )
+            answer, _ = await process.communicate()
+            return msgspec.json.decode(answer, type=Case)
+
+    return tell(await asyncio.gather(*(one(load, seed) for load in LOADS for seed in SEEDS)))
+
+
+def scenario_of(load: float, seed: int, *, nodes: int = NODES, duration: float = DAY) -> Scenario:
+    """Return the scenario of a load and a seed."""
+    pool = equal_nodes(nodes, GPUS)
+    quotas = equal_quotas(pool, TENANTS, guaranteed=0.75)
+    work = Work(
+        gpus=nodes * GPUS,
+        tenants=tuple(quota.tenant for quota in quotas),
+        load=load,
+        duration=duration,
+        low=0.4,
+    )
+    jobs = generate(work, random.Random(seed))
+    settings = Settings(horizon=duration, warm_up=min(WARM_UP, duration / 2))
+    return in_order(Scenario(pools=(pool,), quotas=quotas, jobs=jobs, settings=settings))
+
+
+def measure(load: float, seed: int, scenario: Scenario) -> Case:
+    """Simulate all schedulers."""
+    states: dict[str, State] = {}
+    for name, make in SCHEDULERS.items():
+        simulation = Simulation(scenario, make(), clock=time.process_time)
+        while simulation.step():
+            pass
+        states[name] = simulation.state
+    alone = private_waits(scenario, states["private"])
+    results = [
+        result_of(name, scenario, state, private=None if name == "private" else alone) for name, state in states.items()
+    ]
+    bare = [msgspec.structs.replace(one, samples=[], first_waits={}) for one in results]
+    return Case(load=load, seed=seed, results=bare)
+
+
+def tell(cases: Sequence[Case]) -> Outcome:
+    """Return the table and the targets. A row sums up the seeds: means, sums of counts, and the longest wait of all."""
+    groups: dict[tuple[float, str], list[Result]] = {}
+    for case in cases:
+        for result in case.results:
+            groups.setdefault((case.load, result.scheduler), []).append(result)
+    return Outcome(
+        columns=list(COLUMNS),
+        rows=[_row(load, name, results) for (load, name), results in groups.items()],
+        targets=_targets(groups),
+        notes=list(_NOTES),
+    )
+
+
+def _row(load: float, name: str, results: Sequence[Result]) -> list[Cell]:
+    return [
+        load,
+        name,
+        round(100 * _mean(one.allocation for one in results), 1),
+        round(100 * _mean(one.fragmentation for one in results), 1),
+        sum(one.entitled for one in results),
+        sum(len(one.late) for one in results),
+        _rounded(max((one.late_p99 or 0.0 for one in results), default=0.0)),
+        _rounded(_mean(_wait(one, "guaranteed", "p99") for one in results)),
+        _rounded(_mean(_wait(one, "low", "mean") for one in results)),
+        _rounded(max(one.longest_wait for one in results)),
+        sum(one.evictions for one in results),
+        _rounded(sum(one.lost_gpu_hours for one in results)),
+        sum(len(one.anomalies or ()) for one in results) if results[0].anomalies is not None else None,
+        round(_mean(one.fairness for one in results), 3),
+        round(1000 * _mean(one.cycle_p99 or 0.0 for one in results), 1),
+    ]
+
+
+def _targets(groups: dict[tuple[float, str], list[Result]]) -> list[Target]:
+    def seen(load: float, read: Callable[[Result], float], name: str = _OURS) -> float:
+        return _mean(map(read, groups[load, name]))
+
+    def beside(read: Callable[[Result], float], names: Sequence[str] = _RIVALS) -> float:
+        return round(seen(1.1, read) / (min(seen(1.1, read, name) for name in names) or 1.0), 2)
+
+    ours = groups[1.1, _OURS]
+    late, anomalies = sum(len(one.late) for one in ours), sum(len(one.anomalies or ()) for one in ours)
+    allocation = round(100 * seen(1.1, lambda one: one.allocation), 1)
+    found = [
+        Target(what="allocation, load 1.1", seen=allocation, limit=90, unit="%", at_least=True),
+        Target(what="entitled gangs late, load 1.1", seen=late, limit=0),
+        Target(what="sharing anomalies, load 1.1", seen=anomalies, limit=0),
+    ]
+    best = "load 1.1, beside the next best scheduler"
+    ratios = [
+        (f"evictions, {best}", beside(lambda one: one.evictions), 0.67),
+        (f"GPU-hours lost, {best}", beside(lambda one: one.lost_gpu_hours), 0.67),
+        (f"mean wait of low work, {best}", beside(lambda one: _wait(one, "low", "mean")), 0.5),
+        ("longest wait, load 1.1, beside priority FIFO's", beside(lambda one: one.longest_wait, ["fifo"]), 1.0),
+    ]
+    found += [Target(what=what, seen=ratio, limit=limit, unit="times") for what, ratio, limit in ratios]
+    cycle = round(1000 * seen(1.3, lambda one: one.cycle_p99 or 0.0))
+    found.append(Target(what="cycle p99, load 1.3", seen=cycle, limit=50, unit="ms"))
+    for load in (0.9, 1.1):
+        share = round(100 * seen(load, lambda one: one.fragmentation), 1)
+        found.append(Target(what=f"fragmentation, load {load}", seen=share, limit=5, unit="%"))
+    return found
+
+
+def _wait(result: Result, band: str, field: str) -> float:
+    found = next((each for each in result.waits if each.band == band and not each.size), None)
+    return getattr(found, field, None) or 0.0
+
+
+def _mean(values: Iterable[float]) -> float:
+    return statistics.fmean(values)
+
+
+def _rounded(value: float) -> float:
+    return float(round(value))
+
+
+if __name__ == "__main__":
+    at, drawn = float(sys.argv[1]), int(sys.argv[2])
+    sys.stdout.write(msgspec.json.encode(measure(at, drawn, scenario_of(at, drawn))).decode())
