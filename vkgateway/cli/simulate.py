@@ -21,7 +21,7 @@ Examples:
   vkgateway simulate --load 1.1 --duration 24h --nodes 64x8 --tenants 8 --policy all --report report.html
   vkgateway simulate --load 1.3 --seed 7 --late -o json
   vkgateway simulate --replay --tenants-file other-guarantees.yaml
-  vkgateway simulate --trace openb_pod_list_default.csv --nodes-file openb_node_list_gpu_node.csv --duration 7d
+  vkgateway simulate --trace openb_pod_list_default.csv --nodes-file openb_node_list_gpu_node.csv --load 1.1
 """
 
 

@@ -19,8 +19,9 @@ from vkgateway.simulate.tenants import read as read_tenants
 from vkgateway.simulate.traces import decisions, kueue, openb, philly
 from vkgateway.simulate.traces.fitting import adapt
 from vkgateway.simulate.traces.synthetic import SIZES, Work, generate
-from vkgateway.simulate.traces.window import window
+from vkgateway.simulate.traces.window import shortened, to_load, window
 
+_LONGEST = 43_200.0
 FORMATS = ("openb", "philly", "kueue", "log")
 _BY_SUFFIX = {".csv": "openb", ".json": "philly", ".yaml": "kueue", ".yml": "kueue", ".jsonl": "log"}
 
@@ -40,10 +41,11 @@ class Inputs:
     usage_log: Path | None
     start: float
     duration: float | None
-    load: float
+    load: float | None
     sizes: Mapping[int, float] | None
     low: float
     run: float
+    longest: float | None
     checkpoint: float
     seed: int
     notice: float | None
@@ -79,10 +81,15 @@ def scenario_of(inputs: Inputs) -> Scenario:
     pools = pools or parts.pools or (equal_nodes(*inputs.nodes),)
     quotas = _quotas(inputs, pools, parts)
     jobs = adapt((replace(job, checkpoint=inputs.checkpoint) for job in parts.jobs), pools)
+    horizon = inputs.duration or parts.duration
     if trace is not None:
         jobs = window(jobs, inputs.start, inputs.duration)
     _check(jobs, pools, quotas, trace)
-    horizon = inputs.duration or parts.duration or max(job.submitted for job in jobs)
+    if trace is not None and inputs.longest is not None:
+        jobs = shortened(jobs, inputs.longest)
+    if trace is not None and inputs.load is not None:
+        jobs, horizon = to_load(jobs, pools, inputs.load)
+    horizon = horizon or max(job.submitted for job in jobs)
     if inputs.warm_up and inputs.warm_up >= horizon:
         raise InputError(
             f"--warm-up {inputs.warm_up:g}s is not shorter than the trace", hint=f"The trace takes {horizon:g}s."
@@ -128,8 +135,8 @@ def _check(jobs: Sequence[Job], pools: Sequence[Pool], quotas: Sequence[Quota], 
 
 def _synthetic(inputs: Inputs, pools: tuple[Pool, ...] | None) -> _Parts:
     duration = 86_400.0 if inputs.duration is None else inputs.duration
-    for option, value in (("--run", inputs.run), ("--duration", duration)):
-        if value <= 0:
+    for option, value in (("--run", inputs.run), ("--duration", duration), ("--longest", inputs.longest)):
+        if value is not None and value <= 0:
             raise InputError(f"{option} {value:g}s is not above zero", hint="Give a duration like 20m or 24h.")
     pools = pools or (equal_nodes(*inputs.nodes),)
     sizes = [node.allocatable.get(GPU, 0) // 1000 for node in pools[0].nodes]
@@ -138,12 +145,13 @@ def _synthetic(inputs: Inputs, pools: tuple[Pool, ...] | None) -> _Parts:
     work = Work(
         gpus=sum(sizes),
         tenants=tuple(dict.fromkeys(quota.tenant for quota in quotas if quota.pool == pools[0].key)),
-        load=inputs.load,
+        load=1.0 if inputs.load is None else inputs.load,
         duration=duration,
         sizes=inputs.sizes or SIZES,
         per_pod=max(sizes),
         low=inputs.low,
         log_run=math.log(inputs.run),
+        longest=_LONGEST if inputs.longest is None else inputs.longest,
     )
     jobs = generate(work, random.Random(inputs.seed))  # noqa: S311 - a trace is no secret
     jobs = tuple(replace(job, pools=(pools[0].key,)) for job in jobs)

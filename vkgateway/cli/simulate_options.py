@@ -127,9 +127,7 @@ def trace_options(command: F) -> F:
             click.option(
                 "--load",
                 type=click.FloatRange(0.01, 10),
-                default=1.0,
-                show_default=True,
-                help="Requested GPU-hours, as a share of those that the cluster has.",
+                help="Requested GPU-hours, as a share of the cluster's. [default: 1, or that of the trace]",
             ),
             click.option(
                 "--duration", type=SECONDS, help="Jobs arrive for so long. [default: 24h, or the whole trace]"
@@ -139,6 +137,7 @@ def trace_options(command: F) -> F:
                 "--low", type=SHARE, default=0.4, show_default=True, help="The share of gangs in the low band."
             ),
             click.option("--run", type=SECONDS, default="20m", show_default=True, help="Median run time."),
+            click.option("--longest", type=SECONDS, help="No job runs longer. [default: 12h, or as in the trace]"),
             click.option(
                 "--checkpoint",
                 type=SECONDS,

@@ -22,7 +22,7 @@ from vkgateway.simulate.traces import decisions, kueue, openb, philly
 from vkgateway.simulate.traces.errors import TraceError
 from vkgateway.simulate.traces.fitting import adapt
 from vkgateway.simulate.traces.synthetic import Work, generate
-from vkgateway.simulate.traces.window import window
+from vkgateway.simulate.traces.window import shortened, to_load, window
 
 NODES = """sn,cpu_milli,memory_mib,gpu,model
 node-0,64000,262144,2,P100
@@ -286,6 +286,13 @@ def test_a_window_holds_what_ran_when_it_began() -> None:
         ("a/1", 0.0, 30.0),
         ("a/2", 20.0, 100.0),
     ]
+
+
+def test_a_trace_is_moved_together_to_a_load() -> None:
+    jobs = shortened([job("a/0", 8, at=0, run=50), job("a/1", 8, at=1000, run=900)], 100)
+    moved, length = to_load(jobs, [equal_nodes(1, 8)], 1.5)
+    assert length == pytest.approx(150 / 1.5)
+    assert [(one.submitted, one.run) for one in moved] == [(0.0, 50), (pytest.approx(length), 100)]
 
 
 def test_jobs_ask_for_nothing_that_the_cluster_does_not_tell() -> None:

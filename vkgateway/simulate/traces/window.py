@@ -1,10 +1,11 @@
-"""A part of a trace: jobs of some time, and those that ran when it began."""
+"""A part of a trace, and a trace with another load or shorter runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from vkgateway.arbiter.facts import Pool
 from vkgateway.simulate.scenario import Job
 
 
@@ -22,3 +23,22 @@ def window(jobs: Iterable[Job], start: float, duration: float | None) -> tuple[J
         if rest > 0 and (duration is None or at < duration):
             found.append(replace(job, submitted=at, run=rest))
     return tuple(found)
+
+
+def shortened(jobs: Iterable[Job], longest: float) -> tuple[Job, ...]:
+    """Return the jobs, none of which runs longer than this."""
+    return tuple(job if job.run <= longest else replace(job, run=longest) for job in jobs)
+
+
+def to_load(jobs: Sequence[Job], pools: Sequence[Pool], load: float) -> tuple[tuple[Job, ...], float]:
+    """Move submissions together, or apart, until the jobs request this share of what the pools have in that time.
+
+    Returns the jobs, and the time in which they are submitted. Run times stay.
+    """
+    units = {pool.key: pool.measure for pool in pools}
+    total = sum(node.allocatable.get(pool.measure, 0) for pool in pools for node in pool.nodes)
+    wanted = sum(job.run * shape.amount(units[job.pools[0]]) for job in jobs for shape in job.shapes)
+    span = max((job.submitted for job in jobs), default=0.0)
+    length = wanted / (load * total) if total else 0.0
+    factor = length / span if span else 0.0
+    return tuple(replace(job, submitted=job.submitted * factor) for job in jobs), length
