@@ -14,9 +14,9 @@ from vkgateway.arbiter.facts import Pool, Quota, Snapshot
 from vkgateway.cli.replay import log_file
 from vkgateway.model.errors import InputError
 from vkgateway.simulate.cluster import equal_nodes, equal_quotas, named_quotas
-from vkgateway.simulate.scenario import GPU, Job, Scenario, Settings, in_order
+from vkgateway.simulate.scenario import Job, Scenario, Settings, in_order
 from vkgateway.simulate.tenants import read as read_tenants
-from vkgateway.simulate.traces import decisions, kueue, openb, philly
+from vkgateway.simulate.traces import decisions, kubernetes, kueue, openb, philly
 from vkgateway.simulate.traces.fitting import adapt
 from vkgateway.simulate.traces.synthetic import SIZES, Work, generate
 from vkgateway.simulate.traces.window import shortened, to_load, window
@@ -74,6 +74,8 @@ def scenario_of(inputs: Inputs) -> Scenario:
         raise InputError(f"--replay and --trace {inputs.trace} are both given", hint="Leave out one of them.")
     trace = log_file(inputs.data_dir) if inputs.replay else inputs.trace
     pools = _nodes_of(inputs.nodes_file) if inputs.nodes_file is not None else None
+    if pools == ():
+        raise InputError(f"nodes file {inputs.nodes_file} holds no node with GPUs", hint="List nodes that have some.")
     if trace is None:
         parts = _synthetic(inputs, pools)
     else:
@@ -139,11 +141,12 @@ def _synthetic(inputs: Inputs, pools: tuple[Pool, ...] | None) -> _Parts:
         if value is not None and value <= 0:
             raise InputError(f"{option} {value:g}s is not above zero", hint="Give a duration like 20m or 24h.")
     pools = pools or (equal_nodes(*inputs.nodes),)
-    sizes = [node.allocatable.get(GPU, 0) // 1000 for node in pools[0].nodes]
+    sizes = [node.allocatable.get(pools[0].unit, 0) // 1000 for node in pools[0].nodes]
     quotas = read_tenants(_documents(inputs.tenants_file), pools) if inputs.tenants_file is not None else None
     quotas = quotas or equal_quotas(pools[0], inputs.tenants, guaranteed=inputs.guaranteed)
     work = Work(
         gpus=sum(sizes),
+        resource=pools[0].unit,
         tenants=tuple(dict.fromkeys(quota.tenant for quota in quotas if quota.pool == pools[0].key)),
         load=1.0 if inputs.load is None else inputs.load,
         duration=duration,
@@ -223,13 +226,13 @@ def _nodes_of(file: Path) -> tuple[Pool, ...]:
         pools = openb.read_nodes(_rows(file))
     else:
         document = next(iter(_documents(file)), None)
+        if kubernetes.is_list(document):
+            return kubernetes.read_nodes(document)
         if isinstance(document, Mapping):
             document = document.get("nodes")
         if not isinstance(document, list) or not all(isinstance(row, Mapping) for row in document):
             raise InputError(f"nodes file {file} holds no list of nodes", hint="Write a list of {sn, gpu, model}.")
         pools = openb.read_nodes(document)
-    if not pools:
-        raise InputError(f"nodes file {file} holds no node with GPUs", hint="Set the field gpu of a node.")
     return pools
 
 

@@ -83,7 +83,7 @@ def cluster_options(command: F) -> F:
             click.option(
                 "--nodes-file",
                 type=FILE,
-                help="Nodes from a CSV, YAML or JSON file: sn, gpu, and if known cpu_milli, memory_mib, model, pool.",
+                help="Nodes from a CSV, YAML or JSON file: sn, gpu ..., or what `kubectl get nodes -o yaml` prints.",
             ),
             click.option(
                 "--tenants",

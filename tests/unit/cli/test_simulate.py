@@ -96,6 +96,21 @@ async def test_last_week_with_other_guarantees(cli: Cli) -> None:
     assert [each["guarantee"] for each in found["tenants"]] == [0.0, 8.0]
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("nodes.yaml", "a: 1", "holds no list of nodes"),
+        ("nodes.csv", "sn,gpu\na,0\n", "holds no node with GPUs"),
+        ("nodes.json", '{"items": []}', "holds no node with GPUs"),
+        ("nodes.csv", "sn,gpu\na,some\n", "node a: gpu 'some' is not a number"),
+    ],
+)
+async def test_nodes_that_cannot_be_read_are_told(cli: Cli, name: str, text: str, message: str) -> None:
+    (cli.folder / name).write_text(text)
+    assert await cli("simulate", "--nodes-file", str(cli.folder / name)) == 2
+    assert message in cli.err
+
+
 async def test_a_trace_file_with_its_nodes(cli: Cli) -> None:
     (cli.folder / "pods.csv").write_text(PODS)
     (cli.folder / "nodes.csv").write_text(NODES)

@@ -18,7 +18,7 @@ from vkgateway.arbiter.facts import GUARANTEED, LOW, Requirement, Snapshot
 from vkgateway.simulate import tenants
 from vkgateway.simulate.cluster import equal_nodes
 from vkgateway.simulate.scenario import GPU, POOL
-from vkgateway.simulate.traces import decisions, kueue, openb, philly
+from vkgateway.simulate.traces import decisions, kubernetes, kueue, openb, philly
 from vkgateway.simulate.traces.errors import TraceError
 from vkgateway.simulate.traces.fitting import adapt
 from vkgateway.simulate.traces.synthetic import Work, generate
@@ -59,6 +59,24 @@ def test_openb_nodes_with_gpus_make_a_pool() -> None:
 def test_nodes_may_name_pools() -> None:
     pools = openb.read_nodes([{"sn": "a", "gpu": 8, "pool": "a100"}, {"sn": "b", "gpu": 4, "pool": "v100"}])
     assert [pool.key[1] for pool in pools] == ["a100", "v100"]
+
+
+def test_nodes_of_a_live_cluster_are_those_that_kubectl_prints() -> None:
+    def item(name: str, spec: dict[str, Any], **allocatable: str) -> dict[str, Any]:
+        resources = {"cpu": "64", "memory": "256Gi", **{f"nvidia.com/{key}": each for key, each in allocatable.items()}}
+        return {"metadata": {"name": name, "labels": {"a": "b"}}, "spec": spec, "status": {"allocatable": resources}}
+
+    taint = {"key": "gpu", "effect": "NoSchedule"}
+    items = [item("n0", {}, gpu="8"), item("n1", {"unschedulable": True, "taints": [taint]}, gpu="8"), item("cpu", {})]
+    (pool,) = kubernetes.read_nodes({"kind": "List", "items": items})
+    assert [(one.name, one.allocatable[GPU], one.usable, len(one.taints)) for one in pool.nodes] == [
+        ("n0", 8000, True, 0),
+        ("n1", 8000, False, 1),
+    ]
+    assert (pool.governed, pool.nodes[0].allocatable["cpu"], pool.nodes[0].labels) == ((GPU,), 64_000, {"a": "b"})
+    with pytest.raises(TraceError, match="not a list of nodes"):
+        kubernetes.read_nodes({"items": [{"kind": "Pod"}]})
+    assert kubernetes.read_nodes({"items": [item("cpu", {})]}) == ()
 
 
 def test_openb_pods_that_ran_on_gpus_are_jobs() -> None:

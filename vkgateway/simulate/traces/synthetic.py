@@ -36,6 +36,7 @@ class Work:
 
     gpus: float
     """Of the cluster."""
+    resource: str = GPU
     tenants: tuple[str, ...]
     load: float = 1.0
     """Requested GPU-seconds, as a share of what the cluster has in `duration`."""
@@ -73,7 +74,7 @@ def generate(work: Work, draws: Draws) -> tuple[Job, ...]:
             Job(
                 id=f"{tenant}/{gpus}/{number}",
                 tenant=tenant,
-                shapes=pods(gpus, work.per_pod),
+                shapes=pods(gpus, work.per_pod, work.resource),
                 submitted=round(draws.random() * work.duration, 3),
                 run=round(run, 3),
                 band=band,
