@@ -70,7 +70,8 @@ class Simulation:
             news |= self._happen(heappop(state.events))
         if news:
             state.quiet = 0
-            self._want_cycle(max(time, state.last_cycle + self._settings.interval))
+            earliest = time if state.last_cycle is None else state.last_cycle + self._settings.interval
+            self._want_cycle(max(time, earliest))
         if state.cycle_due is not None and state.cycle_due <= time:
             self._cycle()
         return True

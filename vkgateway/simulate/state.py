@@ -91,7 +91,7 @@ class State(msgspec.Struct, kw_only=True):
     counted: int = 0
     """Events that were made, for their order."""
     cycle_due: float | None = None
-    last_cycle: float = float("-inf")
+    last_cycle: float | None = None
     quiet: int = 0
     """Cycles in a row that decided nothing, and between which nothing changed."""
     cycles: int = 0

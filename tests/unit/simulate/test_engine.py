@@ -35,13 +35,14 @@ def test_the_same_seed_gives_the_same_simulation() -> None:
     assert one == other
 
 
-def test_a_simulation_continues_from_its_saved_state() -> None:
+@pytest.mark.parametrize("steps", [0, 1, 100])
+def test_a_simulation_continues_from_its_saved_state(steps: int) -> None:
     given = drawn()
     whole = Simulation(given, Arbiter())
     while whole.step():
         pass
     part = Simulation(given, Arbiter())
-    for _ in range(100):
+    for _ in range(steps):
         assert part.step()
     saved = msgspec.json.decode(msgspec.json.encode(part.state), type=State)
     rest = Simulation(given, Arbiter(), state=saved)
