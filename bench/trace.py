@@ -159,7 +159,7 @@ def _targets(groups: dict[tuple[float, str], list[Result]]) -> list[Target]:
     def seen(load: float, read: Callable[[Result], float], name: str = _OURS) -> float:
         return _mean(map(read, groups[load, name]))
 
-    def beside(read: Callable[[Result], float], names: Sequence[str] = _RIVALS) -> float:
+    def ratio(read: Callable[[Result], float], names: Sequence[str] = _RIVALS) -> float:
         return round(seen(1.1, read) / (min(seen(1.1, read, name) for name in names) or 1.0), 2)
 
     ours = groups[1.1, _OURS]
@@ -170,14 +170,14 @@ def _targets(groups: dict[tuple[float, str], list[Result]]) -> list[Target]:
         Target(what="entitled gangs late, load 1.1", seen=late, limit=0),
         Target(what="sharing anomalies, load 1.1", seen=anomalies, limit=0),
     ]
-    best = "load 1.1, beside the next best scheduler"
+    best = "load 1.1, relative to the next best scheduler"
     ratios = [
-        (f"evictions, {best}", beside(lambda one: one.evictions), 0.67),
-        (f"GPU-hours lost, {best}", beside(lambda one: one.lost_gpu_hours), 0.67),
-        (f"mean wait of low work, {best}", beside(lambda one: _wait(one, "low", "mean")), 0.5),
-        ("longest wait, load 1.1, beside priority FIFO's", beside(lambda one: one.longest_wait, ["fifo"]), 1.0),
+        (f"evictions, {best}", ratio(lambda one: one.evictions), 0.67),
+        (f"GPU-hours lost, {best}", ratio(lambda one: one.lost_gpu_hours), 0.67),
+        (f"mean wait of low work, {best}", ratio(lambda one: _wait(one, "low", "mean")), 0.5),
+        ("longest wait, load 1.1, relative to priority FIFO's", ratio(lambda one: one.longest_wait, ["fifo"]), 1.0),
     ]
-    found += [Target(what=what, seen=ratio, limit=limit, unit="times") for what, ratio, limit in ratios]
+    found += [Target(what=what, seen=times, limit=limit, unit="times") for what, times, limit in ratios]
     cycle = round(1000 * seen(1.3, lambda one: one.cycle_p99 or 0.0))
     found.append(Target(what="cycle p99, load 1.3", seen=cycle, limit=50, unit="ms"))
     for load in (0.9, 1.1):

@@ -78,7 +78,7 @@ def cluster_options(command: F) -> F:
     for option in reversed(
         (
             click.option(
-                "--nodes", type=NODES, default="64x8", show_default=True, help="So many equal nodes of so many GPUs."
+                "--nodes", type=NODES, default="64x8", show_default=True, help="Equal nodes, and GPUs of each."
             ),
             click.option(
                 "--nodes-file",
@@ -130,7 +130,7 @@ def trace_options(command: F) -> F:
                 help="Requested GPU-hours, as a share of the cluster's. [default: 1, or that of the trace]",
             ),
             click.option(
-                "--duration", type=SECONDS, help="Jobs arrive for so long. [default: 24h, or the whole trace]"
+                "--duration", type=SECONDS, help="Period in which jobs arrive. [default: 24h, or the whole trace]"
             ),
             click.option("--sizes", type=SIZE_TABLE, help="GPUs of a gang and shares. [default: 1 to 64]"),
             click.option(
@@ -143,7 +143,7 @@ def trace_options(command: F) -> F:
                 type=SECONDS,
                 default="0s",
                 show_default=True,
-                help="Jobs save their work so often; 0: never.",
+                help="Interval at which jobs save their work; 0: never.",
             ),
             click.option("--seed", type=int, default=1, show_default=True, help="Of the random numbers."),
         )

@@ -33,7 +33,7 @@ def write(file: Path, results: Sequence[Result], *, gpus: float) -> None:
 
 
 def check() -> None:
-    """Raise UnavailableError where plotly is not installed: it is better told before than after a simulation."""
+    """Raise UnavailableError if plotly is not installed."""
     try:
         import plotly  # noqa: F401
     except ImportError as error:

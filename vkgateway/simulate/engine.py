@@ -22,8 +22,7 @@ _ENOUGH, _REMEMBERED = 3, 20
 _DOUBLINGS = 4
 """How often the time between cycles without a decision doubles."""
 _LONGEST_RUNS, _TIMES = 10, 4
-"""A simulation stops so many longest runs after the last submission, and as many times what all work takes at full
-use."""
+"""A simulation stops 10 longest runs after the last submission, plus 4 times what all work takes at full use."""
 _IDLE_CYCLES = 3
 """Cycles without a decision after which pending gangs of an idle cluster never start."""
 

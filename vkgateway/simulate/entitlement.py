@@ -1,4 +1,4 @@
-"""Whether a gang fits what its tenant does not use of its guarantee, by cells, whoever placed the others."""
+"""Test whether a gang fits the unused cells of its tenant, independent of the scheduler that placed the others."""
 
 from __future__ import annotations
 

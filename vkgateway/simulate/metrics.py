@@ -119,7 +119,7 @@ def _waits(finished: Finished, scenario: Scenario) -> Iterator[Waits]:
 
 
 def class_of(size: float) -> str:
-    """Return the name of the size class of a gang with so many GPUs."""
+    """Return the name of the size class of a gang with this number of GPUs."""
     return next(name for most, name in CLASSES if size <= most)
 
 

@@ -53,9 +53,9 @@ class _Reading:
 def read(cycles: Iterable[tuple[float, Snapshot]], ends: Mapping[str, float] | None = None) -> Recorded:
     """Return what was submitted in these cycles, each a time (seconds since the epoch) and its snapshot.
 
-    `ends` are the ends of gangs in the usage log, which are more exact: the decision log tells an end only with the
-    next decision. A gang without an end runs as long as was expected of it, as the median of its kind, or as it did so
-    far if that is longer.
+    `ends` are the ends of gangs in the usage log, which are more exact: the decision log records an end only with
+    the next decision. A gang without an end runs for the time that was expected of it, or the median of its kind. If it
+    ran longer before the end of the log, that time counts.
 
     Raises:
         TraceError: there are no cycles.
@@ -121,9 +121,9 @@ def _medians(reading: _Reading, ends: Mapping[str, float]) -> dict[str, float]:
 def _known_run(life: _Life, ends: Mapping[str, float]) -> float | None:
     if life.since is None:
         return None
-    end, told = life.ended, ends.get(life.gang.id)
-    if told is not None and told > life.since and (end is None or told <= end):
-        end = told
+    end, exact = life.ended, ends.get(life.gang.id)
+    if exact is not None and exact > life.since and (end is None or exact <= end):
+        end = exact
     return end - life.since if end is not None and end > life.since else None
 
 

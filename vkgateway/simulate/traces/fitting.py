@@ -1,4 +1,4 @@
-"""Jobs adapted to a cluster that tells less than the trace: no cpu, no memory, no GPU models."""
+"""Adaptation of jobs to a cluster without cpu, memory or GPU models, where the trace has them."""
 
 from __future__ import annotations
 

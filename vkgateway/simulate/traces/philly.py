@@ -1,6 +1,6 @@
 """Reader of Philly (Microsoft, 2017): `cluster_job_log`, a JSON array of jobs with their attempts.
 
-https://github.com/msr-fiddle/philly-traces. A virtual cluster (`vc`) is a tenant, and a job's last attempt tells
+https://github.com/msr-fiddle/philly-traces. A virtual cluster (`vc`) is a tenant, and a job's last attempt has
 its GPUs on each machine. The trace knows no bands: a share of the jobs, chosen by their ids, is low work.
 """
 
