@@ -113,6 +113,7 @@ def test_no_door_of_others_is_open(platform: Platform, places: tuple[Place, Plac
         "own-service": (alpha.service, 80),
         "own-api": server_of(platform, "api-alpha"),
         "own-names": server_of(platform, "dns-alpha"),
+        "own-node": kubelet_of(alpha.cluster),
         "pod": (beta.pod, 8080),
         "service": (beta.service, 80),
         "api": server_of(platform, "api-beta"),
@@ -126,8 +127,15 @@ def test_no_door_of_others_is_open(platform: Platform, places: tuple[Place, Plac
         "hollow-kubelet": (api[0], 10247),
         "node-behind-link": (f"{alpha.pod.rpartition('.')[0]}.1", 10250),
     }
-    assert open_ones(alpha, doors) == {"own-pod", "own-service", "own-api", "own-names"}
+    assert open_ones(alpha, doors) == {"own-pod", "own-service", "own-api", "own-names", "own-node"}
     assert beta.pod not in alpha.sh(f"ping -c 1 -W 1 {beta.pod} | grep ' 0% packet loss' || true")
+
+
+def kubelet_of(cluster: Cluster) -> tuple[str, int]:
+    """Where the virtual node answers, which metrics-server and others in pods ask."""
+    status = cluster.get("node", "real.local")["status"]
+    address = next(one["address"] for one in status["addresses"] if one["type"] == "InternalIP")
+    return address, status["daemonEndpoints"]["kubeletEndpoint"]["Port"]
 
 
 def server_of_compute(platform: Platform) -> tuple[str, int]:

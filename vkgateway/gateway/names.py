@@ -21,10 +21,16 @@ _LOOK_SECONDS = 60.0
 
 
 class ProcessNameServers:
-    """See `sync.names.NameServers`. `address` is where the processes listen, `forwarder` is HOST:PORT."""
+    """See `sync.names.NameServers`. `address` is where the processes listen, `forwarder` is HOST:PORT.
 
-    def __init__(self, processes: NameProcesses, *, address: str, forwarder: str) -> None:
+    `other_ports` are ports at the same address that tenants' pods reach: the kubelet endpoint's.
+    """
+
+    def __init__(
+        self, processes: NameProcesses, *, address: str, forwarder: str, other_ports: Collection[int] = ()
+    ) -> None:
         self._processes = processes
+        self._other_ports = tuple(sorted(port for port in other_ports if port in PORTS))
         self._address = address
         self._forwarder = Endpoint(*address_and_port(forwarder))
 
@@ -40,7 +46,7 @@ class ProcessNameServers:
             ipaddress.ip_address(self._address)
         except ValueError:
             return None
-        return ServersRange(self._address, PORTS[0], PORTS[-1])
+        return ServersRange(self._address, PORTS[0], PORTS[-1], self._other_ports)
 
     async def serve(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> Endpoint:
         """See `NameServers`."""

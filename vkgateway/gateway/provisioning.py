@@ -148,7 +148,9 @@ def provisioned(
             forwarder=settings.names.forwarder,
             sources=settings.names.sources,
         )
-        names = ProcessNameServers(processes, address=address, forwarder=settings.names.forwarder)
+        names = ProcessNameServers(
+            processes, address=address, forwarder=settings.names.forwarder, other_ports=[settings.kubelet.port]
+        )
     return ProvisionedPlanes(
         provisioner,
         templates=templates,

@@ -23,11 +23,15 @@ _ASKED_BY: Final = frozenset({"TCP", "UDP"})
 
 @dataclass(frozen=True, slots=True)
 class ServersRange:
-    """Where the name servers of all tenants listen: an address and its ports, first and last."""
+    """Where the name servers of all tenants listen: an address and its ports, first and last.
+
+    `other` are ports among these at which no name server listens, but the kubelet endpoint of the gateway.
+    """
 
     address: str
     first: int
     last: int
+    other: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,8 @@ def _areas(pod_ranges: tuple[str, ...], servers: ServersRange | None) -> tuple[_
     clusters = _Area(_distinct(map(ipaddress.ip_network, (*_PRIVATE, *pod_ranges))), [_NAMES])
     if servers is None:
         return (clusters,)
-    listening = _Area([ipaddress.ip_network(servers.address)], [_NAMES, (servers.first, servers.last)])
+    ports = _gaps((servers.first, servers.last), [(port, port) for port in servers.other])
+    listening = _Area([ipaddress.ip_network(servers.address)], [_NAMES, *ports])
     return clusters, listening
 
 
@@ -120,14 +125,13 @@ def _left_open(ports: Sequence[Mapping[str, Any]], closed: Sequence[PortRange]) 
         shut = [one for one in closed if protocol in _ASKED_BY and one[0] <= asked[1] and asked[0] <= one[1]]
         if not shut:
             yield dict(port)
+            continue
         for first, last in _gaps(asked, shut):
             yield {"port": first, **({"endPort": last} if last > first else {}), "protocol": protocol}
 
 
 def _gaps(asked: PortRange, shut: Sequence[PortRange]) -> Iterator[PortRange]:
-    """Yield what is left of a range without some ranges; nothing where none is taken out."""
-    if not shut:
-        return
+    """Yield what is left of a range without some ranges."""
     first = asked[0]
     for begin, end in sorted(shut):
         if first < begin:
