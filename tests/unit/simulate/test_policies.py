@@ -97,6 +97,19 @@ def test_kueue_reclaims_borrowed_quota_whatever_its_priority() -> None:
     assert sum(run.evictions for run in state.runs.values()) == 1
 
 
+def test_kueue_keeps_the_quota_of_victims_for_the_preemptor() -> None:
+    given = scenario(
+        (2, 8),
+        [quota("a", 8), quota("b")],
+        job("b/low", 8, run=500, band=LOW),
+        job("b/other", 8, run=500, band=LOW),
+        job("b/next", 8, at=15, run=50),
+        job("a/first", 8, at=20, run=30),
+    )
+    state = simulated(given, Kueue())
+    assert run_of(state, "a/first").started == pytest.approx(35)
+
+
 def test_kueue_does_not_reclaim_for_a_gang_that_borrows() -> None:
     given = scenario(
         (2, 8),

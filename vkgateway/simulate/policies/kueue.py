@@ -79,8 +79,8 @@ class _Cycle:
                 if self._fits(gang, self._used):
                     self._use(gang)
                     unplaced.append(gang)
-                else:
-                    self._reserve(gang)
+                elif self._reserve(gang):
+                    unplaced.append(gang)
             heads = [queue.pop(0) for queue in queues.values() if queue]
         self._place(unplaced)
 
@@ -110,17 +110,23 @@ class _Cycle:
 
     # Preemption
 
-    def _reserve(self, gang: Gang) -> None:
-        """Keep the quota of what leaves for a gang that may preempt, and evict what it needs beyond that."""
+    def _reserve(self, gang: Gang) -> bool:
+        """Give a gang that may preempt the quota of what leaves, and evict what it needs beyond that.
+
+        Kueue gives it only when its victims have left, and borrowing workloads of other queues may come first. They then
+        preempt each other without end, so here the quota is kept for the preemptor.
+        """
         reclaims = self._is_nominal(gang, self._later)
         if not reclaims and gang.band is not GUARANTEED:
-            return
+            return False
         if not self._fits(gang, self._later):
-            for victim in (chosen := self._search(gang, reclaims=reclaims)):
+            chosen = self._search(gang, reclaims=reclaims)
+            for victim in chosen:
                 self._evict(victim, gang)
             if not chosen:
-                return
+                return False
         self._use(gang)
+        return True
 
     def _search(self, gang: Gang, *, reclaims: bool) -> list[Gang]:
         """Return as few victims as let the gang fit; none if even all of them would not."""
