@@ -113,8 +113,8 @@ class _Cycle:
     def _reserve(self, gang: Gang) -> bool:
         """Give a gang that may preempt the quota of what leaves, and evict what it needs beyond that.
 
-        Kueue gives it only when its victims have left, and borrowing workloads of other queues may come first. They then
-        preempt each other without end, so here the quota is kept for the preemptor.
+        Kueue gives it only when its victims have left, and borrowing workloads of other queues may come first. They
+        then preempt each other without end, so here the quota is kept for the preemptor.
         """
         reclaims = self._is_nominal(gang, self._later)
         if not reclaims and gang.band is not GUARANTEED:
