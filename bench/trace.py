@@ -58,7 +58,7 @@ _NOTES: Final = (
     f" {WARM_UP / 3600:g} h. Evicted gangs lose all of their work.",
     "Counts are sums over the seeds, times and shares are means; `late p99` and `longest wait` are the largest. An"
     " entitled gang fits its tenant's unused guarantee when it is submitted, and is late after notice (30 s), grace"
-    " (60 s) and one cycle. An anomaly waits longer than in its tenant's private cluster plus that bound.",
+    " (60 s) and two cycles (1 s each). An anomaly waits longer than in its tenant's private cluster plus that bound.",
 )
 _OURS: Final = "vkgateway"
 _RIVALS: Final = ("fifo", "kueue")

@@ -39,8 +39,11 @@ class Settings:
 
     @property
     def bound(self) -> float:
-        """Seconds within which a gang that fits its tenant's unused guarantee must start."""
-        return self.notice + self.grace + self.interval
+        """Seconds within which a gang that fits its tenant's unused guarantee must start.
+
+        It waits for two cycles at most: one that evicts others, and one that starts it when they have terminated.
+        """
+        return self.notice + self.grace + 2 * self.interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
