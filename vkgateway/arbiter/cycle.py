@@ -73,9 +73,10 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
         torn = torn_by(found, decisions, admitted, carry.told)
         if torn:
             found = without(found, torn)
-        changed = changed_by(found, carry.told, carry.planned, now)
+        more = left > 0 and bool(torn or _unsettled(ledger, found, turn))
+        changed = changed_by(found, carry.told, carry.planned, now) if more else {}
         # A round that changes nothing would be followed by equal ones.
-        unsettled = left > 0 and (torn or (changed and _unsettled(ledger, found, turn)))
+        unsettled = more and bool(torn or changed)
         if not unsettled:
             found = replace(found, holds=_holds(ledger, turn))
         _rewind(carry)
