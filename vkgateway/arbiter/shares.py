@@ -16,7 +16,8 @@ from vkgateway.arbiter.standing import Standing
 
 def share(ledger: Ledger, ask: Ask) -> float:
     """The tenant's share in the pool that the gang likes best; the largest of those of its parts."""
-    return max((standing.share(ask.tenant) for standing in _liked(ledger, ask)), default=0.0)
+    liked = _liked(ledger, ask)
+    return max([standing.share(ask.tenant) for standing in liked]) if liked else 0.0
 
 
 class Shares:
@@ -68,6 +69,9 @@ def _liked(ledger: Ledger, ask: Ask) -> list[Standing]:
     """The pool that it likes best of those that its tenant may use; for each part of its gang one."""
     found = []
     for pools in ask.reach:
-        usable = (standing for key in pools if (standing := ledger.standings.get(key)) is not None)
-        found += [standing for standing in usable if standing.usable_by(ask)][:1]
+        for key in pools:
+            standing = ledger.standings.get(key)
+            if standing is not None and standing.usable_by(ask):
+                found.append(standing)
+                break
     return found
