@@ -19,7 +19,7 @@ from bench.settings import Settings
 from bench.timeline import now
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
-from vkgateway.kube.resources import NODES, TENANTS
+from vkgateway.kube.resources import COMPUTE_CLUSTERS, NODES, TENANTS
 from vkgateway.local import gateway_process
 from vkgateway.local import platform as local_platform
 from vkgateway.local.down import down
@@ -27,7 +27,7 @@ from vkgateway.local.options import UpOptions
 from vkgateway.local.paths import Paths
 from vkgateway.local.record import PlatformRecord
 from vkgateway.local.steps import Report
-from vkgateway.model.api import Tenant
+from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER, ComputeCluster, Tenant
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.objects import NodeView
 from vkgateway.programs.binaries.resolver import Resolver
@@ -47,6 +47,7 @@ _CALM: Final = 1.5
 Pool = Mapping[str, object]
 """A pool of a Tenant's spec: its name, and what is guaranteed there."""
 _decode_tenant = msgspec.json.Decoder(Tenant).decode
+_decode_compute_cluster = msgspec.json.Decoder(ComputeCluster).decode
 _decode_node = msgspec.json.Decoder(NodeView).decode
 
 
@@ -66,6 +67,16 @@ class Platform:
         """Close all connections."""
         for client in (self.compute, *self.tenants.values()):
             await client.close()
+
+    async def undivide_pools(self) -> None:
+        """Show each pool as one virtual node, whatever zones its nodes are in."""
+        pools = [
+            msgspec.to_builtins(pool) | {"virtualNodesBy": ""} for pool in (await self._compute_cluster()).spec.pools
+        ]
+        await self.compute.patch(COMPUTE_CLUSTERS, DEFAULT_COMPUTE_CLUSTER, {"spec": {"pools": pools}})
+
+    async def _compute_cluster(self) -> ComputeCluster:
+        return _decode_compute_cluster(await self.compute.get(COMPUTE_CLUSTERS, DEFAULT_COMPUTE_CLUSTER))
 
     # -- tenants ---------------------------------------------------------------------------------------------------
 
@@ -236,6 +247,7 @@ async def platform(
         record = await local_platform.up(folder, options, report=report)
         made = Platform(folder, record, settings=settings, report=report)
         try:
+            await made.undivide_pools()
             yield made
         finally:
             await made.close()
