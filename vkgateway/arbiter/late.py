@@ -24,10 +24,13 @@ def takes(gangs: Iterable[Gang]) -> float:
 
 
 def late(pods: Iterable[Pod], seconds: float, *, since: float, now: float) -> Iterator[Pod]:
-    """Those of the pods that end after others would have gone, which takes so many seconds from a time on."""
+    """Those of the pods that end after others would have gone, which takes so many seconds from a time on.
+
+    An evicted pod ends within its grace, which the platform caps: it is waited for, whatever else could be evicted.
+    """
     last = since + seconds + _PATIENCE
     for pod in pods:
-        if (pod.state is ENDING and pod.deadline > last) or overdue(pod, now):
+        if (pod.state is ENDING and pod.deadline > last and not pod.evicted_for) or overdue(pod, now):
             yield pod
 
 

@@ -16,9 +16,9 @@ from vkgateway.simulate.scenario import GPU
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-@pytest.mark.parametrize("load", [0.8, 1.1])
-def test_every_gang_that_can_run_ends_whichever_scheduler(name: str, load: float) -> None:
-    given = drawn(load, seed=1)
+@pytest.mark.parametrize(("load", "seed"), [(0.8, 1), (1.1, 1), (1.3, 4)])
+def test_every_gang_that_can_run_ends_whichever_scheduler(name: str, load: float, seed: int) -> None:
+    given = drawn(load, seed=seed)
     scheduler = SCHEDULERS[name]()
     state = simulated(given, scheduler)
     assert len(state.runs) == len(scheduler.arrange(given).jobs) > 0
