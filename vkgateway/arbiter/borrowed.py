@@ -17,7 +17,7 @@ from vkgateway.arbiter.forecast import Reservation, earliest
 from vkgateway.arbiter.guaranteed import try_inside
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.limitline import crowds_out, keep_limit
-from vkgateway.arbiter.plans import Making, among, carry_out, find_room, let_go, place_lent
+from vkgateway.arbiter.plans import Making, among, carry_out, find_room, let_go, place_now
 from vkgateway.arbiter.reserve import leaves_reserve, reserve_for
 from vkgateway.arbiter.shares import Shares
 from vkgateway.arbiter.standing import Standing
@@ -365,7 +365,7 @@ def _place(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, str] 
     the first one must leave, again and again.
     """
     mark = standing.room.mark()
-    nodes = place_lent(standing, ask, pods)
+    nodes = place_now(standing, ask, pods)
     if nodes is None or leaves_reserve(standing, pods) or (pods is ask.core and fits_inside(standing, ask, nodes)):
         return nodes
     standing.room.undo(mark)

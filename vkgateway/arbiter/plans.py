@@ -170,30 +170,10 @@ def place_now(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, st
     )
 
 
-def place_lent(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, str] | None:
-    """Return the same. In a pool with a reserve it leaves the rest of cells in use until last.
-
-    What is idle there serves guaranteed pods at once. What is idle on other tenants' nodes does not.
-    """
-    if standing.reserve:
-        gang = ask.gang
-        nodes = place(
-            standing.room,
-            pods,
-            required_level=gang.required_level,
-            preferred_level=gang.preferred_level,
-            among=standing.room.mask(among(standing, ask)) & standing.without_rest,
-            liked=standing.unbound,
-        )
-        if nodes is not None:
-            return nodes
-    return place_now(standing, ask, pods)
-
-
 def place_beside_reserve(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, str] | None:
     """Return the same, if the pool's reserve is idle beside it."""
     mark = standing.room.mark()
-    nodes = place_lent(standing, ask, pods)
+    nodes = place_now(standing, ask, pods)
     if nodes is not None and not leaves_reserve(standing, pods):
         standing.room.undo(mark)
         return None

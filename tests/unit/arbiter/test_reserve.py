@@ -64,19 +64,6 @@ def test_guaranteed_work_takes_of_the_reserve_at_once() -> None:
     assert "more" in there.running()
 
 
-@pytest.mark.parametrize(("reserve", "on"), [(0, "n0"), (1, "n1")])
-def test_the_rest_of_cells_in_use_is_lent_last(reserve: int, on: str) -> None:
-    there = two_nodes(reserve)
-    there.add(runs(gang("one", "a", [1], created=900.0), ["n0"], borrowed=False))
-    there.add(gang("low", "b", [1], band=LOW))
-    there.cycle()
-    assert set(there.placed("low").values()) == {on}
-
-    there.add(*(gang(f"low{number}", "b", [1], band=LOW) for number in range(20)))
-    there.cycle()
-    assert units(there) == 16 - reserve, "it is lent where nothing else is left"
-
-
 def test_pods_that_ask_for_no_unit_are_not_held_by_the_reserve() -> None:
     there = two_nodes(reserve=16)
     there.add(gang("host", "b", [0, 0], band=LOW), gang("low", "b", [1], band=LOW))
