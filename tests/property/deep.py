@@ -18,11 +18,10 @@ from random import Random
 from tests.unit.arbiter.apart import INVARIANTS as APART
 from tests.unit.arbiter.changing import whatever_changes
 from tests.unit.arbiter.preempting import INVARIANTS as PREEMPTING
-from tests.unit.arbiter.reserving import INVARIANTS as RESERVING
 from tests.unit.arbiter.stories import Story, shortened
 from tests.unit.arbiter.told import INVARIANTS as TOLD
 
-INVARIANTS = {**TOLD, **APART, **PREEMPTING, **RESERVING, "whatever_changes": whatever_changes}
+INVARIANTS = {**TOLD, **APART, **PREEMPTING, "whatever_changes": whatever_changes}
 
 _CHUNK = 100
 _EVERY = 10.0

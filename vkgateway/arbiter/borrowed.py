@@ -18,7 +18,6 @@ from vkgateway.arbiter.guaranteed import try_inside
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.limitline import crowds_out, keep_limit
 from vkgateway.arbiter.plans import Making, among, carry_out, find_room, let_go, place_now
-from vkgateway.arbiter.reserve import leaves_reserve, reserve_for
 from vkgateway.arbiter.shares import Shares
 from vkgateway.arbiter.standing import Standing
 from vkgateway.arbiter.together import try_together, undecided_parts
@@ -311,7 +310,7 @@ def _take(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) -> 
         return Place(nodes)
     kept = standing.reservation
     if kept is not None and ask.gang.part is None and kept.may_lend(ask.gang, ledger.now):
-        nodes = _place(standing, ask, pods)
+        nodes = place_now(standing, ask, pods)
         if nodes is not None:
             return Place(nodes, ledger.gangs[kept.gang].whole)
     return None
@@ -340,7 +339,7 @@ def find_behind(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod
 def _take_behind(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, str] | None:
     """The same, and it is taken."""
     mark, kept = standing.room.mark(), standing.reservation
-    nodes = _place(standing, ask, pods)
+    nodes = place_now(standing, ask, pods)
     # A part of a gang may have to wait for another part, and then does not end as soon.
     lets = kept is None or (ask.gang.part is None and kept.lets(standing.ends, ask.gang, ledger.now))
     if nodes is not None and lets:
@@ -349,27 +348,13 @@ def _take_behind(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Po
     if nodes is None or kept is None:
         return None
     kept.narrow(standing.room)
-    nodes = _place(standing, ask, pods)
+    nodes = place_now(standing, ask, pods)
     standing.room.undo(mark)
     if nodes is None:
         kept.refused.add(ask.kind)
     else:
         standing.take(pods, nodes)
     return nodes
-
-
-def _place(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, str] | None:
-    """Return a place in what is free beside the pool's reserve, or where the gang is inside its guarantee; take it.
-
-    Room that a reservation needs, and that is taken for it meanwhile, is not idle: or later gangs would use up what
-    the first one must leave, again and again.
-    """
-    mark = standing.room.mark()
-    nodes = place_now(standing, ask, pods)
-    if nodes is None or leaves_reserve(standing, pods) or (pods is ask.core and fits_inside(standing, ask, nodes)):
-        return nodes
-    standing.room.undo(mark)
-    return None
 
 
 def _reservation(ledger: Ledger, standing: Standing, ask: Ask) -> Reservation | None:
@@ -385,7 +370,6 @@ def _reservation(ledger: Ledger, standing: Standing, ask: Ask) -> Reservation | 
         now=ledger.now,
         required_level=gang.required_level,
         among=among(standing, ask),
-        leaves=reserve_for(standing, ask.core),
     )
     standing.room.undo(mark)
     if found is not None:
@@ -414,7 +398,6 @@ def _after_victims(
         over=standing.over(),
         among=among(standing, ask),
         coming=[pod for uid, pod in standing.leaving.items() if uid not in slow],
-        leaves=reserve_for(standing, ask.core),
     )
     standing.room.undo(mark)
     return choice.nodes if choice is not None else None

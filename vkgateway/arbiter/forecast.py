@@ -25,13 +25,11 @@ def earliest(
     among: Among = None,
     also: Sequence[End] = (),
     after: float | None = None,
-    leaves: int = 0,
 ) -> tuple[float, dict[str, str]] | None:
     """When these pods can start for all that is known, and where; None: no known end lets them.
 
     `also`: ends beyond those that are known. `after`: it is known that they cannot start before; they may soon after.
-    `leaves`: thousandths of the unit that must be idle then beside these pods. More room never hurts, so the time is
-    found by halving. The room is left as it is.
+    More room never hurts, so the time is found by halving. The room is left as it is.
     """
     schedule = ends.schedule(now)
     times = _merged(schedule.times, also)
@@ -44,8 +42,6 @@ def earliest(
             if end.time <= time:
                 room.give(end.node, end.shape)
         found = place(room, pods, required_level=required_level, among=among)
-        if found is not None and leaves and room.idle < leaves:
-            found = None
         room.undo(mark)
         return found
 

@@ -216,12 +216,10 @@ class Ledger:
         inside: bool,
         made: float,
         evicts: Iterable[Evict] = (),
-        leaves: int | None = None,
     ) -> None:
         """The gang starts there when those have gone who leave; its room is taken already, its cells are held."""
         self._book(ask, standing, ask.core, inside=inside)
-        plan = Plan(pool=standing.pool.key, nodes=dict(nodes), borrowed=not inside, made=made, leaves=leaves)
-        self.plans[ask.gang.id] = plan
+        self.plans[ask.gang.id] = Plan(pool=standing.pool.key, nodes=dict(nodes), borrowed=not inside, made=made)
         for evict in evicts:
             self._evict(standing, evict)
             for other, beside in list(self._beside(evict)):

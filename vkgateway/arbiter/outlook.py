@@ -10,7 +10,6 @@ from vkgateway.arbiter.facts import Pod
 from vkgateway.arbiter.forecast import earliest
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.plans import among
-from vkgateway.arbiter.reserve import reserve_for
 from vkgateway.arbiter.room import Room
 from vkgateway.arbiter.standing import Standing
 
@@ -66,7 +65,6 @@ class Outlook:
             among=among(self._standing, ask),
             also=also,
             after=after,
-            leaves=0 if self._standing.allows_beside(ask.gang, ask.core) else reserve_for(self._standing, ask.core),
         )
         room.undo(mark)
         return found if found is not None else (None, {})

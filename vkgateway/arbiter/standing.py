@@ -158,7 +158,7 @@ class Standing(Accounts):
         for pod in (pod for gang in self.gangs.values() if self._counted for pod in self._pods(gang)):
             self._count_in(pod, 1)
         room.settle()
-        for name in ("total", "empty", "reserve"):
+        for name in ("total", "empty"):
             self.__dict__.pop(name, None)
         self.ever.clear()
         return True
@@ -375,11 +375,6 @@ class Standing(Accounts):
         return quota is not None and self.within.allows(quota, gang, pods)
 
     # Who may be evicted
-
-    @cached_property
-    def reserve(self) -> int:
-        """Thousandths of the unit that borrowing leaves idle."""
-        return self.pool.left_idle
 
     @cached_property
     def empty(self) -> Room:

@@ -38,15 +38,13 @@ class Story:
     age_cap: float = 3600.0
     more: tuple[Node, ...] = ()
     """Those of a second pool."""
-    reserve: int = 0
-    """Units that borrowing leaves idle in each pool."""
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
         sizes = ", ".join(f"{each.name}:{units(each)}:{each.labels['rack']}" for each in (*self.nodes, *self.more))
-        yield f"nodes {sizes}; recreate={self.recreate} age_cap={self.age_cap} reserve={self.reserve}"
+        yield f"nodes {sizes}; recreate={self.recreate} age_cap={self.age_cap}"
         for each in self.quotas:
             has = f"{each.guarantee} limit {each.limit} weight {each.weight} cells {each.cells}"
             yield f"quota {each.tenant} {each.pool[1]} {has}"
@@ -228,8 +226,6 @@ def _shorter(found: Story) -> Iterator[Story]:
             yield replace(found, nodes=found.nodes[:index] + found.nodes[index + 1 :])
     for index in range(len(found.more)):
         yield replace(found, more=found.more[:index] + found.more[index + 1 :])
-    if found.reserve:
-        yield replace(found, reserve=found.reserve - 1)
     for index, each in enumerate(found.quotas):
         for plain in (replace(each, limit={}), replace(each, guarantee={}), replace(each, weight=1.0)):
             if plain != each:
