@@ -88,13 +88,14 @@ async def test_pods_that_the_compute_cluster_refuses(here: World, clock: Clock) 
 
 
 async def test_a_pod_that_waits_to_fail_runs_once_nothing_refuses_it(here: World) -> None:
-    here.below.fail("POST", f"/namespaces/{BELOW}/pods", status=422, reason="Invalid", times=4)
+    here.below.fail("POST", f"/namespaces/{BELOW}/pods", status=422, reason="Invalid", times=1000)
     async with here.gateway():
         for name in ("a", "b", "c"):
             owned(here, name)
             await failed(here, name)
         owned(here, "d")
         await until(lambda: forwarded_condition(here, "d"))
+        here.below.heal()
         touch(here, "d")
         await here.forwarded("d")
 
