@@ -7,38 +7,21 @@ lower ones of any tenant, as few as needed: the lowest and youngest are tried fi
 
 from __future__ import annotations
 
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.facts import ENDING, GUARANTEED, NOTIFIED, WAITING, Gang, Plan, Pool, PoolKey, Snapshot
+from vkgateway.arbiter.facts import ENDING, GUARANTEED, NOTIFIED, WAITING, Gang, Plan
 from vkgateway.simulate.policies.outcome import Outcome
-from vkgateway.simulate.policies.pending import PoolGangs, amount, by_pool, rank_of, started, usage
+from vkgateway.simulate.policies.pending import PoolGangs, amount, rank_of, started, usage
 from vkgateway.simulate.policies.placing import PoolNodes, Room, wanted
-from vkgateway.simulate.scenario import Scenario
+from vkgateway.simulate.policies.poolbypool import PoolByPool
 
 
-class PriorityFifo:
+class PriorityFifo(PoolByPool):
     """A scheduler by priority and age."""
 
     name = "fifo"
 
-    def __init__(self) -> None:
-        self._nodes: dict[PoolKey, PoolNodes] = {}
-
-    def arrange(self, scenario: Scenario) -> Scenario:
-        """Return the scenario unchanged."""
-        return scenario
-
-    def decide(self, snapshot: Snapshot, now: float) -> Decisions:
-        """Return decisions for all pools."""
-        outcome = Outcome()
-        for gangs in by_pool(snapshot):
-            _Cycle(gangs, self._nodes_of(gangs.pool), outcome, now).run()
-        return outcome.decisions()
-
-    def _nodes_of(self, pool: Pool) -> PoolNodes:
-        known = self._nodes.get(pool.key)
-        if known is None or known.pool is not pool:
-            known = self._nodes[pool.key] = PoolNodes(pool)
-        return known
+    def cycle(self, gangs: PoolGangs, nodes: PoolNodes, outcome: Outcome, now: float) -> None:
+        """Add the decisions for one pool to the outcome."""
+        _Cycle(gangs, nodes, outcome, now).run()
 
 
 class _Cycle:
