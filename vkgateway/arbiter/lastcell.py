@@ -11,7 +11,7 @@ from vkgateway.arbiter.standing import Standing
 def rest_of_last_cell(standing: Standing, ask: Ask) -> float:
     """Return the units that the gang would leave over in the last unused cell; 0: it need not bind that one.
 
-    It need not where a smaller cell is unused, and must where the cells that are bound have not so much to spare.
+    It need not where a smaller unused cell holds it. It must where the bound cells have too little to spare.
     """
     cells, unit = standing.cells, standing.pool.unit
     unused, largest = cells.unused(ask.tenant), max(cells.levels, default=0)

@@ -24,7 +24,7 @@ def takes(gangs: Iterable[Gang]) -> float:
 
 
 def late(pods: Iterable[Pod], seconds: float, *, since: float, now: float) -> Iterator[Pod]:
-    """Those of the pods that end after others would have gone, which takes so many seconds from a time on.
+    """Yield the pods that end after others would have terminated, which takes `seconds` from the time `since` on.
 
     An evicted pod ends within its grace, which the platform caps: it is waited for, whatever else could be evicted.
     """

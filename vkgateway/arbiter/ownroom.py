@@ -41,9 +41,9 @@ def own_victims(
 ) -> Iterator[tuple[Evict, ...]]:
     """Yield evictions that free what is missing of the tenant's limit; nothing where all of its work does not suffice.
 
-    The first are those of little loss, where the gang is to be placed. They may leave no room for the gang: then those
-    with each partly evicted gang as a whole are next. `coming` leaves anyway, and is not in what is missing. `inside`
-    places the gang inside its cells; None: it borrows.
+    The first choice loses little, on nodes where the gang would be placed. It may leave no room for the gang: the next
+    choice evicts each of its partly evicted gangs as a whole. `coming` leaves anyway, and is not in what is missing.
+    `inside` places the gang inside its cells; None: it borrows.
     """
     if not missing:
         yield ()

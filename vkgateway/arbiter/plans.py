@@ -66,7 +66,6 @@ def _find_room(
     coming = [pod for pod in standing.leaving.values() if pod.uid not in without]
     coming += [pod for _, pod in told]
     for own in _for_limit(ledger, standing, ask, evictable, inside, told=told, coming=coming):
-        going = {uid for evict in own for uid in evict.pods}
         choice = choose(
             standing.room,
             evictable,
@@ -76,10 +75,7 @@ def _find_room(
             over=standing.over(),
             among=among(standing, ask),
             ceiling=inside.ceiling(standing.room) if inside is not None else None,
-            coming=[
-                *coming,
-                *(pod for evict in own for pod in standing.gangs[evict.gang].pods if pod.uid in going),
-            ],
+            coming=[*coming, *pods_of(standing, own)],
             exempt={evict.gang for evict in own} | (standing.superior_to(ask.gang) if inside is not None else set()),
             placer=inside,
         )
@@ -105,6 +101,17 @@ def _for_limit(
     gone = [standing.leaving.of(ask.tenant), total_of(pod for gang, pod in told if gang.tenant == ask.tenant)]
     missing = standing.missing_of_limit(ask.tenant, ask.core, gone)
     yield from own_victims(standing, ask, missing, inside, evictable=evictable, coming=coming, now=ledger.now)
+
+
+def pods_of(standing: Standing, evicts: Iterable[Evict]) -> list[Pod]:
+    """Return the pods that these evictions evict in the pool."""
+    return [
+        pod
+        for evict in evicts
+        for uids in [set(evict.pods)]
+        for pod in standing.gangs[evict.gang].pods
+        if pod.uid in uids
+    ]
 
 
 def _told_for_who_borrows(ledger: Ledger, standing: Standing, ask: Ask) -> list[tuple[Gang, Pod]]:

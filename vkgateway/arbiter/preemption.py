@@ -26,7 +26,7 @@ from vkgateway.arbiter.inside import hold_where_placed
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import comes_after
 from vkgateway.arbiter.ownroom import own_victims
-from vkgateway.arbiter.plans import Making, among
+from vkgateway.arbiter.plans import Making, among, pods_of
 from vkgateway.arbiter.standing import Standing
 from vkgateway.arbiter.together import try_together, undecided_parts
 from vkgateway.arbiter.victims import Choice, choose
@@ -165,10 +165,9 @@ def _choose(
     promised: Reservation | None,
 ) -> Making | None:
     """Search victims for the limit and for the room, without using what is `promised`."""
-    mark = standing.room.mark()
+    mark, coming = standing.room.mark(), _coming(ledger, standing, told)
     if promised is not None:
-        _hide(ledger, standing, promised, lower, told)
-    coming = _coming(ledger, standing, told)
+        _hide(ledger, standing, promised, lower, coming)
     missing = standing.missing_of_limit(ask.tenant, ask.core, _gone(standing, ask, told))
     making = None
     for own in own_victims(standing, ask, missing, None, evictable=lower, coming=coming, now=ledger.now):
@@ -179,7 +178,7 @@ def _choose(
             ask.core,
             now=ledger.now,
             among=among(standing, ask),
-            coming=[*coming, *_pods_of(standing, own)],
+            coming=[*coming, *pods_of(standing, own)],
             exempt={evict.gang for evict in own},
         )
         if choice is not None:
@@ -217,15 +216,13 @@ def _gangs_of(standing: Standing, lower: Evictable) -> Iterator[Gang]:
     return (standing.gangs[name] for name in lower.gangs())
 
 
-def _hide(
-    ledger: Ledger, standing: Standing, kept: Reservation, lower: Evictable, told: Iterable[tuple[Gang, Pod]]
-) -> None:
+def _hide(ledger: Ledger, standing: Standing, kept: Reservation, lower: Evictable, coming: Iterable[Pod]) -> None:
     """Take the room that a reservation needs: what is free, what becomes free, and what its start counts on as gone.
 
     To be undone. What `lower` leaves is counted on where it borrows the reserved place, is surplus, or ends before.
     """
     lent = {pod.uid for pod in standing.callable_for(ledger.gangs[kept.gang].whole).pods()}
-    leaves = {pod.uid: pod for pod in _coming(ledger, standing, told)}
+    leaves = {pod.uid: pod for pod in coming}
     counted = {pod.uid: pod for gang in _gangs_of(standing, lower) for pod in _placed(standing, gang)}
     counted = {uid: pod for uid, pod in counted.items() if uid in lent or kept.starts_after(standing.ends, uid)}
     counted |= {uid: pod for uid, pod in leaves.items() if kept.starts_after(standing.ends, uid)}
@@ -260,23 +257,13 @@ def _needed(
     """Return the victims for the limit that are needed beside those for the room; the dearest stay."""
     left = list(own)
     for evict in sorted(own, key=lambda each: (-each.lost, each.gang)):
-        if not {pod.uid for pod in _pods_of(standing, [evict])}.isdisjoint(choice.awaits):
+        if not {pod.uid for pod in pods_of(standing, [evict])}.isdisjoint(choice.awaits):
             continue
         others = [each for each in left if each is not evict]
-        leaves = total_of(_pods_of(standing, [*others, *choice.evicts]))
+        leaves = total_of(pods_of(standing, [*others, *choice.evicts]))
         if not standing.missing_of_limit(ask.tenant, ask.core, [*_gone(standing, ask, told), leaves]):
             left = others
     return left
-
-
-def _pods_of(standing: Standing, evicts: Iterable[Evict]) -> list[Pod]:
-    return [
-        pod
-        for evict in evicts
-        for uids in [set(evict.pods)]
-        for pod in standing.gangs[evict.gang].pods
-        if pod.uid in uids
-    ]
 
 
 def _carry_out(ledger: Ledger, standing: Standing, ask: Ask, making: Making) -> None:
@@ -298,7 +285,7 @@ def _is_inside(standing: Standing, ask: Ask, making: Making) -> bool:
 def _hold_cells(standing: Standing, ask: Ask, making: Making) -> bool:
     """Release the victims' cells, and hold the gang's where it would be placed; return whether cells hold it."""
     placed = [(pod, making.choice.nodes[pod.uid]) for pod in ask.core]
-    standing.demote(ask.tenant, [*(pod for _, pod in making.told), *_pods_of(standing, making.evicts)])
+    standing.demote(ask.tenant, [*(pod for _, pod in making.told), *pods_of(standing, making.evicts)])
     return (
         ask.gang.band is GUARANTEED
         and standing.allows_inside(ask.gang, ask.core)

@@ -75,7 +75,7 @@ def spare(ledger: Ledger, *, unkept: Sequence[Ask] = ()) -> None:
 
 
 def _is_preempted_beside(ledger: Ledger, standing: Standing, unit: _Unit, unkept: Sequence[Ask]) -> bool:
-    """Whether it goes for a planned gang that outranks it, from where a gang of another tenant is to start."""
+    """Return whether a planned gang preempts it on nodes where a gang of another tenant has a plan to start."""
     victors = {pod.evicted_for for pod in unit.pods if unkept and ledger.has_plan(pod.evicted_for)}
     if not any(standing.may_preempt(ledger.any_part(name), standing.gangs[unit.gang]) for name in victors):
         return False

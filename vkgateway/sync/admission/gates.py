@@ -105,7 +105,7 @@ class Gates:
         return sorted({key for reference in references for key in self.beside_changed(reference)})
 
     def below_changed(self, key: Key) -> bool:
-        """What stands for a pod below changed; return whether the pod must be read again.
+        """Handle a change of the compute pod; return whether the tenant pod must be read again.
 
         It must where it was judged before its compute pod was seen, which tells whether the arbiter placed it.
         """
