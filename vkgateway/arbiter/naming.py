@@ -7,6 +7,23 @@ from collections.abc import Callable, Mapping
 LONE = "pod"
 """Stands for the way in the ids of pods that are in no gang; the name is the uid."""
 
+Names = Mapping[str, tuple[str, str]]
+"""Namespaces and names of pods by uid."""
+
+
+def names_of(gang: str, names: Names) -> tuple[str, str, str]:
+    """Return namespace, way and name out of `TENANT/namespace/way/name`; an id that is not made so is the name.
+
+    A lone pod has no way, and the pod's name.
+    """
+    parts = gang.split("/", 3)[1:]
+    if len(parts) != 3:
+        return "", "", gang
+    namespace, way, name = parts
+    if way != LONE:
+        return namespace, way, name
+    return namespace, "", names.get(name, ("", name))[1]
+
 
 def gang_text(group: str, name_of: Callable[[str], str]) -> str:
     """What a gang's own tenant reads of it, by `namespace/way/name`; `name_of` knows pods' names by their uids."""
@@ -20,7 +37,7 @@ def gang_text(group: str, name_of: Callable[[str], str]) -> str:
     return f"pod {namespace}/{known}" if known else f"a pod of namespace {namespace}"
 
 
-def ahead_named(message: str, behind: str, names: Mapping[str, tuple[str, str]]) -> str:
+def ahead_named(message: str, behind: str, names: Names) -> str:
     """The message of a hold, in which the gang ahead, if it is the tenant's own, stands as `namespace/way/name`."""
     group = behind.partition("/")[2]
     if not group or group not in message:

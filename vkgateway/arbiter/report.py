@@ -7,12 +7,9 @@ from dataclasses import dataclass
 
 from vkgateway.arbiter.decisions import Decisions, Hold, Loss
 from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState, PoolKey, Quota, Snapshot
-from vkgateway.arbiter.naming import LONE, ahead_named
+from vkgateway.arbiter.naming import Names, ahead_named, names_of
 from vkgateway.arbiter.poolsums import Sums, node_name, pool_states, tenant_states, units
 from vkgateway.arbiter.state import LEAVING, RUNNING, STARTING, WAITING, GangState, State
-
-Names = Mapping[str, tuple[str, str]]
-"""Namespaces and names of pods by uid."""
 
 
 def report(snapshot: Snapshot, decisions: Decisions, now: float, *, names: Names | None = None) -> State:
@@ -165,7 +162,7 @@ def _line_of(
 
 
 def _gang(gang: Gang, stands: _Standing, after: _After, names: Names) -> GangState:
-    namespace, way, name = _names(gang.id, names)
+    namespace, way, name = names_of(gang.id, names)
     hold = after.holds.get(gang.id)
     return GangState(
         id=gang.id,
@@ -227,7 +224,7 @@ def _where_it_stands(gang: Gang, places: _Places, after: _After) -> tuple[str, f
 
 def _unjudged(hold: Hold, names: Names) -> GangState:
     """A gang that is not told of to the arbiter yet: its pods are not all there, or say what makes no sense."""
-    namespace, way, name = _names(hold.gang, names)
+    namespace, way, name = names_of(hold.gang, names)
     return GangState(
         id=hold.gang,
         tenant=hold.gang.partition("/")[0],
@@ -249,14 +246,3 @@ def _unjudged(hold: Hold, names: Names) -> GangState:
         code=hold.code.value,
         message=hold.message,
     )
-
-
-def _names(gang: str, names: Names) -> tuple[str, str, str]:
-    """Namespace, way and name out of `TENANT/namespace/way/name`; an id that is not made so is the name."""
-    parts = gang.split("/", 3)[1:]
-    if len(parts) != 3:
-        return "", "", gang
-    namespace, way, name = parts
-    if way != LONE:
-        return namespace, way, name
-    return namespace, "", names.get(name, ("", name))[1]

@@ -209,7 +209,8 @@ def _gang(pod: Object, siblings: Iterable[Object], beside: Found) -> GangFacts |
     )
 
 
-def _room(pool: PoolState) -> str:
+def room_text(pool: PoolState) -> str:
+    """How a pool stands, in a sentence."""
     return (
         f"{pool.node}: of {pool.allocatable:.10g} {pool.resource} {pool.used:.10g} used inside guarantees, "
         f"{pool.borrowed:.10g} borrowed, {pool.free:.10g} free, at most {pool.largest:.10g} of them on one node"
@@ -225,7 +226,7 @@ def _in_state(pod: Object, beside: Found, state: State | None, tenant: str) -> t
     node = gang.pool if gang is not None else (pod.get("spec") or {}).get("nodeName") or told(pod).pool
     nodes = (gang.spread if gang is not None else ()) or (node,)
     pools = (next((one for one in state.pools if one.node == name), None) for name in nodes)
-    room = "; ".join(_room(pool) for pool in pools if pool is not None)
+    room = "; ".join(room_text(pool) for pool in pools if pool is not None)
     if gang is None:
         return "", room, ""
     holds = "borrowed, at least in part: may be called in" if gang.borrowed else "all inside the tenant's guarantee"

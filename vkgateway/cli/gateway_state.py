@@ -1,9 +1,9 @@
-"""What the commands learn from the running gateway: its settings, and how pools, tenants and gangs stand."""
+"""What the commands learn from the running gateway: its settings, how pools, tenants and gangs stand, and what-ifs."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,20 +11,26 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
-from vkgateway.model.errors import InputError, UnavailableError
+from vkgateway.model.errors import ConflictError, InputError, NotFoundError, UnavailableError, VkgatewayError
 
 if TYPE_CHECKING:
     from aiohttp import BaseConnector
 
     from vkgateway.arbiter.state import State
+    from vkgateway.arbiter.whatif.answers import Answer
+    from vkgateway.arbiter.whatif.questions import Question
     from vkgateway.gateway.config import Config
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PATIENCE: Final = 30.0
-"""Seconds for an answer."""
+"""Seconds for the state."""
+_LONG_PATIENCE: Final = 180.0
+"""Seconds for the answer to a question: the arbiter decides it first, after those that were asked before."""
 _SETTINGS: Final = "gateway.yaml"
 _HINT: Final = "Start a platform with `vkgateway up`, or name the gateway with --gateway URL."
+_OTHER_VERSION: Final = "Is it of another version? Restart it: vkgateway up"
+_REFUSED: Final = 422
 _UNIX: Final = "unix://"
 _HTTPS: Final = "https://"
 
@@ -95,23 +101,61 @@ async def state(data_dir: Path, gateway: Gateway) -> State:
 
     from vkgateway.arbiter.state import State
 
+    body = await _answered("arbiter/state", {}, data_dir, gateway, patience=_PATIENCE)
+    try:
+        return msgspec.json.decode(body, type=State)
+    except msgspec.DecodeError as error:
+        raise UnavailableError(f"what the gateway says cannot be read: {error}", hint=_OTHER_VERSION) from error
+
+
+async def what_if(question: Question, data_dir: Path, gateway: Gateway) -> Answer:
+    """Return what the gateway's arbiter would decide.
+
+    Raises InputError or NotFoundError for what cannot be answered, UnavailableError where the gateway does not say.
+    """
+    import msgspec
+
+    from vkgateway.arbiter.whatif.answers import Answer
+
+    query = {"question": msgspec.json.encode(question).decode()}
+    body = await _answered("arbiter/what-if", query, data_dir, gateway, patience=_LONG_PATIENCE)
+    try:
+        return msgspec.json.decode(body, type=Answer)
+    except msgspec.DecodeError as error:
+        raise UnavailableError(f"what the gateway answers cannot be read: {error}", hint=_OTHER_VERSION) from error
+
+
+async def _answered(path: str, query: Mapping[str, str], data_dir: Path, gateway: Gateway, *, patience: float) -> bytes:
+    """Return what the gateway answers. Raises InputError, NotFoundError, UnavailableError."""
     where = gateway.url if gateway.url is not None else f"{_UNIX}{_socket(data_dir)}"
-    status, body = await _read(where, gateway)
+    status, body = await _read(where, gateway, path, query, patience=patience)
     if status in (401, 403):
         said = body.decode(errors="replace").strip()
         raise UnavailableError(
             f"the gateway at {where} refuses: {said}",
             hint="Give a token with --gateway-token-file; its user needs the ClusterRole vkgateway-state-reader.",
         )
+    if status == _REFUSED:
+        raise _refusal(body)
     if status != 200:
         raise UnavailableError(
-            f"the gateway at {where} does not say how things stand: it answers {status}",
-            hint="Is it of another version? Restart it: vkgateway up",
+            f"the gateway at {where} does not say how things stand: it answers {status}", hint=_OTHER_VERSION
         )
+    return body
+
+
+def _refusal(body: bytes) -> VkgatewayError:
+    """Return the error that the gateway met when it read a question."""
+    import msgspec
+
+    from vkgateway.gateway.arbiter_watch import Refusal
+
     try:
-        return msgspec.json.decode(body, type=State)
+        said = msgspec.json.decode(body, type=Refusal)
     except msgspec.DecodeError as error:
-        raise UnavailableError(f"what the gateway at {where} says cannot be read: {error}") from error
+        return UnavailableError(f"what the gateway answers cannot be read: {error}", hint=_OTHER_VERSION)
+    kinds = {kind.exit_code: kind for kind in (InputError, NotFoundError, ConflictError, UnavailableError)}
+    return kinds.get(said.exit_code, VkgatewayError)(said.message, hint=said.hint)
 
 
 def _socket(data_dir: Path) -> Path:
@@ -120,16 +164,18 @@ def _socket(data_dir: Path) -> Path:
     return gateway_socket(settings(data_dir).observability, data_dir=data_dir)
 
 
-async def _read(where: str, gateway: Gateway) -> tuple[int, bytes]:
-    """Ask for the state. Raises InputError, UnavailableError."""
+async def _read(
+    where: str, gateway: Gateway, path: str, query: Mapping[str, str], *, patience: float
+) -> tuple[int, bytes]:
+    """Ask the gateway. Raises InputError, UnavailableError."""
     import aiohttp
 
-    timeout = aiohttp.ClientTimeout(total=_PATIENCE)
+    timeout = aiohttp.ClientTimeout(total=patience)
     try:
         with _way(where, gateway) as (url, connector, headers):
             async with (
                 aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session,
-                session.get(f"{url}/arbiter/state") as answer,
+                session.get(f"{url}/{path}", params=query) as answer,
             ):
                 return answer.status, await answer.read()
     except (aiohttp.ClientError, OSError) as error:  # a time-out is one

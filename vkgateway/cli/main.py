@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, str] = {
     "compute": "vkgateway.cli.compute:compute",
     "queue": "vkgateway.cli.queue:queue",
     "explain": "vkgateway.cli.explain:explain",
+    "whatif": "vkgateway.cli.whatif:whatif",
     "top": "vkgateway.cli.top:top",
     "usage": "vkgateway.cli.usage:usage",
     "replay": "vkgateway.cli.replay:replay",

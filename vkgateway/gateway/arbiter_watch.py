@@ -18,6 +18,7 @@ from vkgateway.gateway.config import Arbiter
 from vkgateway.gateway.decisionlog import DecisionLog
 from vkgateway.gateway.guarantees import Guarantees
 from vkgateway.gateway.usagelog import Usage, UsageLog
+from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
 from vkgateway.sync.admission.verdicts import PREEMPTED, Ran
 from vkgateway.sync.compute.ownership import Key
 from vkgateway.translate.governed import is_extended
@@ -28,6 +29,19 @@ _LONGEST: Final = 3600.0
 _PACE: Final = 0.36
 """Seconds a record: 60 MB a day at most."""
 _pause = asyncio.sleep
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Why a question is not answered, and how the command line exits then."""
+
+    message: str
+    hint: str = ""
+    exit_code: int = 1
+
+    @classmethod
+    def of(cls, error: VkgatewayError) -> Refusal:
+        """As an error says it."""
+        return cls(message=str(error), hint=error.hint, exit_code=error.exit_code)
 
 
 class ArbiterWatch:
@@ -112,6 +126,27 @@ class ArbiterWatch:
         """How pools, tenants and gangs stand after the last cycle, as JSON."""
         empty = Snapshot(pools=(), quotas=(), gangs=()), Decisions(), 0.0
         return msgspec.json.encode(report(*(self._last or empty), names=self.names()))
+
+    def what_if(self, question: bytes) -> tuple[int, bytes]:
+        """Answer a question of `vkgateway whatif` in JSON, with an HTTP status; nothing is changed.
+
+        Called in a thread of its own. 422: the question cannot be answered, and the body says why.
+        """
+        from vkgateway.arbiter.whatif.asking import ask
+        from vkgateway.arbiter.whatif.questions import Question
+        from vkgateway.arbiter.whatif.trial import Seen
+
+        try:
+            asked = msgspec.json.decode(question, type=Question)
+            if self._last is None:
+                raise UnavailableError("the arbiter has decided nothing yet", hint="Ask again in a few seconds.")
+            snapshot, decisions, decided = self._last
+            seen = Seen(snapshot=snapshot, decisions=decisions, time=decided, names=self.names())
+            return 200, msgspec.json.encode(ask(asked, seen, max(decided, self._clock())))
+        except msgspec.DecodeError as error:
+            return 422, msgspec.json.encode(Refusal.of(InputError(f"the question cannot be read: {error}")))
+        except VkgatewayError as error:
+            return 422, msgspec.json.encode(Refusal.of(error))
 
 
 def running(snapshot: Snapshot, decisions: Decisions, names: Mapping[str, Key], now: float) -> Iterator[Usage]:

@@ -130,6 +130,7 @@ class Gateway:
             },
             refresh=self._measure,
             state=self._watch.state,
+            what_if=self._watch.what_if,
         )
         async with self.kubelet:
             try:

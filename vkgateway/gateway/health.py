@@ -1,7 +1,7 @@
-"""What the gateway says of itself: /healthz and /readyz to every caller, /metrics and /arbiter/state to some.
+"""What the gateway says of itself: /healthz and /readyz to every caller, the rest to some.
 
-The last two name all tenants. They are served at a Unix socket that only the gateway's own user may open, and over TLS
-to callers that the management cluster authorises (`authorised`).
+The rest, /metrics, /arbiter/state and /arbiter/what-if, names all tenants. It is served at a Unix socket that only the
+gateway's own user may open, and over TLS to callers that the management cluster authorises (`authorised`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,23 @@ from vkgateway.kubelet.listener import HttpListener
 Check = Callable[[], str]
 """Says what is wrong, or "" if nothing is."""
 
+Answering = Callable[[bytes], tuple[int, bytes]]
+"""Answers a question in JSON, with an HTTP status."""
+
 PUBLIC: Final = (("healthz",), ("readyz",))
 """Paths that say nothing of tenants."""
-_PUBLIC_SAID: Final = "known here: /healthz, /readyz; /metrics and /arbiter/state are served over HTTPS only"
-_ALL_SAID: Final = "known here: /healthz, /readyz, /metrics, /arbiter/state"
+_PUBLIC_SAID: Final = (
+    "known here: /healthz, /readyz; /metrics, /arbiter/state and /arbiter/what-if are served over HTTPS only"
+)
+_ALL_SAID: Final = "known here: /healthz, /readyz, /metrics, /arbiter/state, /arbiter/what-if"
 
 
 class HealthServer:
     """Answers for the gateway; `checks` by name decide on /readyz, `refresh` is called before metrics are read.
 
     `address` and `port` serve the public paths, `socket` serves all. `state` returns, as JSON, the state of pools,
-    tenants and gangs. It is called in a thread of its own, since it may take long; without it the path is not known.
+    tenants and gangs, `what_if` answers a question about them. Each is called in a thread of its own, since it may take
+    long, and `what_if` for one question at a time; without them the paths are not known.
     """
 
     def __init__(
@@ -43,6 +49,7 @@ class HealthServer:
         socket: Path | None = None,
         refresh: Callable[[], Awaitable[None] | None] = lambda: None,
         state: Callable[[], bytes] | None = None,
+        what_if: Answering | None = None,
     ) -> None:
         self._address = address
         self._port = port
@@ -50,6 +57,9 @@ class HealthServer:
         self._socket = socket
         self._refresh = refresh
         self._state = state
+        self._what_if = what_if
+        self._thinking = asyncio.Lock()
+        """Held while a question is answered: further ones wait, so that the gateway's own cycles get their turn."""
         self._stack = contextlib.AsyncExitStack()
         self._measuring = asyncio.Lock()
         """Held from the first figure that is set to the last that is read: one reader must not see another's halves."""
@@ -60,11 +70,13 @@ class HealthServer:
         checks: Mapping[str, Check],
         refresh: Callable[[], Awaitable[None] | None],
         state: Callable[[], bytes],
+        what_if: Answering,
     ) -> None:
         """From now on answer by these; a gateway lives, and says what it waits for, before there is more to tell."""
         self._checks = checks
         self._refresh = refresh
         self._state = state
+        self._what_if = what_if
 
     @property
     def port(self) -> int:
@@ -97,6 +109,11 @@ class HealthServer:
                 return Reply(200, generate_latest(), CONTENT_TYPE_LATEST)
         if request.path == ("arbiter", "state") and request.method == "GET" and self._state is not None:
             return Reply(200, await asyncio.to_thread(self._state), "application/json")
+        if request.path == ("arbiter", "what-if") and request.method == "GET" and self._what_if is not None:
+            question = next((value for key, value in request.query if key == "question"), "")
+            async with self._thinking:
+                status, body = await asyncio.to_thread(self._what_if, question.encode())
+            return Reply(status, body, "application/json")
         return await self._public(request, session, known=_ALL_SAID)
 
     async def _public(self, request: Request, _: Session, *, known: str = _PUBLIC_SAID) -> Reply:

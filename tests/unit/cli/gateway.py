@@ -14,7 +14,7 @@ import yaml
 
 from vkgateway.arbiter.state import GangState, PoolState, State, TenantState
 from vkgateway.cli import main
-from vkgateway.gateway.health import HealthServer
+from vkgateway.gateway.health import Answering, HealthServer
 from vkgateway.kube import kubeconfig
 
 GPU = "nvidia.com/gpu"
@@ -119,11 +119,16 @@ class Cli:
         (self.folder / "gateway.yaml").write_text(yaml.safe_dump(settings))
 
     @asynccontextmanager
-    async def gateway(self, state: State) -> AsyncIterator[None]:
+    async def gateway(self, state: State, *, what_if: Answering | None = None) -> AsyncIterator[None]:
         """A gateway that tells this."""
         socket = self.folder / "said.sock"
         health = HealthServer(
-            address="127.0.0.1", port=0, checks={}, state=lambda: msgspec.json.encode(state), socket=socket
+            address="127.0.0.1",
+            port=0,
+            checks={},
+            state=lambda: msgspec.json.encode(state),
+            socket=socket,
+            what_if=what_if,
         )
         async with health:
             self.configure(observability={"socket": str(socket)})

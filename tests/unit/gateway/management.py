@@ -14,7 +14,7 @@ from vkgateway.gateway import authorised
 from vkgateway.gateway.health import HealthServer
 from vkgateway.kube import errors
 
-PATHS = {"prometheus": ["/metrics"], "operator": ["/metrics", "/arbiter/state"], "nobody": []}
+PATHS = {"prometheus": ["/metrics"], "operator": ["/metrics", "/arbiter/state", "/arbiter/what-if"], "nobody": []}
 
 
 class Management:

@@ -39,6 +39,8 @@ def bearer(token: str) -> dict[str, str]:
         ("/arbiter/state", "", 401),
         ("/arbiter/state", "prometheus", 403),
         ("/arbiter/state", "operator", 200),
+        ("/arbiter/what-if", "", 401),
+        ("/arbiter/what-if", "prometheus", 403),
         ("/else", "operator", 403),
     ],
 )

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import socket
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -61,10 +62,11 @@ async def test_each_path_tells_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/metrics", "/arbiter/state", "//metrics", "/./metrics", "/healthz/../metrics", "/%6detrics"]
+    "path",
+    ["/metrics", "/arbiter/state", "/arbiter/what-if", "//metrics", "/./metrics", "/healthz/../metrics", "/%6detrics"],
 )
 async def test_plain_http_tells_nothing_of_tenants(path: str) -> None:
-    health = server(None, state=lambda: b"{}")
+    health = server(None, state=lambda: b"{}", what_if=lambda _: (200, b"{}"))
     async with health, aiohttp.ClientSession() as session:
         url = URL(f"http://127.0.0.1:{health.port}{path}", encoded=True)
         async with session.get(url) as answer:
@@ -138,8 +140,39 @@ async def test_the_state_is_told_as_json_where_there_is_one(tmp_path: Path) -> N
     async with asked(server(path), path) as session, session.get("/arbiter/state") as answer:
         assert (answer.status, await answer.text()) == (
             404,
-            "known here: /healthz, /readyz, /metrics, /arbiter/state\n",
+            "known here: /healthz, /readyz, /metrics, /arbiter/state, /arbiter/what-if\n",
         )
+
+
+async def test_questions_are_answered_one_at_a_time_while_others_are_served(tmp_path: Path) -> None:
+    begun, go_on = threading.Semaphore(0), threading.Semaphore(0)
+    thinking: list[bytes] = []
+
+    def what_if(question: bytes) -> tuple[int, bytes]:
+        thinking.append(question)
+        begun.release()
+        go_on.acquire()
+        return 422, question
+
+    path = tmp_path / "socket"
+    async with asked(server(path, state=lambda: b"{}", what_if=what_if), path) as session:
+
+        async def ask(question: str) -> tuple[int, str]:
+            async with session.get("/arbiter/what-if", params={"question": question}) as answer:
+                return answer.status, await answer.text()
+
+        first = asyncio.create_task(ask('{"a": 1}'))
+        await asyncio.to_thread(begun.acquire)
+        second = asyncio.create_task(ask("b&c"))
+        async with session.get("/healthz") as answer:
+            assert answer.status == 200
+        assert thinking == [b'{"a": 1}']
+        go_on.release()
+        assert await first == (422, '{"a": 1}')
+        go_on.release()
+        assert await second == (422, "b&c")
+        async with session.post("/arbiter/what-if") as answer:
+            assert answer.status == 405
 
 
 async def test_a_port_that_is_taken_is_named() -> None:

@@ -1,0 +1,22 @@
+"""The way in: a question and the last cycle in, the answer out. Nothing that is handed in is changed (pure)."""
+
+from __future__ import annotations
+
+from vkgateway.arbiter.whatif import gangs
+from vkgateway.arbiter.whatif.answers import Answer
+from vkgateway.arbiter.whatif.questions import GangQuestion, Question
+from vkgateway.arbiter.whatif.trial import Seen, Trial
+from vkgateway.model.errors import InputError
+
+
+def ask(question: Question, seen: Seen, now: float) -> Answer:
+    """Answer a question about a cycle's snapshot, as the arbiter decides it `now` (seconds since the epoch).
+
+    Raises:
+        NotFoundError: the question names what does not exist.
+        InputError: what it asks about is impossible. Both name field, value and way out.
+    """
+    trial = Trial(seen, now)
+    if isinstance(question, GangQuestion):
+        return gangs.answer(question, trial)
+    raise InputError(f"{type(question).__name__} cannot be answered")

@@ -1,0 +1,104 @@
+"""`vkgateway whatif`: ask the gateway's arbiter what it would decide; nothing is changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vkgateway.cli.gateway_state import Gateway, gateway_option
+from vkgateway.cli.lazy import LazyGroup
+from vkgateway.cli.options import asynchronous, data_dir_option
+from vkgateway.cli.output import output_option_of
+
+if TYPE_CHECKING:
+    from vkgateway.arbiter.whatif.questions import Question
+
+EPILOG = """\b
+Examples:
+  vkgateway whatif gang --tenant alpha --pods 4 --request nvidia.com/gpu=8
+"""
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "gang": "vkgateway.cli.whatif:gang",
+    },
+    epilog=EPILOG,
+)
+def whatif() -> None:
+    """Ask what would happen if: a gang were submitted now.
+
+    The arbiter of the running gateway decides, on the pods and nodes as they are now. Nothing is changed, and what
+    would happen anyway is left out. It is for whoever runs the platform: answers name all tenants.
+    """
+
+
+GANG_EPILOG = """\b
+Examples:
+  vkgateway whatif gang --tenant alpha --request nvidia.com/gpu=1
+  vkgateway whatif gang --tenant alpha --pods 4 --request nvidia.com/gpu=8,cpu=32,memory=256Gi --pool a100
+  vkgateway whatif gang --tenant alpha --pods 6 --min 2 --request nvidia.com/gpu=8 --low --run-limit 90m -o json
+"""
+
+
+@whatif.command(epilog=GANG_EPILOG)
+@click.option("--tenant", required=True, help="The tenant that submits it.")
+@click.option("--pods", type=int, default=1, show_default=True, help="How many equal pods it has.")
+@click.option(
+    "--request",
+    "requests",
+    multiple=True,
+    required=True,
+    metavar="RESOURCE=QUANTITY[,...]",
+    help="What each pod asks for; again for more.",
+)
+@click.option("--min", "minimum", type=int, help="Pods that start together, if the gang is elastic. [default: all]")
+@click.option("--pool", "pools", multiple=True, help="Where it may run, best liked first. [default: the tenant's]")
+@click.option("--low", is_flag=True, help="It is of the low band.")
+@click.option("--priority", type=int, default=0, show_default=True, help="Value of its PriorityClass.")
+@click.option("--run-limit", metavar="DURATION", help="It declares that it ends within this time: 90m, 2h, 1d.")
+@click.option("--within", metavar="LABEL", help="All pods within one value of this label of nodes.")
+@output_option_of("table", "json", "yaml")
+@gateway_option
+@data_dir_option
+@asynchronous
+async def gang(
+    *,
+    tenant: str,
+    pods: int,
+    requests: tuple[str, ...],
+    minimum: int | None,
+    pools: tuple[str, ...],
+    low: bool,
+    priority: int,
+    run_limit: str | None,
+    within: str | None,
+    output: str,
+    gateway: Gateway,
+    data_dir: Path,
+) -> None:
+    """A gang of equal pods, submitted now: does it start, where, and who is evicted; else when, and why not now."""
+    from vkgateway.arbiter.whatif.questions import GangQuestion
+    from vkgateway.cli import whatif_options
+
+    question = GangQuestion(
+        tenant=tenant,
+        pods=pods,
+        requests=whatif_options.requests(requests),
+        minimum=minimum,
+        pools=pools,
+        band="low" if low else "guaranteed",
+        priority=priority,
+        run_limit=whatif_options.seconds("--run-limit", run_limit),
+        within=within or "",
+    )
+    await _ask(question, output=output, gateway=gateway, data_dir=data_dir)
+
+
+async def _ask(question: Question, *, output: str, gateway: Gateway, data_dir: Path) -> None:
+    from vkgateway.cli import gateway_state, whatif_text
+
+    whatif_text.show(await gateway_state.what_if(question, data_dir, gateway), output=output)
