@@ -39,6 +39,13 @@ Examples:
 )
 @click.option("--notice", type=SECONDS, help="From notice to deletion. [default: that of the log, or 30s]")
 @click.option("--grace", type=SECONDS, help="From deletion to the end of the pods. [default: that of the log, or 60s]")
+@click.option(
+    "--recreate",
+    type=SECONDS,
+    default="0s",
+    show_default=True,
+    help="From the end of an evicted gang's pods to their re-creation; doubles with each eviction, up to 10m.",
+)
 @click.option("--interval", type=SECONDS, default="1s", show_default=True, help="Least time between two cycles.")
 @click.option(
     "--refresh", type=SECONDS, default="30s", show_default=True, help="Most time between two cycles if gangs wait."

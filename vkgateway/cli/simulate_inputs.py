@@ -50,6 +50,7 @@ class Inputs:
     seed: int
     notice: float | None
     grace: float | None
+    recreate: float
     interval: float
     refresh: float
     warm_up: float
@@ -99,6 +100,7 @@ def scenario_of(inputs: Inputs) -> Scenario:
     settings = Settings(
         notice=parts.notice if inputs.notice is None else inputs.notice,
         grace=parts.grace if inputs.grace is None else inputs.grace,
+        recreate=inputs.recreate,
         interval=inputs.interval,
         refresh=inputs.refresh,
         horizon=horizon,

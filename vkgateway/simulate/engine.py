@@ -23,6 +23,8 @@ _DOUBLINGS = 4
 """How often the time between cycles without a decision doubles."""
 _LONGEST_RUNS, _TIMES = 10, 4
 """A simulation stops 10 longest runs after the last submission, plus 4 times what all work takes at full use."""
+_LONGEST_BACKOFF = 600.0
+"""Seconds after which an evicted gang's pods are re-created at the latest, as by the Job controller."""
 _IDLE_CYCLES = 3
 """Cycles without a decision after which pending gangs of an idle cluster never start."""
 
@@ -118,6 +120,8 @@ class Simulation:
 
     def _happen(self, event: Event) -> bool:
         """Return whether anything changed that a scheduler must know."""
+        if event.what == What.RETURN:
+            return self._return(event.job)
         gang, run = self.state.gangs.get(event.job), self.state.runs[event.job]
         if gang is None:
             return False
@@ -181,8 +185,27 @@ class Simulation:
         )
         if pods == gang.pods:
             return False
-        created = now if all(pod.state is WAITING for pod in pods) else gang.created
-        self._replace(gang, replace(gang, pods=pods, created=created))
+        whole = all(pod.state is WAITING for pod in pods)
+        after = replace(gang, pods=pods, created=now if whole else gang.created)
+        if whole and self._settings.recreate:
+            self._send_away(gang, after, run)
+        else:
+            self._replace(gang, after)
+        return True
+
+    def _send_away(self, gang: Gang, after: Gang, run: Run) -> None:
+        """Take an evicted gang out of the queue until its controller re-creates its pods."""
+        del self.state.gangs[gang.id], self._tenants[gang.tenant][gang.id]
+        self._usage.change(gang, None)
+        self.state.away[gang.id] = after
+        delay = min(self._settings.recreate * 2.0 ** (run.evictions - 1), _LONGEST_BACKOFF)
+        self._push(self.state.now + delay, What.RETURN, gang.id)
+
+    def _return(self, name: str) -> bool:
+        gang = replace(self.state.away.pop(name), created=self.state.now)
+        self.state.gangs[name] = gang
+        self._tenants.setdefault(gang.tenant, {})[name] = None
+        self._usage.change(None, gang)
         return True
 
     def _renewed(self, pod: Pod, run: Run) -> Pod:

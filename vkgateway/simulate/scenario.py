@@ -23,6 +23,11 @@ class Settings:
     """Between the notice of an eviction and the deletion."""
     grace: float = 60.0
     """Evicted pods use all of it before they terminate."""
+    recreate: float = 0.0
+    """Between the end of an evicted gang's pods and their re-creation.
+
+    It doubles with each eviction of the gang, up to ten minutes, like the back-off of Kubernetes' Job controller.
+    """
     interval: float = 1.0
     """The least time between two scheduling cycles."""
     refresh: float = 30.0

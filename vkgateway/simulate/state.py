@@ -16,6 +16,7 @@ class What(IntEnum):
     DEADLINE = 1
     GONE = 2
     CHECKPOINT = 3
+    RETURN = 4
 
 
 class Event(msgspec.Struct, array_like=True, order=True):
@@ -100,6 +101,8 @@ class State(msgspec.Struct, kw_only=True):
     events: list[Event] = []
     gangs: dict[str, Gang] = {}
     """Those that were submitted and have not ended."""
+    away: dict[str, Gang] = {}
+    """Evicted gangs whose pods are not re-created yet."""
     runs: dict[str, Run] = {}
     learned: dict[str, list[float]] = {}
     """By kind, how long jobs ran."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -63,6 +65,23 @@ def test_an_evicted_gang_has_notice_and_grace_loses_its_work_and_runs_again() ->
     assert low.lost == pytest.approx(8 * 50)
     assert low.ended == pytest.approx(first.ended + 100 if first.ended else 0, abs=2)
     assert result_of("x", given, state).late == []
+
+
+def test_an_evicted_gang_queues_again_when_its_pods_are_re_created() -> None:
+    given = scenario(
+        (1, 8), [quota("a", 8), quota("b")], job("b/low", 8, run=100, band=LOW),
+        job("a/first", 8, at=40, run=20), job("a/second", 8, at=150, run=20),
+    )  # fmt: skip
+    given = replace(given, settings=replace(given.settings, recreate=40))
+    state = simulated(given, Arbiter())
+    first, second, low = run_of(state, "a/first"), run_of(state, "a/second"), run_of(state, "b/low")
+    assert first.started == pytest.approx(55)
+    assert second.started == pytest.approx(165)
+    # Its pods end with the grace period: at 55 s, when it returns after 40 s, and at 165 s, when it waits for 80 s.
+    assert low.evictions == 2
+    assert low.queued == pytest.approx(55 - 50 + 40 + 165 - 160 + 80)
+    assert low.ended == pytest.approx(165 + 80 + 100)
+    assert not state.away
 
 
 def test_work_up_to_the_last_checkpoint_is_kept() -> None:
