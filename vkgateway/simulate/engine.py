@@ -120,12 +120,13 @@ class Simulation:
 
     def _happen(self, event: Event) -> bool:
         """Return whether anything changed that a scheduler must know."""
-        if event.what == What.RETURN:
+        what = What(event.what)
+        if what is What.RETURN:
             return self._return(event.job)
         gang, run = self.state.gangs.get(event.job), self.state.runs[event.job]
         if gang is None:
             return False
-        match What(event.what):
+        match what:
             case What.END:
                 return run.epoch == event.epoch and self._end(gang, run)
             case What.CHECKPOINT:
