@@ -73,6 +73,10 @@ bench: setup programs ## The benchmarks; figures go to docs/benchmarks.md
 bench-%: setup programs
 	@$(BIN)/python -m bench $*
 
+.PHONY: scale
+scale: setup programs ## A trace of Jobs on 1,000 hollow nodes, beside its simulation: half an hour; SCALE="--nodes 50 --tenants 3 --minutes 2"
+	@$(BIN)/python -m bench.scale $(SCALE)
+
 .PHONY: operator-%
 operator-%: setup
 	@$(BIN)/python -m operators $*

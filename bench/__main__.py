@@ -29,6 +29,7 @@ from bench import (
     trace,
     translate,
 )
+from bench.failures import first
 from bench.outcome import Result
 from bench.platform import GPU_NODES, platform
 from bench.procfs import stolen_seconds
@@ -120,7 +121,7 @@ async def _run_on_platform(names: list[str], settings: Settings, *, real: bool) 
                 for name in names:
                     await _measure(name, session, settings)
         except* VkgatewayError as group:
-            raise _first(group) from group
+            raise first(group) from group
 
 
 async def _measure(name: str, session: Session | None, settings: Settings) -> None:
@@ -141,15 +142,6 @@ async def _measure(name: str, session: Session | None, settings: Settings) -> No
     report.show(result, console=Console(width=160))
     if settings.write:
         report.save(result)
-
-
-def _first(group: BaseExceptionGroup[VkgatewayError]) -> VkgatewayError:
-    """Of failures side by side the first tells the story."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, VkgatewayError)
-    return error
 
 
 if __name__ == "__main__":

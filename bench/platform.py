@@ -216,9 +216,10 @@ class Platform:
         """Stop the gateway for a while."""
         await self.supervisor.remove(gateway_process.NAME)
 
-    async def start_gateway(self) -> None:
-        """Start the gateway; returns as soon as the process was started."""
+    async def start_gateway(self, **arbiter: float) -> None:
+        """Start the gateway, or restart it with other settings of its arbiter; returns once the process was started."""
         settings = gateway_process.settings(self.paths, record=self.record)
+        settings = msgspec.structs.replace(settings, arbiter=msgspec.structs.replace(settings.arbiter, **arbiter))
         await self.supervisor.ensure(gateway_process.spec(self.paths, settings))
 
     async def kill_gateway(self) -> None:

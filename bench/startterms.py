@@ -15,14 +15,19 @@ Terms = Mapping[str, tuple[float, float]]
 """Seconds and observations so far, by part of the way."""
 
 
-async def read(socket: Path) -> Terms:
-    """Return what the gateway that serves its metrics at this Unix socket tells now."""
+async def page(socket: Path) -> str:
+    """Return the metrics of the gateway that serves them at this Unix socket."""
     connector = aiohttp.UnixConnector(str(socket))
     async with (
         aiohttp.ClientSession("http://gateway", connector=connector) as session,
         session.get("/metrics") as answer,
     ):
-        return parse(await answer.text())
+        return await answer.text()
+
+
+async def read(socket: Path) -> Terms:
+    """Return what the gateway that serves its metrics at this Unix socket tells now."""
+    return parse(await page(socket))
 
 
 def parse(text: str) -> Terms:

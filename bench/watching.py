@@ -117,6 +117,8 @@ def _take(line: bytes, place: Where, timeline: Timeline, when: float) -> str:
         timeline.mark("ready", key, when)
     if pod.status.phase in ("Succeeded", "Failed"):
         timeline.mark("ended", key, when)
+    if pod.status.phase == "Failed":
+        timeline.mark("failed", key, when)
     if pod.metadata.deletion_timestamp:
         timeline.mark("deleting", key, when)
     return version

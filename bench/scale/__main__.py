@@ -1,0 +1,125 @@
+"""`python -m bench.scale`: a trace of Jobs on a large hollow compute cluster, beside its simulation."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import msgspec
+import uvloop
+from rich.console import Console
+
+from bench import report, surroundings
+from bench.failures import first
+from bench.outcome import Result
+from bench.platform import platform
+from bench.procfs import stolen_seconds
+from bench.scale import play, simulated, told, workload
+from bench.scale.settings import Scale
+from bench.settings import Settings
+from bench.timeline import now
+from vkgateway.cli.progress import Progress
+from vkgateway.gateway import logs
+from vkgateway.gateway.config import Logging
+from vkgateway.local.options import HOLLOW_NODES_MAX
+from vkgateway.model.errors import VkgatewayError
+from vkgateway.simulate.scenario import Job
+
+
+@click.command()
+@click.option(
+    "--nodes", type=click.IntRange(16, HOLLOW_NODES_MAX), default=1000, show_default=True, help="Hollow nodes."
+)
+@click.option("--tenants", type=click.IntRange(1, 50), default=25, show_default=True, help="Tenants.")
+@click.option("--minutes", type=click.FloatRange(0.5, 120), default=15.0, show_default=True, help="After the warm-up.")
+@click.option("--speed", type=click.FloatRange(1, 100), default=20.0, show_default=True, help="Times faster than real.")
+@click.option("--load", type=click.FloatRange(0.1, 3), default=1.1, show_default=True, help="Requested GPU-hours.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the trace; another seed, another trace.")
+@click.option("--samples", type=click.IntRange(0, 100), default=8, show_default=True, help="Simulations with delays.")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Where the platform is or is made. [default: new]")
+@click.option(
+    "--program-dir",
+    "program_dirs",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    envvar="VKGATEWAY_PROGRAM_DIR",
+    help="Look for programs here first; again for more.",
+)
+@click.option("--keep", is_flag=True, help="Leave the platform up afterwards.")
+@click.option("--gangs", type=click.Path(path_type=Path, dir_okay=False), help="Write each gang's times as JSON.")
+@click.option("--write/--no-write", default=True, show_default=True, help="Write docs/benchmarks.json and .md.")
+def main(
+    data_dir: Path | None,
+    program_dirs: tuple[Path, ...],
+    gangs: Path | None,
+    *,
+    keep: bool,
+    write: bool,
+    **options: float,
+) -> None:
+    """Play a trace of Jobs in real tenants on hollow nodes, simulate the same, and compare both."""
+    logs.configure(Logging(level="warning"))
+    scale = Scale(**options)  # type: ignore[arg-type] # click has checked every one of them
+    settings = Settings(tenants=scale.tenants, data_dir=data_dir, program_dirs=program_dirs, keep=keep, write=write)
+    try:
+        uvloop.run(_run(scale, settings, gangs))
+    except VkgatewayError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        click.echo("Interrupted.", err=True)
+        sys.exit(130)
+
+
+async def _run(scale: Scale, settings: Settings, gangs: Path | None) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    machine = await surroundings.machine()
+    started, stolen = now(), stolen_seconds()
+    jobs, warm_up = workload.workload(scale)
+    with Progress() as progress:
+        played, versions = await _play(scale, settings, jobs, warm_up, progress)
+        machine.stolen = round((stolen_seconds() - stolen) / (now() - started) / machine.cores, 2)
+        progress("simulating the same")
+        simulations = await asyncio.to_thread(simulated.beside, scale, jobs, played, warm_up=warm_up)
+    outcome = told.tell(scale, jobs, played, simulations, warm_up=warm_up)
+    result = Result(
+        name="scale",
+        title=told.title(scale),
+        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        machine=machine,
+        versions=versions,
+        outcome=outcome,
+        seconds=round(now() - started, 1),
+    )
+    if gangs is not None:
+        _write(gangs, told.gangs(jobs, played, simulations))
+    report.show(result, console=Console(width=160))
+    if settings.write:
+        report.save(result)
+
+
+def _write(file: Path, rows: object) -> None:
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
+
+
+async def _play(
+    scale: Scale, settings: Settings, jobs: Sequence[Job], warm_up: float, progress: Progress
+) -> tuple[play.Played, dict[str, str]]:
+    """Play the jobs on a platform that exists for them; also returns the versions of its programs."""
+    try:
+        async with platform(settings, nodes=1, gpu_nodes=scale.nodes, report=progress) as ready:
+            return await play.play(ready, scale, jobs, warm_up=warm_up), surroundings.versions(ready.record)
+    except* VkgatewayError as group:
+        raise first(group) from group
+    raise AssertionError  # the block returns or raises
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""What became of each gang, as seen in its tenant: when it arrived, started and ended, and how often it was evicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from bench.platform import GPUS_PER_NODE
+from bench.timeline import Key, Timeline
+from vkgateway.simulate.scenario import Job
+
+_PARTS: Final = 2
+"""The Job controller appends the index and five random characters to a Job's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """One gang. Times are in seconds since the run began; None: it has not happened."""
+
+    gang: str
+    arrived: float | None
+    """When the last of its first pods existed: before that, no scheduler can start it."""
+    started: float | None = None
+    """When the last pod that its first run needs ran."""
+    ended: float | None = None
+    evictions: int = 0
+
+
+@dataclass(slots=True)
+class _Pod:
+    """The marks of one pod."""
+
+    seen: float
+    ready: float | None
+    failed: float | None
+    ended: float | None
+
+
+def lives_of(jobs: Iterable[Job], timeline: Timeline, *, origin: float) -> dict[str, Life]:
+    """Return the life of each job that has pods, from the marks of all pods. `origin` is when the run began."""
+    pods = _pods(timeline, origin)
+    return {job.id: _life(job, pods[job.id]) for job in jobs if job.id in pods}
+
+
+def gang_of(key: Key) -> tuple[str, int]:
+    """Return the gang of a pod of an Indexed Job, and its index."""
+    tenant, name = key
+    job, index, _ = name.rsplit("-", _PARTS)
+    return f"{tenant}/default/{job}", int(index)
+
+
+def gpu_seconds(timeline: Timeline, *, start: float, end: float) -> float:
+    """Return the GPU-seconds of running pods between two times of the timeline; every pod has a node's GPUs."""
+    ends = {key: time for mark in ("gone", "ended") for key, time in timeline.of(mark).items()}
+    spans = ((max(start, ready), min(end, ends.get(key, end))) for key, ready in timeline.of("ready").items())
+    return GPUS_PER_NODE * sum(max(0.0, until - since) for since, until in spans)
+
+
+def delays(jobs: Iterable[Job], lives: Mapping[str, Life]) -> dict[str, float]:
+    """Return by how many seconds each job's pods existed later than the trace submits it, where they did."""
+    arrived = {job.id: (lives[job.id].arrived, job.submitted) for job in jobs if job.id in lives}
+    return {name: time - submitted for name, (time, submitted) in arrived.items() if time is not None}
+
+
+def drifts(jobs: Iterable[Job], lives: Mapping[str, Life]) -> dict[str, float]:
+    """Return by how many seconds each job ran longer than the trace says, where it ran once and to its end."""
+    found = {}
+    for job in jobs:
+        life = lives.get(job.id)
+        if life is not None and life.started is not None and life.ended is not None and not life.evictions:
+            found[job.id] = life.ended - life.started - job.run
+    return found
+
+
+def _pods(timeline: Timeline, origin: float) -> dict[str, dict[int, list[_Pod]]]:
+    """Return by gang and index the pods in the order of their creation."""
+    found: dict[str, dict[int, list[_Pod]]] = {}
+    marks = {name: timeline.of(name) for name in ("ready", "failed", "ended")}
+    for key, seen in sorted(timeline.of("seen").items(), key=lambda item: item[1]):
+        gang, index = gang_of(key)
+        times = {name: _since(origin, at.get(key)) for name, at in marks.items()}
+        found.setdefault(gang, {}).setdefault(index, []).append(_Pod(seen=seen - origin, **times))
+    return found
+
+
+def _since(origin: float, time: float | None) -> float | None:
+    return None if time is None else time - origin
+
+
+def _life(job: Job, pods: Mapping[int, list[_Pod]]) -> Life:
+    indexes = range(len(job.shapes))
+    firsts = [pods[index][0].seen for index in indexes if index in pods]
+    return Life(
+        gang=job.id,
+        arrived=max(firsts) if len(firsts) == len(indexes) else None,
+        started=_last([_first_ready(pods.get(index, ())) for index in indexes]),
+        ended=_last([_succeeded(pods.get(index, ())) for index in indexes]),
+        evictions=max((sum(pod.failed is not None for pod in each) for each in pods.values()), default=0),
+    )
+
+
+def _first_ready(pods: Iterable[_Pod]) -> float | None:
+    return next((pod.ready for pod in pods if pod.ready is not None), None)
+
+
+def _succeeded(pods: Iterable[_Pod]) -> float | None:
+    return next((pod.ended for pod in pods if pod.ended is not None and pod.failed is None), None)
+
+
+def _last(times: list[float | None]) -> float | None:
+    """Return the last of the times; None unless all are known."""
+    known = [time for time in times if time is not None]
+    return max(known) if known and len(known) == len(times) else None

@@ -1,0 +1,114 @@
+"""What the gateway and the machine did during a run: CPU, memory, and how long the arbiter's cycles took."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from bench import procfs, startterms
+from bench.platform import Platform
+from bench.procfs import CpuMeter
+from bench.stats import percentile
+from bench.timeline import now
+
+_BUCKET: Final = re.compile(r'^vkgateway_arbiter_cycle_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.MULTILINE)
+_SAMPLE: Final = 5.0
+_FULL: Final = 0.95
+GATEWAY: Final = "gateway"
+
+Buckets = Mapping[float, float]
+"""Cycles that took at most that many seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metered:
+    """Figures of the part of a run after its warm-up. CPU in seconds by kind of process, memory in MiB, `busy` shares
+    of all cores, one a sample; `steps` the cycles of the arbiter."""
+
+    seconds: float
+    cpu: Mapping[str, float]
+    peak: float
+    busy: Sequence[float]
+    steps: Buckets = field(default_factory=dict)
+
+    @property
+    def cores(self) -> float:
+        """Cores that the gateway used in the mean."""
+        return self.cpu.get(GATEWAY, 0.0) / self.seconds
+
+    @property
+    def full(self) -> float:
+        """The share of samples in which the machine had nearly no idle core."""
+        return sum(share > _FULL for share in self.busy) / len(self.busy) if self.busy else 0.0
+
+    @property
+    def usual(self) -> float:
+        """The median of the samples."""
+        return percentile(self.busy, 0.5)
+
+
+class Meters:
+    """Meters that run from `begin` to `finish`."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self._socket = platform.paths.data_dir / "run/gateway.sock"
+        self._busy: list[float] = []
+        self._cpu: CpuMeter | None = None
+        self._started = 0.0
+        self._steps: Buckets = {}
+
+    async def begin(self) -> None:
+        """Count from now on."""
+        procfs.forget_peak(await self._platform.gateway_pid())
+        self._steps = parse(await startterms.page(self._socket))
+        self._cpu, self._started = await self._platform.meter(), now()
+        self._busy.clear()
+
+    async def sample(self) -> None:
+        """Look at the machine until cancelled."""
+        while True:
+            busy, started = procfs.busy_seconds(), now()
+            await asyncio.sleep(_SAMPLE)
+            cores = len(os.sched_getaffinity(0))
+            self._busy.append((procfs.busy_seconds() - busy) / (now() - started) / cores)
+
+    async def finish(self) -> Metered:
+        """Return what was counted."""
+        assert self._cpu is not None
+        after = parse(await startterms.page(self._socket))
+        return Metered(
+            seconds=now() - self._started,
+            cpu=self._cpu.read(),
+            peak=procfs.memory_mib(await self._platform.gateway_pid())["VmHWM"],
+            busy=tuple(self._busy),
+            steps={bound: count - self._steps.get(bound, 0.0) for bound, count in after.items()},
+        )
+
+
+def parse(page: str) -> Buckets:
+    """Return the histogram of cycles in a page of metrics."""
+    return {float(match[1]): float(match[2]) for match in _BUCKET.finditer(page)}
+
+
+def quantile(steps: Buckets, share: float) -> float:
+    """Return the seconds that this share of the cycles did not exceed, by linear interpolation as Prometheus does.
+
+    NaN of no cycles. A share of 1 gives the upper bound of the slowest cycle's bucket.
+    """
+    ordered = sorted(steps.items())
+    total = ordered[-1][1] if ordered else 0.0
+    if not total:
+        return math.nan
+    below, reached = 0.0, 0.0
+    for bound, count in ordered:
+        if count >= share * total:
+            part = (share * total - reached) / (count - reached) if count > reached else 1.0
+            return bound if math.isinf(bound) else below + (bound - below) * part
+        below, reached = bound, count
+    return ordered[-1][0]

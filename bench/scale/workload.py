@@ -1,0 +1,80 @@
+"""The trace: a synthetic load in seconds of the platform, which begins with a full cluster."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from bench.platform import GPU_POOL, GPUS_PER_NODE
+from bench.scale.settings import Scale
+from vkgateway.arbiter.facts import LOW, PoolKey
+from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER
+from vkgateway.simulate.scenario import Job
+from vkgateway.simulate.traces.synthetic import Work, generate
+from vkgateway.simulate.traces.window import window
+
+POOL_KEY: Final[PoolKey] = (DEFAULT_COMPUTE_CLUSTER, GPU_POOL)
+NAMESPACE: Final = "default"
+_LEAD: Final = 4 * 3600.0
+"""Seconds of the trace before the part that is played: the gangs that run at its start come from there."""
+_LONGEST: Final = _LEAD
+_LOW: Final = 0.4
+
+
+def tenant_names(count: int) -> list[str]:
+    """Return the names of the tenants."""
+    return [f"scale-{number:02d}" for number in range(count)]
+
+
+def workload(scale: Scale) -> tuple[tuple[Job, ...], float]:
+    """Return the jobs of a run in the order of their submission, and the end of its warm-up.
+
+    Gangs of the trace that ran at its start are submitted during the warm-up, evenly by pods, with the rest of their
+    run. Ids are those that the gateway gives these gangs: tenant, namespace and name of the Job.
+    """
+    length = scale.duration * scale.speed
+    work = Work(
+        gpus=scale.gpus,
+        tenants=tuple(tenant_names(scale.tenants)),
+        load=scale.load,
+        duration=_LEAD + length,
+        sizes=scale.sizes,
+        per_pod=GPUS_PER_NODE,
+        low=_LOW,
+        longest=_LONGEST,
+    )
+    drawn = sorted(generate(work, random.Random(scale.seed)), key=lambda job: job.submitted)
+    played = [_faster(job, scale.speed) for job in window(drawn, _LEAD, length)]
+    before = [job for job in played if not job.submitted]
+    warm_up = sum(len(job.shapes) for job in before) / scale.ramp
+    jobs = [
+        *_ramped(before, scale.ramp),
+        *(replace(job, submitted=job.submitted + warm_up) for job in played[len(before) :]),
+    ]
+    return tuple(_named(job, number) for number, job in enumerate(jobs)), warm_up
+
+
+def _faster(job: Job, speed: float) -> Job:
+    run = float(max(1, round(job.run / speed)))
+    return replace(job, submitted=job.submitted / speed, run=run, pools=(POOL_KEY,))
+
+
+def _ramped(jobs: Sequence[Job], pods_per_second: float) -> Iterator[Job]:
+    at = 0.0
+    for job in jobs:
+        yield replace(job, submitted=at)
+        at += len(job.shapes) / pods_per_second
+
+
+def _named(job: Job, number: int) -> Job:
+    """Return the job under a name whose last part is a number: gangs of one kind differ in nothing else."""
+    band, gpus = "low" if job.band is LOW else "own", gpus_of(job)
+    kind = f"{band}-g{gpus}"
+    return replace(job, id=f"{job.tenant}/{NAMESPACE}/{kind}-{number:04d}", kind=f"{job.tenant}/{kind}")
+
+
+def gpus_of(job: Job) -> int:
+    """Return the GPUs that all pods of a job request."""
+    return sum(amount for shape in job.shapes for _, amount in shape.requests) // 1000
