@@ -13,7 +13,7 @@ from vkgateway.arbiter.bestpool import best, cost, fit, fits_inside
 from vkgateway.arbiter.facts import GUARANTEED, Gang, Plan, Pod, Shape
 from vkgateway.arbiter.feasible import impossible
 from vkgateway.arbiter.fitting import IntArray
-from vkgateway.arbiter.forecast import Reservation, earliest
+from vkgateway.arbiter.forecast import Future, Reservation
 from vkgateway.arbiter.guaranteed import try_inside
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.limitline import crowds_out, keep_limit
@@ -363,17 +363,14 @@ def _reservation(ledger: Ledger, standing: Standing, ask: Ask) -> Reservation | 
     lent = tuple(pod for pod in standing.callable_for(gang.whole).pods() if pod.node in standing.room)
     mark = standing.room.mark()
     standing.give(lent)
-    found = earliest(
-        standing.room,
-        standing.ends,
-        ask.core,
-        now=ledger.now,
-        required_level=gang.required_level,
-        among=among(standing, ask),
-    )
+    future, near = Future(standing.room, standing.ends, ledger.now), among(standing, ask)
+    start = future.earliest(ask.core, required_level=gang.required_level, among=near)
+    places = None
+    if start is not None:
+        places = future.place(ask.core, start, required_level=gang.required_level, among=near)
     standing.room.undo(mark)
-    if found is not None:
-        return _kept(standing, ask, found[1], found[0], lent)
+    if places is not None:
+        return _kept(standing, ask, places, start, lent)
     if not ledger.has_aged(gang):
         return None
     nodes = _after_victims(ledger, standing, ask) or _after_victims(

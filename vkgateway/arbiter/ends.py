@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from vkgateway.arbiter.facts import ENDING, NOTIFIED, PLACED, Gang, Pod, Policy, Shape
 from vkgateway.arbiter.fitting import FloatArray, IntArray
+from vkgateway.arbiter.freeing import Freeing, freeing_of
 from vkgateway.arbiter.room import Room
 
 _NEVER = float("inf")
@@ -26,24 +26,6 @@ class End(NamedTuple):
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """Known ends by shape, each in the order of time; positions are those of the room."""
-
-    times: FloatArray
-    """All different times, rising."""
-    size: int
-    """Nodes of the room."""
-    by_shape: Sequence[tuple[Shape, FloatArray, IntArray]]
-
-    def gone(self, time: float) -> Iterator[tuple[Shape, IntArray]]:
-        """How many pods of each shape will have gone from each node by then."""
-        for shape, times, positions in self.by_shape:
-            count = int(times.searchsorted(time, side="right"))
-            if count:
-                yield shape, np.bincount(positions[:count], minlength=self.size)
-
-
 class Ends:
     """Ends by pod: declared run limits, observed run times with a margin, deadlines. What was added can be undone."""
 
@@ -55,7 +37,7 @@ class Ends:
         self._column_of: dict[int, tuple[Shape, _Column]] = {}
         """The same by the identity of shapes: pods of one shape mostly share the object, and it is slow to hash."""
         self._journal: list[tuple[str, End | None]] = []
-        self._schedule: tuple[float, Schedule] | None = None
+        self._schedule: tuple[float, Freeing] | None = None
 
     def renew(self, room: Room) -> None:
         """The room of the same nodes, after some of them have changed."""
@@ -80,22 +62,22 @@ class Ends:
             for position in positions[(times <= until) & np.isin(positions, wanted)].tolist():
                 yield self._room.names[position], shape
 
-    def schedule(self, now: float) -> Schedule:
+    def schedule(self, now: float) -> Freeing:
         """All that is known; nothing ends before now."""
         if self._schedule is None or self._schedule[0] != now:
             self._schedule = now, self._scheduled(now)
         return self._schedule[1]
 
-    def _scheduled(self, now: float) -> Schedule:
-        by_shape, all_times = [], [np.zeros(0)]
-        for shape, column in self._columns.items():
-            times, positions = column.rows()
-            order = np.argsort(times, kind="stable")
-            order = order[: int(times[order].searchsorted(_NEVER))]
-            clamped = np.maximum(times[order], now)
-            by_shape.append((shape, clamped, positions[order]))
-            all_times.append(clamped)
-        return Schedule(np.unique(np.concatenate(all_times)), len(self._room), by_shape)
+    def _scheduled(self, now: float) -> Freeing:
+        rows = [column.rows() for column in self._columns.values()]
+        if not rows:
+            return freeing_of((), self._room)
+        times = np.concatenate([each for each, _ in rows])
+        order = np.argsort(times, kind="stable")
+        order = order[: int(times[order].searchsorted(_NEVER))]
+        kinds = np.repeat(np.arange(len(rows)), [len(each) for each, _ in rows])
+        positions = np.concatenate([each for _, each in rows])
+        return Freeing(np.maximum(times[order], now), positions[order], kinds[order], list(self._columns))
 
     # Changes
 

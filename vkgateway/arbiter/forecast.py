@@ -9,84 +9,92 @@ import numpy as np
 
 from vkgateway.arbiter.ends import End, Ends
 from vkgateway.arbiter.facts import LOW, Gang, Pod, Shape
-from vkgateway.arbiter.fitting import FloatArray
+from vkgateway.arbiter.freeing import Wanted, first_fit, freeing_of
 from vkgateway.arbiter.placement import place
 from vkgateway.arbiter.room import Among, Room
 from vkgateway.model.requests import Milli
 
 
-def earliest(
-    room: Room,
-    ends: Ends,
-    pods: Sequence[Pod],
-    *,
-    now: float,
-    required_level: str = "",
-    among: Among = None,
-    also: Sequence[End] = (),
-    after: float | None = None,
-) -> tuple[float, dict[str, str]] | None:
-    """When these pods can start for all that is known, and where; None: no known end lets them.
+class Future:
+    """What becomes free in a pool, as far as ends of pods are known. The room is left as it is by all questions."""
 
-    `also`: ends beyond those that are known. `after`: it is known that they cannot start before; they may soon after.
-    More room never hurts, so the time is found by halving. The room is left as it is.
-    """
-    schedule = ends.schedule(now)
-    times = _merged(schedule.times, also)
+    def __init__(self, room: Room, ends: Ends, now: float, also: Sequence[End] = ()) -> None:
+        """`also`: ends beyond those that are known."""
+        self._room = room
+        self._known = ends.schedule(now)
+        self._also = freeing_of(also, room)
 
-    def fits(index: int) -> dict[str, str] | None:
-        time, mark = times.item(index), room.mark()
-        for shape, counts in schedule.gone(time):
-            room.give_counts(shape, counts)
-        for end in also:
-            if end.time <= time:
-                room.give(end.node, end.shape)
+    def earliest(
+        self, pods: Sequence[Pod], *, required_level: str = "", among: Among = None, after: float | None = None
+    ) -> float | None:
+        """When these pods can start for all that is known; None: no known end lets them.
+
+        `after`: it is known that they cannot start before; they may soon after.
+        """
+        shape = pods[0].shape
+        equal = all(pod.shape is shape or pod.shape == shape for pod in pods)
+        if not equal or self._room.zoned:
+            return self._by_halving(pods, required_level, among, after, equal=equal)
+        # Whether equals fit is a matter of counting.
+        mask = None if among is None else self._room.mask(among)
+        found = first_fit(self._room, self._known, self._also, Wanted(shape, len(pods), required_level, mask))
+        return found if found is None or after is None else max(found, self._from(after))
+
+    def place(
+        self, pods: Sequence[Pod], time: float, *, required_level: str = "", among: Among = None
+    ) -> dict[str, str] | None:
+        """Where these pods can start at a time; None: they cannot."""
+        room = self._room
+        mark = room.mark()
+        for ends in (self._known, self._also):
+            for shape, counts in ends.until(time).counts(len(room)):
+                room.give_counts(shape, counts)
         found = place(room, pods, required_level=required_level, among=among)
         room.undo(mark)
         return found
 
-    if not len(times):
-        return None
-    last = len(times) - 1
-    low, high = (min(int(times.searchsorted(after)), last) if after is not None else 0), last
-    # Whether equals fit is a matter of counting: it may be tried at any time, and the next is the likeliest.
-    equal = all(pod.shape == pods[0].shape for pod in pods)
-    nodes = None if equal else fits(last)
-    if nodes is None and not equal:
-        return None
-    if equal or after is not None:
-        step = 1
-        while low < high or nodes is None:
-            probe = min(low + step - 1, high)
-            found = fits(probe)
-            if found is not None:
-                high, nodes = probe, found
-                break
-            if probe == last:
-                return None
-            low, step = probe + 1, 4 * step
-    while low < high:
-        middle = (low + high) // 2
-        found = fits(middle)
-        if found is None:
-            low = middle + 1
-        else:
-            high, nodes = middle, found
-    assert nodes is not None
-    return times.item(high), nodes
+    def _from(self, time: float) -> float:
+        """The first known time that is not before this one; where there is none, the last."""
+        times = [each for each in (self._known.times, self._also.times) if len(each)]
+        later: list[float] = [each.item(at) for each in times if (at := int(each.searchsorted(time))) < len(each)]
+        last: list[float] = [each.item(-1) for each in times]
+        return min(later) if later else max(last)
 
+    def _by_halving(
+        self, pods: Sequence[Pod], required_level: str, among: Among, after: float | None, *, equal: bool
+    ) -> float | None:
+        """The same by placing them: more room never hurts, so the time is found by halving."""
+        times = np.unique(np.concatenate([self._known.times, self._also.times]))
+        if not len(times):
+            return None
 
-def _merged(times: FloatArray, also: Sequence[End]) -> FloatArray:
-    """All different times, rising, as `times` are already."""
-    if not also:
-        return times
-    more = np.array(sorted({end.time for end in also}))
-    if not len(times):
-        return more
-    at = times.searchsorted(more)
-    new = times[np.minimum(at, len(times) - 1)] != more
-    merged: FloatArray = np.insert(times, at[new], more[new])
-    return merged
+        def fits(index: int) -> bool:
+            return self.place(pods, times.item(index), required_level=required_level, among=among) is not None
+
+        high = last = len(times) - 1
+        low = min(int(times.searchsorted(after)), last) if after is not None else 0
+        # Whether equals fit may be tried at any time, and the next is the likeliest.
+        found = not equal and fits(last)
+        if not equal and not found:
+            return None
+        if equal or after is not None:
+            step = 1
+            while low < high or not found:
+                probe = min(low + step - 1, high)
+                if fits(probe):
+                    high = probe
+                    break
+                if probe == last:
+                    return None
+                low, step = probe + 1, 4 * step
+        while low < high:
+            middle = (low + high) // 2
+            if fits(middle):
+                high = middle
+            else:
+                low = middle + 1
+        time: float = times.item(high)
+        return time
 
 
 @dataclass(slots=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.ends import End
 from vkgateway.arbiter.facts import Pod
-from vkgateway.arbiter.forecast import earliest
+from vkgateway.arbiter.forecast import Future
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.plans import among
 from vkgateway.arbiter.room import Room
@@ -24,24 +25,28 @@ class Outlook:
         """With all those that were asked for before, where they will start."""
         self._later: list[End] = []
         """Their ends."""
-        self._last: tuple[Ask, float, Mapping[str, str]] | None = None
+        self._last: tuple[Ask, float] | None = None
         """The last of them, which is not there yet."""
-        self._alone: dict[int, tuple[float | None, Mapping[str, str]]] = {}
+        self._alone: dict[int, float | None] = {}
 
     def next(self, ask: Ask) -> tuple[float | None, float | None]:
         """Earliest (as if it were alone in line) and likely (behind all those that were asked for before)."""
-        alone = self._alone.get(ask.kind) if ask.gang.whole not in self._standing.behind else None
+        alone = self._time_alone(ask)
         if alone is None:
-            alone = self._alone[ask.kind] = self._earliest(self._standing.room, ask, (), None)
-        if alone[0] is None:
             return None, None
         if self._last is not None:
             self._start(*self._last)
-        time, nodes = alone if self._behind is None else self._earliest(self._behind, ask, self._later, alone[0])
-        self._last = (ask, time, nodes) if time is not None else None
-        return alone[0], time
+        time = alone if self._behind is None else self._earliest(self._behind, ask, alone)
+        self._last = (ask, time) if time is not None else None
+        return alone, time
 
-    def _start(self, ask: Ask, time: float, nodes: Mapping[str, str]) -> None:
+    def _time_alone(self, ask: Ask) -> float | None:
+        if ask.kind not in self._alone or ask.gang.whole in self._standing.behind:
+            self._alone[ask.kind] = self._earliest(self._standing.room, ask, None)
+        return self._alone[ask.kind]
+
+    def _start(self, ask: Ask, time: float) -> None:
+        nodes = self._place(ask, time)
         if self._behind is None:
             self._behind = self._standing.room.copy()
         run = self._standing.ends.run(ask.gang)
@@ -50,27 +55,36 @@ class Outlook:
             if run is not None:
                 self._later.append(End(time + run, nodes[pod.uid], pod.shape))
 
-    def _earliest(
-        self, room: Room, ask: Ask, also: Sequence[End], after: float | None
-    ) -> tuple[float | None, Mapping[str, str]]:
-        mark = room.mark()
-        for pod in self._lent(ask):
-            room.give(pod.node, pod.shape)
-        found = earliest(
-            room,
-            self._standing.ends,
-            ask.core,
-            now=self._ledger.now,
-            required_level=ask.gang.required_level,
-            among=among(self._standing, ask),
-            also=also,
-            after=after,
-        )
-        room.undo(mark)
-        return found if found is not None else (None, {})
+    def _place(self, ask: Ask, time: float) -> Mapping[str, str]:
+        room = self._behind if self._behind is not None else self._standing.room
+        with self._lent(room, ask):
+            nodes = self._future(room).place(
+                ask.core, time, required_level=ask.gang.required_level, among=among(self._standing, ask)
+            )
+        assert nodes is not None
+        return nodes
 
-    def _lent(self, ask: Ask) -> list[Pod]:
-        """Those that were started in its kept place and go for it, unless they will have gone by themselves."""
+    def _earliest(self, room: Room, ask: Ask, after: float | None) -> float | None:
+        with self._lent(room, ask):
+            return self._future(room).earliest(
+                ask.core, required_level=ask.gang.required_level, among=among(self._standing, ask), after=after
+            )
+
+    def _future(self, room: Room) -> Future:
+        also = self._later if room is self._behind else ()
+        return Future(room, self._standing.ends, self._ledger.now, also)
+
+    @contextmanager
+    def _lent(self, room: Room, ask: Ask) -> Iterator[None]:
+        """As if those were gone that were started in its kept place and go for it."""
+        mark = room.mark()
+        for pod in self._lent_pods(ask):
+            room.give(pod.node, pod.shape)
+        yield
+        room.undo(mark)
+
+    def _lent_pods(self, ask: Ask) -> list[Pod]:
+        """Those pods, but for those that will have gone by themselves."""
         standing = self._standing
         if ask.gang.whole not in standing.behind:
             return []
