@@ -13,7 +13,7 @@ from vkgateway.model.errors import UnavailableError
 Key = tuple[str, str]
 """Place (a tenant, or a namespace of the compute cluster) and name of a pod."""
 
-Mark = Literal["sent", "seen", "bound", "ready", "ended", "failed", "deleting", "gone"]
+Mark = Literal["sent", "seen", "admitted", "bound", "ready", "ended", "failed", "deleting", "gone"]
 
 _STALL: Final = 60.0
 """Seconds without any progress after which a run is given up."""

@@ -25,6 +25,7 @@ class _Meta(msgspec.Struct, rename="camel", gc=False):
 
 class _Spec(msgspec.Struct, rename="camel", gc=False):
     node_name: str = ""
+    scheduling_gates: tuple[object, ...] = ()
 
 
 class _Condition(msgspec.Struct, gc=False):
@@ -111,6 +112,8 @@ def _take(line: bytes, place: Where, timeline: Timeline, when: float) -> str:
         timeline.mark("gone", key, when)
         return version
     timeline.mark("seen", key, when)
+    if not pod.spec.scheduling_gates:
+        timeline.mark("admitted", key, when)
     if pod.spec.node_name:
         timeline.mark("bound", key, when)
     if pod.ready:

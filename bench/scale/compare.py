@@ -15,7 +15,6 @@ from typing import Final
 
 from bench.scale.lives import Life
 from bench.stats import percentile
-from vkgateway.simulate.scenario import Job
 
 _ENOUGH: Final = 0.99
 _LEAST: Final = 1.0
@@ -25,8 +24,29 @@ Lives = Mapping[str, Life]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """A run beside one simulation. Starts are compared as run minus simulation, in seconds."""
+
+    both: int
+    """Gangs that started in both."""
+    only_run: tuple[str, ...]
+    only_simulation: tuple[str, ...]
+    evicted_both: int
+    evicted_only_run: int
+    evicted_only_simulation: int
+    at_once: Sequence[float]
+    """Of gangs that the simulation starts when they arrive."""
+    waited: Sequence[float]
+    """Of the others."""
+    order: float
+    """The share of pairs of gangs that start in the same order; NaN of no pairs."""
+    tolerance: float
+    """The difference that a gang that starts at once has at most, but for a hundredth of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """How the gangs of one run compare with simulations. Numbers of gangs."""
+    """How the gangs of one run compare with all simulations."""
 
     same: int
     """Started within the tolerance of the first simulation, or in neither."""
@@ -39,61 +59,26 @@ class Judged:
     evictions_unexplained: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
-    """The platform beside the simulation of the plan."""
-
-    gangs: int
-    both: int
-    only_platform: tuple[str, ...]
-    only_simulation: tuple[str, ...]
-    evicted_both: int
-    evicted_only_platform: int
-    evicted_only_simulation: int
-    at_once: Sequence[float]
-    """Start on the platform minus start in the simulation, of gangs that the simulation starts when they arrive."""
-    waited: Sequence[float]
-    """The same of the others."""
-    order: float
-    """The share of pairs of gangs that start in the same order; NaN of no pairs."""
-    tolerance: float
-    platform: Judged
-    samples: Sequence[Judged]
-
-
-def compare(
-    jobs: Iterable[Job], platform: Lives, simulations: Sequence[Lives], samples: Sequence[Lives], *, until: float
-) -> Agreement:
-    """Compare the jobs that are given. The first of `simulations` is that of the plan; samples count as well.
-
-    Gangs that no side started before `until` count as started in neither.
-    """
-    names = [job.id for job in jobs]
-    plan = simulations[0]
-    ours, theirs = _starts(names, platform), _starts(names, plan)
+def compare(names: Sequence[str], run: Lives, simulation: Lives, *, until: float) -> Agreement:
+    """Compare gangs with one simulation. Those that neither side started before `until` count as started in neither."""
+    ours, theirs = _starts(names, run), _starts(names, simulation)
     started = {name for name in names if min(ours[name], theirs[name]) <= until}
     both = [name for name in names if name in started and math.isfinite(max(ours[name], theirs[name]))]
-    at_once = [name for name in both if theirs[name] - _arrived(plan[name]) <= _LEAST]
-    quick = [ours[name] - theirs[name] for name in at_once]
+    at_once = {name for name in both if theirs[name] - _arrived(simulation[name]) <= _LEAST}
+    quick = [ours[name] - theirs[name] for name in both if name in at_once]
     tolerance = max(_LEAST, percentile(quick, _ENOUGH)) if quick else _LEAST
-    others = set(at_once)
+    evicted, evicted_there = _evicted(names, run), _evicted(names, simulation)
     return Agreement(
-        gangs=len(names),
         both=len(both),
-        only_platform=tuple(name for name in names if name in started and math.isinf(theirs[name])),
+        only_run=tuple(name for name in names if name in started and math.isinf(theirs[name])),
         only_simulation=tuple(name for name in names if name in started and math.isinf(ours[name])),
-        evicted_both=sum(_evictions(platform, name) > 0 < _evictions(plan, name) for name in names),
-        evicted_only_platform=sum(_evictions(platform, name) > 0 == _evictions(plan, name) for name in names),
-        evicted_only_simulation=sum(_evictions(plan, name) > 0 == _evictions(platform, name) for name in names),
+        evicted_both=len(evicted & evicted_there),
+        evicted_only_run=len(evicted - evicted_there),
+        evicted_only_simulation=len(evicted_there - evicted),
         at_once=quick,
-        waited=[ours[name] - theirs[name] for name in both if name not in others],
+        waited=[ours[name] - theirs[name] for name in both if name not in at_once],
         order=order([(theirs[name], ours[name]) for name in both], tolerance),
         tolerance=tolerance,
-        platform=judge(names, platform, [*simulations, *samples], tolerance=tolerance, until=until),
-        samples=[
-            judge(names, sample, [*simulations, *_without(samples, number)], tolerance=tolerance, until=until)
-            for number, sample in enumerate(samples)
-        ],
     )
 
 
@@ -101,7 +86,7 @@ def judge(names: Sequence[str], run: Lives, simulations: Sequence[Lives], *, tol
     """Judge one run by simulations, the first of which is that of the plan."""
     starts = [_starts(names, each, until=until) for each in simulations]
     mine = _starts(names, run, until=until)
-    near = {name for name in names if _is_near(mine[name], starts[0][name], tolerance, until)}
+    near = {name for name in names if _is_between(mine[name], [starts[0][name]], tolerance, until)}
     spread = {
         name
         for name in names
@@ -122,6 +107,22 @@ def judge(names: Sequence[str], run: Lives, simulations: Sequence[Lives], *, tol
     )
 
 
+def judge_samples(
+    names: Sequence[str], simulations: Sequence[Lives], samples: Sequence[Lives], *, tolerance: float, until: float
+) -> list[Judged]:
+    """Judge each sample by the simulations and the other samples."""
+    return [
+        judge(
+            names,
+            sample,
+            [*simulations, *samples[:number], *samples[number + 1 :]],
+            tolerance=tolerance,
+            until=until,
+        )
+        for number, sample in enumerate(samples)
+    ]
+
+
 def order(pairs: Sequence[tuple[float, float]], tolerance: float) -> float:
     """Return the share of pairs of gangs whose two starts have the same order on both sides.
 
@@ -134,14 +135,6 @@ def order(pairs: Sequence[tuple[float, float]], tolerance: float) -> float:
         told += 1
         same += (one < other) == (mine < yours)
     return same / told if told else math.nan
-
-
-def _without(samples: Sequence[Lives], number: int) -> list[Lives]:
-    return [*samples[:number], *samples[number + 1 :]]
-
-
-def _is_near(start: float, other: float, tolerance: float, until: float) -> bool:
-    return _is_between(start, [other], tolerance, until)
 
 
 def _is_between(start: float, others: Sequence[float], tolerance: float, until: float) -> bool:
@@ -162,6 +155,10 @@ def _start(life: Life | None) -> float:
 
 def _arrived(life: Life) -> float:
     return 0.0 if life.arrived is None else life.arrived
+
+
+def _evicted(names: Iterable[str], lives: Lives) -> set[str]:
+    return {name for name in names if _evictions(lives, name)}
 
 
 def _evictions(lives: Lives, name: str) -> int:

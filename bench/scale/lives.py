@@ -22,6 +22,8 @@ class Life:
     arrived: float | None
     """When the last of its first pods existed: before that, no scheduler can start it."""
     started: float | None = None
+    """When it was admitted first."""
+    running: float | None = None
     """When the last pod that its first run needs ran."""
     ended: float | None = None
     evictions: int = 0
@@ -32,6 +34,7 @@ class _Pod:
     """The marks of one pod."""
 
     seen: float
+    admitted: float | None
     ready: float | None
     failed: float | None
     ended: float | None
@@ -64,7 +67,7 @@ def delays(jobs: Iterable[Job], lives: Mapping[str, Life]) -> dict[str, float]:
 
 
 def drifts(jobs: Iterable[Job], lives: Mapping[str, Life]) -> dict[str, float]:
-    """Return by how many seconds each job ran longer than the trace says, where it ran once and to its end."""
+    """Return by how many seconds more than its run each job held its nodes, where it ran once and to its end."""
     found = {}
     for job in jobs:
         life = lives.get(job.id)
@@ -76,7 +79,7 @@ def drifts(jobs: Iterable[Job], lives: Mapping[str, Life]) -> dict[str, float]:
 def _pods(timeline: Timeline, origin: float) -> dict[str, dict[int, list[_Pod]]]:
     """Return by gang and index the pods in the order of their creation."""
     found: dict[str, dict[int, list[_Pod]]] = {}
-    marks = {name: timeline.of(name) for name in ("ready", "failed", "ended")}
+    marks = {name: timeline.of(name) for name in ("admitted", "ready", "failed", "ended")}
     for key, seen in sorted(timeline.of("seen").items(), key=lambda item: item[1]):
         gang, index = gang_of(key)
         times = {name: _since(origin, at.get(key)) for name, at in marks.items()}
@@ -94,7 +97,8 @@ def _life(job: Job, pods: Mapping[int, list[_Pod]]) -> Life:
     return Life(
         gang=job.id,
         arrived=max(firsts) if len(firsts) == len(indexes) else None,
-        started=_last([_first_ready(pods.get(index, ())) for index in indexes]),
+        started=min((pod.admitted for each in pods.values() for pod in each if pod.admitted is not None), default=None),
+        running=_last([_first_ready(pods.get(index, ())) for index in indexes]),
         ended=_last([_succeeded(pods.get(index, ())) for index in indexes]),
         evictions=max((sum(pod.failed is not None for pod in each) for each in pods.values()), default=0),
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from bench.outcome import Cell, Outcome, Target
 from bench.platform import GPUS_PER_NODE
-from bench.scale.compare import Agreement, Judged, Lives, compare
+from bench.scale.compare import Agreement, Judged, Lives, compare, judge, judge_samples
 from bench.scale.lives import Life
 from bench.scale.meters import GATEWAY, Metered, quantile
 from bench.scale.play import TAIL, Played
@@ -19,11 +20,26 @@ from bench.stats import percentile
 from vkgateway.arbiter.facts import Band
 from vkgateway.simulate.scenario import Job
 
-COLUMNS: Final = ["figure", "platform", "simulation", "simulations with other delays"]
+COLUMNS: Final = ["figure", "platform", "simulation", "with the platform's delays", "with drawn delays"]
 _NAMED: Final = 10
 """Gangs that a note names at most."""
 _SLACK: Final = 0.01
 """By how much larger a share may be than that of the simulations: some hundred gangs are no exact measure."""
+
+Read = Callable[[Iterable[tuple[Job, Life | None]]], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """All sides of a run, and the gangs that are compared."""
+
+    jobs: Sequence[Job]
+    played: Played
+    simulations: Simulations
+    plan: Agreement
+    as_arrived: Agreement
+    judged: Judged
+    samples: Sequence[Judged]
 
 
 def title(scale: Scale) -> str:
@@ -37,20 +53,12 @@ def title(scale: Scale) -> str:
 def tell(scale: Scale, jobs: Sequence[Job], played: Played, simulations: Simulations, *, warm_up: float) -> Outcome:
     """Return the outcome: all that was submitted after the warm-up is compared."""
     compared = [job for job in jobs if job.submitted >= warm_up]
-    until = warm_up + scale.duration
-    agreement = compare(
-        compared,
-        played.lives,
-        [simulations.plan.lives, simulations.as_arrived.lives],
-        [sample.lives for sample in simulations.samples],
-        until=until,
-    )
-    table = _Table(compared, played, simulations)
+    run = _run(compared, played, simulations, until=warm_up + scale.duration)
     return Outcome(
         columns=list(COLUMNS),
-        rows=[*_starts(table, agreement), *_agreement(agreement), *_gateway(played.metered, simulations)],
-        targets=_targets(agreement, played, gangs=len(compared)),
-        notes=[*_notes(scale, warm_up), *_named(agreement)],
+        rows=[*_figures(run), *_agreement(run), *_gateway(played.metered, simulations)],
+        targets=_targets(run),
+        notes=[*_notes(scale, warm_up), *_named(run)],
     )
 
 
@@ -59,8 +67,8 @@ def gangs(jobs: Sequence[Job], played: Played, simulations: Simulations) -> list
     sides = {
         "platform": played.lives,
         "simulation": simulations.plan.lives,
-        "as arrived": simulations.as_arrived.lives,
-        **{f"sample {number}": sample.lives for number, sample in enumerate(simulations.samples, start=1)},
+        "with the platform's delays": simulations.as_arrived.lives,
+        **{f"with drawn delays {number}": sample.lives for number, sample in enumerate(simulations.samples, start=1)},
     }
     return [
         {
@@ -80,145 +88,152 @@ def _plain(life: Life | None) -> dict[str, float | None]:
     return {"arrived": life.arrived, "started": life.started, "ended": life.ended, "evictions": life.evictions}
 
 
-class _Table:
-    """Rows of figures that the platform and all simulations have."""
-
-    def __init__(self, jobs: Sequence[Job], played: Played, simulations: Simulations) -> None:
-        self._jobs = jobs
-        self.played = played
-        self.simulations = simulations
-
-    def row(self, what: str, read: Callable[[Iterable[tuple[Job, Life | None]]], float], digits: int = 0) -> list[Cell]:
-        """Return a row of what `read` says of the lives of each."""
-        samples = [read(self._lives(sample.lives)) for sample in self.simulations.samples]
-        plan = read(self._lives(self.simulations.plan.lives))
-        return [what, *_cells(read(self._lives(self.played.lives)), plan, samples, digits)]
-
-    def _lives(self, lives: Lives) -> list[tuple[Job, Life | None]]:
-        return [(job, lives.get(job.id)) for job in self._jobs]
+def _run(jobs: Sequence[Job], played: Played, simulations: Simulations, *, until: float) -> _Run:
+    names = [job.id for job in jobs]
+    plan = compare(names, played.lives, simulations.plan.lives, until=until)
+    both = [simulations.plan.lives, simulations.as_arrived.lives]
+    samples = [sample.lives for sample in simulations.samples]
+    return _Run(
+        jobs=jobs,
+        played=played,
+        simulations=simulations,
+        plan=plan,
+        as_arrived=compare(names, played.lives, simulations.as_arrived.lives, until=until),
+        judged=judge(names, played.lives, [*both, *samples], tolerance=plan.tolerance, until=until),
+        samples=judge_samples(names, both, samples, tolerance=plan.tolerance, until=until),
+    )
 
 
-def _cells(platform: float, plan: float, samples: Sequence[float], digits: int) -> list[Cell]:
-    known = [value for value in samples if not math.isnan(value)]
-    between = f"{_number(min(known), digits)} to {_number(max(known), digits)}" if known else None
-    return [_number(platform, digits), _number(plan, digits), between]
-
-
-def _number(value: float, digits: int) -> str:
-    return "-" if math.isnan(value) else f"{value:.{digits}f}"
-
-
-def _starts(table: _Table, agreement: Agreement) -> list[list[Cell]]:
-    shares = [100 * sample.allocation for sample in table.simulations.samples]
-    plan, played = 100 * table.simulations.plan.allocation, 100 * table.played.allocation
+def _figures(run: _Run) -> list[list[Cell]]:
+    """Rows of what the platform and all simulations have."""
+    simulations = run.simulations
+    shares = [100 * sample.allocation for sample in simulations.samples]
+    sides = (run.played.allocation, simulations.plan.allocation, simulations.as_arrived.allocation)
     return [
-        ["gangs submitted", str(agreement.gangs), str(agreement.gangs), None],
-        ["allocation, %", *_cells(played, plan, shares, 1)],
-        table.row("gangs started", lambda lives: sum(_wait(job, life) is not None for job, life in lives)),
-        table.row("evictions of gangs", lambda lives: sum(life.evictions for _, life in lives if life is not None)),
-        *(_waits(table, band, share) for band in Band for share in (0.5, 0.95)),
+        ["gangs submitted", *[str(len(run.jobs))] * 3, None],
+        ["allocation, %", *(_number(100 * side, 1) for side in sides), _between(shares, 1)],
+        _row(run, "gangs started", lambda lives: sum(_wait(job, life) is not None for job, life in lives)),
+        _row(run, "evictions of gangs", lambda lives: sum(life.evictions for _, life in lives if life is not None)),
+        *(_waits(run, band, share) for band in Band for share in (0.5, 0.95)),
+        *(_starting(run, share) for share in (0.5, 0.95)),
     ]
 
 
-def _waits(table: _Table, band: Band, share: float) -> list[Cell]:
+def _row(run: _Run, what: str, read: Read, digits: int = 0) -> list[Cell]:
+    simulations = run.simulations
+    sides = (run.played.lives, simulations.plan.lives, simulations.as_arrived.lives)
+    samples = [read(_lives(run.jobs, sample.lives)) for sample in simulations.samples]
+    return [what, *(_number(read(_lives(run.jobs, side)), digits) for side in sides), _between(samples, digits)]
+
+
+def _lives(jobs: Iterable[Job], lives: Lives) -> list[tuple[Job, Life | None]]:
+    return [(job, lives.get(job.id)) for job in jobs]
+
+
+def _number(value: float, digits: int = 0) -> str:
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _between(values: Sequence[float], digits: int = 0) -> Cell:
+    known = [value for value in values if not math.isnan(value)]
+    return f"{_number(min(known), digits)} to {_number(max(known), digits)}" if known else None
+
+
+def _waits(run: _Run, band: Band, share: float) -> list[Cell]:
     def read(lives: Iterable[tuple[Job, Life | None]]) -> float:
         waits = [_wait(job, life) for job, life in lives if job.band is band]
         return percentile([wait for wait in waits if wait is not None], share)
 
-    return table.row(f"wait until the start, {band} band, p{100 * share:.0f}, s", read, 1)
+    return _row(run, f"wait until the start, {band} band, p{100 * share:.0f}, s", read, 1)
 
 
 def _wait(job: Job, life: Life | None) -> float | None:
     return None if life is None or life.started is None else life.started - job.submitted
 
 
-def _agreement(agreement: Agreement) -> list[list[Cell]]:
+def _starting(run: _Run, share: float) -> list[Cell]:
+    lives = (run.played.lives.get(job.id) for job in run.jobs)
+    seconds = [
+        life.running - life.started
+        for life in lives
+        if life is not None and life.started is not None and life.running is not None
+    ]
     return [
-        ["started in both", str(agreement.both), None, None],
-        ["started on one side only", str(len(agreement.only_platform)), str(len(agreement.only_simulation)), None],
-        ["gangs evicted in both", str(agreement.evicted_both), None, None],
-        [
-            "gangs evicted on one side only",
-            str(agreement.evicted_only_platform),
-            str(agreement.evicted_only_simulation),
-            None,
-        ],
-        *_differences("start, platform minus simulation, gangs that start at once", agreement.at_once),
-        *_differences("start, platform minus simulation, gangs that wait", agreement.waited),
-        ["pairs of gangs that start in the same order, %", _number(100 * agreement.order, 1), None, None],
-        _judged(agreement, f"starts within {agreement.tolerance:.1f} s of the simulation", lambda one: one.same),
-        _judged(agreement, "starts within the spread of the simulations", lambda one: one.spread),
-        _judged(agreement, "starts that no simulation explains", lambda one: len(one.unexplained)),
-        _judged(agreement, "gangs evicted as often as in the simulation", lambda one: one.evictions_same),
-        _judged(agreement, "gangs evicted as often as in some simulations", lambda one: one.evictions_spread),
-        _judged(agreement, "gangs whose evictions no simulation explains", lambda one: len(one.evictions_unexplained)),
+        f"from the start until all pods run, p{100 * share:.0f}, s",
+        _number(percentile(seconds, share), 1),
+        *[None] * 3,
     ]
 
 
-def _differences(what: str, seconds: Sequence[float]) -> list[list[Cell]]:
-    sizes = [abs(each) for each in seconds]
-    shares = {"p50": percentile(seconds, 0.5), "p95 of its size": percentile(sizes, 0.95)}
-    return [[f"{what}, {name}, s", _number(value, 2), None, None] for name, value in shares.items()]
+def _agreement(run: _Run) -> list[list[Cell]]:
+    sides = (run.plan, run.as_arrived)
+    return [
+        ["started in both", None, *(str(side.both) for side in sides), None],
+        ["started on the platform only", None, *(str(len(side.only_run)) for side in sides), None],
+        ["started in the simulation only", None, *(str(len(side.only_simulation)) for side in sides), None],
+        ["gangs evicted in both", None, *(str(side.evicted_both) for side in sides), None],
+        ["gangs evicted on the platform only", None, *(str(side.evicted_only_run) for side in sides), None],
+        ["gangs evicted in the simulation only", None, *(str(side.evicted_only_simulation) for side in sides), None],
+        *_differences("gangs that start at once", [side.at_once for side in sides]),
+        *_differences("gangs that wait", [side.waited for side in sides]),
+        ["pairs in the same order, %", None, *(_number(100 * side.order, 1) for side in sides), None],
+        _judged(run, f"starts within {run.plan.tolerance:.1f} s of the simulation", lambda one: one.same),
+        _judged(run, "starts within the spread of the simulations", lambda one: one.spread),
+        _judged(run, "starts that no simulation explains", lambda one: len(one.unexplained)),
+        _judged(run, "gangs evicted as often as in the simulation", lambda one: one.evictions_same),
+        _judged(run, "gangs evicted as often as in some simulations", lambda one: one.evictions_spread),
+        _judged(run, "gangs whose evictions no simulation explains", lambda one: len(one.evictions_unexplained)),
+    ]
 
 
-def _judged(agreement: Agreement, what: str, read: Callable[[Judged], int]) -> list[Cell]:
-    samples = [read(sample) for sample in agreement.samples]
-    return [what, str(read(agreement.platform)), None, f"{min(samples)} to {max(samples)}" if samples else None]
+def _differences(which: str, sides: Sequence[Sequence[float]]) -> list[list[Cell]]:
+    what = f"start on the platform minus simulation, {which}"
+    sizes = [[abs(each) for each in side] for side in sides]
+    return [
+        [f"{what}, p50, s", None, *(_number(percentile(side, 0.5), 2) for side in sides), None],
+        [f"{what}, p95 of its size, s", None, *(_number(percentile(side, 0.95), 2) for side in sizes), None],
+    ]
+
+
+def _judged(run: _Run, what: str, read: Callable[[Judged], int]) -> list[Cell]:
+    return [what, str(read(run.judged)), None, None, _between([read(sample) for sample in run.samples])]
 
 
 def _gateway(metered: Metered, simulations: Simulations) -> list[list[Cell]]:
     cycles = simulations.plan.cycles
     others = sum(metered.cpu.values()) - metered.cpu.get(GATEWAY, 0.0)
-    count = metered.steps.get(math.inf, 0.0)
-    return [
-        ["gateway, cores", _number(metered.cores, 3), None, None],
-        ["gateway, peak memory (RSS), MiB", _number(metered.peak, 0), None, None],
-        ["all other processes of the platform, cores", _number(others / metered.seconds, 2), None, None],
-        ["share of all cores in use, everything on the machine, p50, %", _number(100 * metered.usual, 0), None, None],
-        ["time with more than 95 % of the cores in use, %", _number(100 * metered.full, 0), None, None],
-        ["cycles", _number(count, 0), str(len(cycles)), None],
-        *(_cycle(metered, cycles, share) for share in (0.5, 0.99)),
-        [
-            "slowest cycle, ms",
-            f"at most {1000 * quantile(metered.steps, 1.0):.0f}",
-            _number(1000 * max(cycles, default=math.nan), 0),
-            None,
-        ],
-    ]
+    slowest = 1000 * quantile(metered.steps, 1.0)
+    figures: Mapping[str, tuple[str, str | None]] = {
+        "gateway, cores": (_number(metered.cores, 3), None),
+        "gateway, peak memory (RSS), MiB": (_number(metered.peak), None),
+        "all other processes of the platform, cores": (_number(others / metered.seconds, 2), None),
+        "cores in use, whole machine, p50, %": (_number(100 * metered.usual), None),
+        "time with more than 95 % of the cores in use, %": (_number(100 * metered.full), None),
+        "cycles": (_number(metered.steps.get(math.inf, 0.0)), str(len(cycles))),
+        "cycle p50, ms": _cycle(metered, cycles, 0.5),
+        "cycle p99, ms": _cycle(metered, cycles, 0.99),
+        "slowest cycle, ms": (f"at most {slowest:.0f}", _number(1000 * max(cycles, default=math.nan))),
+    }
+    return [[what, *values, None, None] for what, values in figures.items()]
 
 
-def _cycle(metered: Metered, cycles: Sequence[float], share: float) -> list[Cell]:
-    seconds = quantile(metered.steps, share), percentile(cycles, share)
-    return [f"cycle p{100 * share:.0f}, ms", *(_number(1000 * each, 1) for each in seconds), None]
+def _cycle(metered: Metered, cycles: Sequence[float], share: float) -> tuple[str, str]:
+    return _number(1000 * quantile(metered.steps, share), 1), _number(1000 * percentile(cycles, share), 1)
 
 
-def _targets(agreement: Agreement, played: Played, *, gangs: int) -> list[Target]:
+def _targets(run: _Run) -> list[Target]:
     def share(count: int) -> float:
-        return round(100 * count / gangs, 1) if gangs else 0.0
+        return round(100 * count / len(run.jobs), 1) if run.jobs else 0.0
 
-    def limit(read: Callable[[Judged], int]) -> float:
-        return round(max((share(read(one)) for one in agreement.samples), default=0.0) + 100 * _SLACK, 1)
+    def target(what: str, read: Callable[[Judged], int]) -> Target:
+        limit = max((share(read(one)) for one in run.samples), default=0.0) + 100 * _SLACK
+        return Target(what=what, seen=share(read(run.judged)), limit=round(limit, 1), unit="%")
 
-    def starts(one: Judged) -> int:
-        return len(one.unexplained)
-
-    def evictions(one: Judged) -> int:
-        return len(one.evictions_unexplained)
-
+    played = run.played
     left = math.inf if played.drained is None else round(played.drained, 1)
     return [
-        Target(
-            what="starts that no simulation explains",
-            seen=share(starts(agreement.platform)),
-            limit=limit(starts),
-            unit="%",
-        ),
-        Target(
-            what="gangs whose evictions no simulation explains",
-            seen=share(evictions(agreement.platform)),
-            limit=limit(evictions),
-            unit="%",
-        ),
+        target("starts that no simulation explains", lambda one: len(one.unexplained)),
+        target("gangs whose evictions no simulation explains", lambda one: len(one.evictions_unexplained)),
         Target(what="restarts of the gateway", seen=float(played.restarted), limit=0.0),
         Target(what="time until no pod is left after all Jobs were deleted", seen=left, limit=120.0, unit="s"),
         Target(what="Jobs sent late, p99", seen=round(percentile(played.late, 0.99), 2), limit=1.0, unit="s"),
@@ -231,21 +246,23 @@ def _notes(scale: Scale, warm_up: float) -> list[str]:
         f"of the waiting time that counts ({scale.age_cap:g} s) are divided by the speed on both sides.",
         f"Gangs that ran before the trace's part begins are submitted in a warm-up of {warm_up:.0f} s and are not "
         f"compared. Pods are watched until {TAIL:.0f} s after the end.",
-        "platform: a gang starts when its last pod runs, as its tenant's API server shows it. simulation: when the "
-        "arbiter decides. CPU of cycles in the simulation is of one quiet process; the platform's cycles share the "
-        "machine with all others, and their times are interpolated from the buckets of a histogram.",
-        "simulations with other delays: the same trace, with arrivals as late, and run times as much longer, as the "
-        "platform showed for other gangs. Each of these is judged by all other simulations, as the platform is.",
-        f"Targets allow {100 * _SLACK:g} % more than the simulations with other delays differ from each other.",
+        "Start: on the platform, when the tenant's API server shows the first pod of the gang without its gate; in a "
+        "simulation, when the arbiter decides.",
+        "With the platform's delays: the same trace, with each gang as late, and its run as much longer, as on the "
+        "platform. With drawn delays: several simulations with delays that the platform showed for other gangs; each "
+        "is judged by all other simulations, as the platform is.",
+        f"Targets allow {100 * _SLACK:g} % more than the simulations with drawn delays differ from each other.",
+        "Cycles of the simulation are measured in CPU time. Those of the platform share the machine with everything "
+        "else, and their percentiles are interpolated from the buckets of a histogram.",
     ]
 
 
-def _named(agreement: Agreement) -> list[str]:
+def _named(run: _Run) -> list[str]:
     lists = {
-        "Started on the platform only": agreement.only_platform,
-        "Started in the simulation only": agreement.only_simulation,
-        "Starts that no simulation explains": agreement.platform.unexplained,
-        "Evictions that no simulation explains": agreement.platform.evictions_unexplained,
+        "Started on the platform only": run.plan.only_run,
+        "Started in the simulation only": run.plan.only_simulation,
+        "Starts that no simulation explains": run.judged.unexplained,
+        "Evictions that no simulation explains": run.judged.evictions_unexplained,
     }
     return [
         f"{what}: {', '.join(names[:_NAMED])}{f' and {len(names) - _NAMED} more' if len(names) > _NAMED else ''}."

@@ -31,8 +31,8 @@ def tenant_names(count: int) -> list[str]:
 def workload(scale: Scale) -> tuple[tuple[Job, ...], float]:
     """Return the jobs of a run in the order of their submission, and the end of its warm-up.
 
-    Gangs of the trace that ran at its start are submitted during the warm-up, evenly by pods, with the rest of their
-    run. Ids are those that the gateway gives these gangs: tenant, namespace and name of the Job.
+    Gangs of the trace that ran at its start are submitted during the warm-up, evenly by pods, and run until the warm-up
+    ends plus the rest of their run. Ids are those of the gateway: tenant, namespace and name of the Job.
     """
     length = scale.duration * scale.speed
     work = Work(
@@ -50,7 +50,7 @@ def workload(scale: Scale) -> tuple[tuple[Job, ...], float]:
     before = [job for job in played if not job.submitted]
     warm_up = sum(len(job.shapes) for job in before) / scale.ramp
     jobs = [
-        *_ramped(before, scale.ramp),
+        *_ramped(before, scale.ramp, warm_up),
         *(replace(job, submitted=job.submitted + warm_up) for job in played[len(before) :]),
     ]
     return tuple(_named(job, number) for number, job in enumerate(jobs)), warm_up
@@ -61,10 +61,10 @@ def _faster(job: Job, speed: float) -> Job:
     return replace(job, submitted=job.submitted / speed, run=run, pools=(POOL_KEY,))
 
 
-def _ramped(jobs: Sequence[Job], pods_per_second: float) -> Iterator[Job]:
+def _ramped(jobs: Sequence[Job], pods_per_second: float, end: float) -> Iterator[Job]:
     at = 0.0
     for job in jobs:
-        yield replace(job, submitted=at)
+        yield replace(job, submitted=at, run=job.run + round(end - at))
         at += len(job.shapes) / pods_per_second
 
 

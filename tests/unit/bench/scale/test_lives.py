@@ -21,35 +21,36 @@ def timeline(*marks: tuple[str, Mark, float]) -> Timeline:
 
 def test_a_gang_starts_with_its_last_pod_and_ends_with_its_last_pod() -> None:
     seen = timeline(
-        ("0-aaaaa", "seen", 11), ("1-bbbbb", "seen", 12), ("0-aaaaa", "ready", 13), ("1-bbbbb", "ready", 14),
-        ("1-bbbbb", "ended", 33), ("0-aaaaa", "ended", 32),
+        ("0-aaaaa", "seen", 11), ("1-bbbbb", "seen", 12), ("1-bbbbb", "admitted", 12.5), ("0-aaaaa", "admitted", 12.6),
+        ("0-aaaaa", "ready", 13), ("1-bbbbb", "ready", 14), ("1-bbbbb", "ended", 33), ("0-aaaaa", "ended", 32),
     )  # fmt: skip
     lives = lives_of([JOB], seen, origin=100)
     life = lives[JOB.id]
-    assert (life.arrived, life.started, life.ended, life.evictions) == (12, 14, 33, 0)
+    assert (life.arrived, life.started, life.running, life.ended, life.evictions) == (12, 12.5, 14, 33, 0)
     assert delays([JOB], lives) == {JOB.id: 2}
-    assert drifts([JOB], lives) == {JOB.id: pytest.approx(-1)}
+    assert drifts([JOB], lives) == {JOB.id: pytest.approx(0.5)}
     assert gpu_seconds(seen, start=100, end=200) == 8 * (19 + 19)
     assert gpu_seconds(seen, start=120, end=130) == 8 * (10 + 10)
 
 
 def test_an_evicted_gang_counts_once_and_ends_with_its_last_run() -> None:
     seen = timeline(
-        ("0-aaaaa", "seen", 11), ("1-bbbbb", "seen", 11), ("0-aaaaa", "ready", 13), ("1-bbbbb", "ready", 13),
-        ("0-aaaaa", "failed", 15), ("0-aaaaa", "ended", 15), ("1-bbbbb", "failed", 16), ("1-bbbbb", "ended", 16),
-        ("0-ccccc", "seen", 25), ("1-ddddd", "seen", 26), ("0-ccccc", "ready", 28), ("1-ddddd", "ready", 28),
-        ("0-ccccc", "ended", 48), ("1-ddddd", "ended", 47),
+        ("0-aaaaa", "seen", 11), ("1-bbbbb", "seen", 11), ("0-aaaaa", "admitted", 12),
+        ("0-aaaaa", "ready", 13), ("1-bbbbb", "ready", 13), ("0-aaaaa", "failed", 15), ("0-aaaaa", "ended", 15),
+        ("1-bbbbb", "failed", 16), ("1-bbbbb", "ended", 16),
+        ("0-ccccc", "seen", 25), ("1-ddddd", "seen", 26), ("0-ccccc", "admitted", 27),
+        ("0-ccccc", "ready", 28), ("1-ddddd", "ready", 28), ("0-ccccc", "ended", 48), ("1-ddddd", "ended", 47),
     )  # fmt: skip
     lives = lives_of([JOB], seen, origin=100)
     life = lives[JOB.id]
-    assert (life.arrived, life.started, life.ended, life.evictions) == (11, 13, 48, 1)
+    assert (life.arrived, life.started, life.running, life.ended, life.evictions) == (11, 12, 13, 48, 1)
     assert drifts([JOB], lives) == {}
 
 
 def test_half_a_gang_has_neither_arrived_nor_started() -> None:
     seen = timeline(("0-aaaaa", "seen", 11), ("0-aaaaa", "ready", 13))
     life = lives_of([JOB], seen, origin=100)[JOB.id]
-    assert (life.arrived, life.started, life.ended) == (None, None, None)
+    assert (life.arrived, life.running, life.ended) == (None, None, None)
     assert lives_of([JOB], Timeline(), origin=100) == {}
 
 

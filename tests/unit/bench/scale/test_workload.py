@@ -28,6 +28,7 @@ def test_gangs_that_ran_before_are_submitted_in_the_warm_up_evenly_by_pods() -> 
     pods = 0
     for job in before:
         assert job.submitted == pytest.approx(pods / scale.ramp)
+        assert job.submitted + job.run >= warm_up
         pods += len(job.shapes)
     assert warm_up == pytest.approx(pods / scale.ramp)
     assert pods > 50  # of 100 nodes
