@@ -7,13 +7,14 @@ from functools import cached_property
 
 import numpy as np
 
-from vkgateway.arbiter.facts import Pod, Pool, Quota
+from vkgateway.arbiter.facts import Pod, Pool, Quota, Shape
 from vkgateway.arbiter.fitting import FloatArray, IntArray
 from vkgateway.model.requests import Milli
 from vkgateway.translate.governed import HOST_RESOURCES
 
 _LEAST_WEIGHT = 1e-6
 _SHAPES = 4096
+_NOTHING: Milli = {}
 
 _Requests = tuple[tuple[str, int], ...]
 
@@ -34,12 +35,16 @@ class Accounts:
 
     def count(self, tenant: str, pod: Pod, times: int = 1) -> None:
         """Count what a tenant's pod holds."""
-        requests = pod.shape.requests
+        self.count_shape(tenant, pod.shape, times)
+
+    def count_shape(self, tenant: str, shape: Shape, times: int) -> None:
+        """Count what so many pods of a shape hold."""
+        requests = shape.requests
         shared = self._shared_of.get(requests)
         if shared is None:
             if len(self._shared_of) >= _SHAPES:
                 self._shared_of.clear()
-            shared = self._shared_of[requests] = tuple(self.pool.shared_by(pod.shape))
+            shared = self._shared_of[requests] = tuple(self.pool.shared_by(shape))
         _add(self.used, tenant, requests, times)
         _add(self.shared, tenant, shared, times)
         self._shares.pop(tenant, None)
@@ -60,9 +65,12 @@ class Accounts:
         return found
 
     def _share(self, tenant: str) -> float:
-        largest = 0.0
+        largest, quota = 0.0, self.quotas.get(tenant)
+        guarantee = quota.guarantee if quota is not None else _NOTHING
+        shared = self.shared.get(tenant, _NOTHING)
         for name, total in self.total.items():
-            over = self.beyond_guarantee(tenant, name)
+            # As `beyond_guarantee` tells: shares are asked for after each start.
+            over = shared.get(name, 0) - guarantee.get(name, 0)
             if over > 0:
                 largest = max(largest, over / max(1, total))
         return largest / self._weight(tenant)

@@ -56,10 +56,10 @@ def read(gang: Gang, kind: Callable[[Hashable], int] = lambda _: -1) -> Ask | Ho
 
     `kind` gives numbers to what is equal.
     """
-    running = tuple(pod for pod in gang.pods if pod.state is PLACED)
     waiting = [pod for pod in gang.pods if pod.state is WAITING]
     if not waiting:
         return None
+    running = tuple(pod for pod in gang.pods if pod.state is PLACED)
     told = tuple(pod for pod in gang.pods if pod.state is NOTIFIED)
     fault = next(_faults(gang), None)
     if fault is not None:

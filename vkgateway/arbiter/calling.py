@@ -34,7 +34,10 @@ class Calling:
         """Nothing of this gang is left in the pool. Of one that was never asked about nothing is remembered."""
         self._all.gone(gang)
         self._surplus.gone(gang)
-        (self._stale.add if gang in self._ahead_of else self._stale.discard)(gang)
+        if gang in self._ahead_of:
+            self._stale.add(gang)
+        else:
+            self._stale.discard(gang)
 
     @property
     def remembered(self) -> int:
@@ -53,7 +56,8 @@ class Calling:
         """By gang the gangs that run in a place that was reserved for it."""
         if not self._stale:
             return self._behind
-        for name in sorted(self._stale):
+        ours = (name for name in self._stale if name in self._ahead_of or _is_behind(gangs.get(name)))
+        for name in sorted(ours):
             for ahead in self._ahead_of.pop(name, ()):
                 del self._behind[ahead][name]
                 if not self._behind[ahead]:
@@ -90,6 +94,14 @@ class Calling:
         return replace(gang, pods=tuple(replace(pod, borrowed=False) if pod.uid in core else pod for pod in gang.pods))
 
 
+def _is_behind(gang: Gang | None) -> bool:
+    """Whether it runs in a place that was reserved for another gang."""
+    for pod in gang.pods if gang is not None else ():  # noqa: SIM110 - a loop is far quicker than `any`
+        if pod.behind and pod.state is PLACED:
+            return True
+    return False
+
+
 class _Kept:
     """Lots, and the gangs of which they are out of date."""
 
@@ -99,7 +111,10 @@ class _Kept:
         self._shown = shown
 
     def gone(self, gang: str) -> None:
-        (self.stale.add if gang in self._lots else self.stale.discard)(gang)
+        if gang in self._lots:
+            self.stale.add(gang)
+        else:
+            self.stale.discard(gang)
 
     def fresh(self, gangs: Mapping[str, Gang], inside: Set[str]) -> Evictable:
         for name in sorted(self.stale):

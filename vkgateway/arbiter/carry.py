@@ -134,13 +134,14 @@ class Carry:
         by_pool: dict[PoolKey, list[tuple[Gang | None, Gang | None]]] = {key: [] for key in self.standings}
         for name, told in changes:
             old = self.gangs.get(name)
-            gang = _as_of_now(told, now) if told is not None else None
+            moves = told is not None and _any_notified(told.pods)
+            gang = _as_of_now(told, now) if moves and told is not None else told
             if told is self._told.get(name) and (gang is old or gang == old):
                 continue
             for key in _pools_of(old, gang):
                 if key in by_pool:
                     by_pool[key].append((old, gang))
-            self._keep(name, told, gang)
+            self._keep(name, told, gang, moves=moves)
         for standing in new:
             key = standing.pool.key
             by_pool[key] = [(None, gang) for gang in self.gangs.values() if _in(gang, key)]
@@ -150,7 +151,7 @@ class Carry:
             self.waiting.change(self._waits)
             self._waits = {}
 
-    def _keep(self, name: str, told: Gang | None, gang: Gang | None) -> None:
+    def _keep(self, name: str, told: Gang | None, gang: Gang | None, *, moves: bool) -> None:
         if self.asks.pop(name, None) is not None:
             self._waits[name] = None
             self.beyond.pop(name, None)
@@ -160,7 +161,7 @@ class Carry:
                 known.pop(name, None)
             return
         self.gangs[name], self._told[name] = gang, told
-        if _any_notified(told.pods):
+        if moves:
             self._moving[name] = None
         else:
             self._moving.pop(name, None)

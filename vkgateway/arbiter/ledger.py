@@ -200,7 +200,7 @@ class Ledger:
         if gang.part is not None:
             self.pool_of.update(dict.fromkeys(chosen, standing.pool.key))
         before = self.started.get(gang.id)
-        self.started[gang.id] = Start(standing, {**before.nodes, **nodes} if before is not None else {**nodes})
+        self.started[gang.id] = Start(standing, {**before.nodes, **nodes} if before is not None else dict(nodes))
         standing.ends.add_start(gang, pods, nodes, self.now)
         kept = standing.reservation
         if kept is not None and (behind or lent or kept.lets(standing.ends, gang, self.now)):

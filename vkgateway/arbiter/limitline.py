@@ -26,6 +26,8 @@ def crowds_out(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]
     Who will have gone in time does not; but times may prove wrong again and again, so a gang that has waited for long
     depends on nobody's.
     """
+    if not standing.limit_kept and standing.reservation is None:
+        return False
     ahead = ledger.asks.get(standing.limit_kept.get(ask.tenant, ""))
     if ahead is not None and ahead is not ask:
         missing = standing.beyond_limit(ask.tenant, [*ahead.core, *pods])

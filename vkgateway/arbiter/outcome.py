@@ -73,8 +73,10 @@ def torn_by(
     """Uids of pods that start, in these decisions or in those before, while so much of their gang goes that it does not
     run with them; `admitted` are those that started before, by uid their gangs.
     """
-    starts = {**admitted, **{uid: admit.gang for admit in found.admits for uid in admit.nodes}}
     evicted = {evict.gang for each in (found, before) if each is not None for evict in each.evicts}
+    if not evicted:
+        return set()
+    starts = {**admitted, **{uid: admit.gang for admit in found.admits for uid in admit.nodes}}
     names = {name for name in starts.values() if not evicted.isdisjoint(gangs[name].kin)}
     gone = {uid for evict in found.evicts for uid in evict.pods}
     stays = {uid for reprieve in found.reprieves for uid in reprieve.pods}

@@ -39,8 +39,12 @@ class Ranks:
 
     def add(self, gang: Gang) -> None:
         """Take in a gang."""
-        self._gangs.setdefault(gang.tenant, {})[gang.id] = None
-        self._ranks.setdefault(gang.tenant, Counter())[rank_of(gang)] += 1
+        names = self._gangs.get(gang.tenant)
+        if names is None:
+            names = self._gangs[gang.tenant] = {}
+            self._ranks[gang.tenant] = Counter()
+        names[gang.id] = None
+        self._ranks[gang.tenant][rank_of(gang)] += 1
 
     def drop(self, gang: Gang) -> None:
         """Forget a gang that was taken in as it is."""

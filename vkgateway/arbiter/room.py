@@ -7,8 +7,8 @@ places back after a mark, look, and undo, or work on a copy.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ class Mark(NamedTuple):
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Change:
     """So many pods of a shape put on nodes (below zero: taken away)."""
 
@@ -172,16 +172,16 @@ class Room:
         if by_shape:
             self._newer()
 
-    def _counted(self, placed: Iterable[tuple[str, Shape]]) -> dict[Shape, Counter[int]]:
+    def _counted(self, placed: Iterable[tuple[str, Shape]]) -> Mapping[Shape, Mapping[int, int]]:
         """By shape how many pods there are at each position."""
-        by_shape: dict[Shape, Counter[int]] = {}
+        by_shape: dict[Shape, defaultdict[int, int]] = {}
         # Pods of one shape mostly share the object, and a shape is slow to hash.
-        by_identity: dict[int, Counter[int]] = {}
+        by_identity: dict[int, defaultdict[int, int]] = {}
         shapes: list[Shape] = []
         for name, shape in placed:
             counts = by_identity.get(id(shape))
             if counts is None:
-                counts = by_identity[id(shape)] = by_shape.setdefault(shape, Counter())
+                counts = by_identity[id(shape)] = by_shape.setdefault(shape, defaultdict(int))
                 shapes.append(shape)  # as long as it is here its id is its own
             counts[self._position[name]] += 1
         return by_shape

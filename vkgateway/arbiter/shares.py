@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from vkgateway.arbiter.asks import Ask
-from vkgateway.arbiter.facts import Gang, Pod
+from vkgateway.arbiter.facts import Gang, Pod, PoolKey
 from vkgateway.arbiter.fitting import FloatArray, IntArray
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import comes_after
@@ -17,6 +17,8 @@ from vkgateway.arbiter.standing import Standing
 def share(ledger: Ledger, ask: Ask) -> float:
     """The tenant's share in the pool that the gang likes best; the largest of those of its parts."""
     liked = _liked(ledger, ask)
+    if len(liked) == 1:
+        return liked[0].share(ask.tenant)
     return max([standing.share(ask.tenant) for standing in liked]) if liked else 0.0
 
 
@@ -67,11 +69,16 @@ class Shares:
 
 def _liked(ledger: Ledger, ask: Ask) -> list[Standing]:
     """The pool that it likes best of those that its tenant may use; for each part of its gang one."""
-    found = []
-    for pools in ask.reach:
-        for key in pools:
-            standing = ledger.standings.get(key)
-            if standing is not None and standing.usable_by(ask):
-                found.append(standing)
-                break
-    return found
+    if ask.gang.part is None:
+        first = _first_usable(ledger, ask, ask.pools)
+        return [first] if first is not None else []
+    found = (_first_usable(ledger, ask, pools) for pools in ask.reach)
+    return [standing for standing in found if standing is not None]
+
+
+def _first_usable(ledger: Ledger, ask: Ask, pools: Iterable[PoolKey]) -> Standing | None:
+    for key in pools:
+        standing = ledger.standings.get(key)
+        if standing is not None and standing.usable_by(ask):
+            return standing
+    return None

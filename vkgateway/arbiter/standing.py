@@ -110,6 +110,8 @@ class Standing(Accounts):
         """For so many gangs all cells were bound anew since the cycle began."""
         self.ranks = Ranks()
         self._now = 0.0
+        self._tallied: dict[tuple[str, int], tuple[Shape, int]] = {}
+        """Pods that have come (less than zero: gone) by tenant and shape, while changes are followed."""
         self._waking: set[str] = set()
         """Gangs of the guaranteed band with pods that borrow."""
         self._before: _Before | None = None
@@ -124,11 +126,12 @@ class Standing(Accounts):
         """Follow gangs that have changed: as they were (None: they are new) and as they are (None: they have gone)."""
         gone: list[tuple[str, Shape]] = []
         come: list[tuple[str, Shape]] = []
+        self._tallied.clear()
         for old, new in changes:
             before = self._pods(old) if old is not None else ()
             after = self._pods(new) if new is not None else ()
             going, coming = before, after
-            if old is not None and new is not None and _alike(old, new):
+            if before and after and old is not None and new is not None and _alike(old, new):
                 going, coming = _others(before, after), _others(after, before)
             if old is not None:
                 for pod in going:
@@ -137,6 +140,8 @@ class Standing(Accounts):
                 for pod in coming:
                     self._add(new, pod, come)
             self._note(old, new, after)
+        for (tenant, _), (shape, times) in self._tallied.items():
+            self.count_shape(tenant, shape, times)
         self.room.give_all(gone)
         self.room.take_all(come)
         self.room.settle()
@@ -171,14 +176,16 @@ class Standing(Accounts):
             self.within.recount()
 
     def _pods(self, gang: Gang) -> tuple[Pod, ...]:
-        return tuple([pod for pod in gang.pods if self.has(pod)])
+        key = self.pool.key
+        # As `has` tells: it is asked for each gang that has changed.
+        return tuple([pod for pod in gang.pods if pod.state is not WAITING and pod.pool == key and pod.node])
 
     def has(self, pod: Pod) -> bool:
         """Whether a pod is placed here."""
         return pod.state is not WAITING and pod.pool == self.pool.key and bool(pod.node)
 
     def _add(self, gang: Gang, pod: Pod, come: list[tuple[str, Shape]]) -> None:
-        self.count(gang.tenant, pod)
+        self._tally(gang.tenant, pod, 1)
         self.ends.put(gang, pod)
         if pod.node in self.room:
             come.append((pod.node, pod.shape))
@@ -189,7 +196,7 @@ class Standing(Accounts):
             self.leaving.add(gang.tenant, [pod])
 
     def _remove(self, gang: Gang, pod: Pod, gone: list[tuple[str, Shape]]) -> None:
-        self.count(gang.tenant, pod, -1)
+        self._tally(gang.tenant, pod, -1)
         self.ends.drop(pod.uid)
         if pod.node in self.room:
             gone.append((pod.node, pod.shape))
@@ -197,6 +204,13 @@ class Standing(Accounts):
         if not pod.borrowed:
             self.within.remove(gang.tenant, pod)
         self.leaving.drop(pod.uid)
+
+    def _tally(self, tenant: str, pod: Pod, times: int) -> None:
+        """Note what is counted once all changes are known."""
+        # As long as the pod is here the id of its shape is its own.
+        key, shape = (tenant, id(pod.shape)), pod.shape
+        known = self._tallied.get(key)
+        self._tallied[key] = shape, times if known is None else known[1] + times
 
     def _count_in(self, pod: Pod, count: int) -> None:
         if self._counted and pod.uid in self._counted.get(pod.node, ()):
@@ -208,7 +222,8 @@ class Standing(Accounts):
                 self.ranks.drop(known)
             self.told.pop(old.id, None)
             self._waking.discard(old.id)
-            self.sheltered.get(old.tenant, set()).discard(old.id)
+            if (inside := self.sheltered.get(old.tenant)) is not None:
+                inside.discard(old.id)
         if new is not None:
             self.calling.changed(new.id)
             self.within.plan(new)
@@ -218,12 +233,15 @@ class Standing(Accounts):
         if new is not None and after:
             self.gangs[new.id] = new
             self.ranks.add(new)
-            if any(pod.state is NOTIFIED for pod in after):
-                self.told[new.id] = new
-            if any(not pod.borrowed for pod in after):
-                self.sheltered.setdefault(new.tenant, set()).add(new.id)
-            if new.band is GUARANTEED and any(pod.borrowed and pod.state is PLACED for pod in after):
-                self._waking.add(new.id)
+            guaranteed = new.band is GUARANTEED
+            # In one plain loop: it is gone through for each gang that has changed.
+            for pod in after:
+                if pod.state is NOTIFIED:
+                    self.told[new.id] = new
+                if not pod.borrowed:
+                    self.sheltered.setdefault(new.tenant, set()).add(new.id)
+                elif guaranteed and pod.state is PLACED:
+                    self._waking.add(new.id)
 
     def begin(self, now: float) -> None:
         """A cycle begins: everything from now on is undone by `rewind`."""

@@ -145,7 +145,11 @@ class View:
         """The same for a single node, for which numpy would take ten times longer."""
         if not self._mask.item(position):
             return
-        capacity = max(0, min([PLENTY, *[free.item(position) // amount for free, amount in self._asked]]))
+        capacity = PLENTY
+        for free, amount in self._asked:
+            fits = free.item(position) // amount
+            capacity = min(capacity, fits)
+        capacity = max(capacity, 0)
         if self._yard.zones is not None:
             capacity = self._yard.zones.limited(capacity, self._shape, position)
         whole, layout = self._yard.whole, self._layout

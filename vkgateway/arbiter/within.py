@@ -65,7 +65,10 @@ class Within:
 
     def plan(self, gang: Gang) -> None:
         """Take in what is planned for a gang inside cells, or that nothing is any more."""
-        plan, wanted = gang.plan, []
+        plan = gang.plan
+        if plan is None and gang.id not in self._plans:
+            return
+        wanted = []
         if plan is not None and not plan.borrowed and plan.pool == self.pool.key:
             waiting = (pod for pod in gang.pods if pod.state is PodState.WAITING and pod.uid in plan.nodes)
             wanted = [(gang.tenant, plan.nodes[pod.uid], self._amount(pod)) for pod in waiting]
@@ -73,7 +76,8 @@ class Within:
 
     def unplan(self, gang: str) -> None:
         """A gang has gone."""
-        self._plan(gang, [])
+        if gang in self._plans:
+            self._plan(gang, [])
 
     def _plan(self, gang: str, wanted: list[Placed]) -> None:
         if wanted != self._plans.get(gang, []):
