@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.platform import GPUS_PER_NODE
+from bench.stats import percentile
 from bench.timeline import Key, Timeline
 from vkgateway.simulate.scenario import Job
 
@@ -74,6 +75,13 @@ def drifts(jobs: Iterable[Job], lives: Mapping[str, Life]) -> dict[str, float]:
         if life is not None and life.started is not None and life.ended is not None and not life.evictions:
             found[job.id] = life.ended - life.started - job.run
     return found
+
+
+def startup(lives: Mapping[str, Life]) -> float:
+    """Return the median of the seconds from the admission of a gang until its last pod runs; 0 if none runs."""
+    known = [(life.started, life.running) for life in lives.values()]
+    found = [running - started for started, running in known if started is not None and running is not None]
+    return percentile(found, 0.5) if found else 0.0
 
 
 def _pods(timeline: Timeline, origin: float) -> dict[str, dict[int, list[_Pod]]]:

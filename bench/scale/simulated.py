@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from bench.scale.lives import Life, delays, drifts
+from bench.scale.lives import Life, delays, drifts, startup
 from bench.scale.play import TAIL, Played
 from bench.scale.settings import Scale
 from bench.scale.workload import POOL_KEY, tenant_names
@@ -52,7 +52,9 @@ class Simulations:
     """The trace with delays and run times that are drawn from those of the platform."""
 
 
-def scenario_of(scale: Scale, pool: Pool, jobs: Sequence[Job], *, warm_up: float = 0.0) -> Scenario:
+def scenario_of(
+    scale: Scale, pool: Pool, jobs: Sequence[Job], *, warm_up: float = 0.0, startup: float = 0.0
+) -> Scenario:
     """Return the scenario: the pool under the name that it has in the gateway, and the platform's settings."""
     quotas = tuple(
         Quota(tenant=name, pool=POOL_KEY, guarantee={GPU: 1000 * scale.guarantee})
@@ -62,6 +64,7 @@ def scenario_of(scale: Scale, pool: Pool, jobs: Sequence[Job], *, warm_up: float
         notice=scale.notice,
         grace=0.0,
         recreate=_BACKOFF,
+        startup=startup,
         interval=_INTERVAL,
         policy=Policy(age_cap=scale.age_cap),
         warm_up=warm_up,
@@ -97,7 +100,7 @@ def simulate(scenario: Scenario, until: float) -> Simulated:
 def beside(scale: Scale, jobs: Sequence[Job], played: Played, *, warm_up: float) -> Simulations:
     """Simulate what was played: as planned, with the platform's delays, and with delays that are drawn from them."""
     until = warm_up + scale.duration + TAIL
-    plan = scenario_of(scale, played.pool, jobs, warm_up=warm_up)
+    plan = scenario_of(scale, played.pool, jobs, warm_up=warm_up, startup=startup(played.lives))
     late, longer = delays(jobs, played.lives), drifts(jobs, played.lives)
     scenarios = [plan, shifted(plan, late, longer)]
     for number in range(scale.samples):

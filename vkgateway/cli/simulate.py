@@ -46,6 +46,13 @@ Examples:
     show_default=True,
     help="From the end of an evicted gang's pods to their re-creation; doubles with each eviction, up to 10m.",
 )
+@click.option(
+    "--startup",
+    type=SECONDS,
+    default="0s",
+    show_default=True,
+    help="From the admission of a gang to its pods; evicted before, it keeps its place in the queue.",
+)
 @click.option("--interval", type=SECONDS, default="1s", show_default=True, help="Least time between two cycles.")
 @click.option(
     "--refresh", type=SECONDS, default="30s", show_default=True, help="Most time between two cycles if gangs wait."

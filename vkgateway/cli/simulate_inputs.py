@@ -51,6 +51,7 @@ class Inputs:
     notice: float | None
     grace: float | None
     recreate: float
+    startup: float
     interval: float
     refresh: float
     warm_up: float
@@ -101,6 +102,7 @@ def scenario_of(inputs: Inputs) -> Scenario:
         notice=parts.notice if inputs.notice is None else inputs.notice,
         grace=parts.grace if inputs.grace is None else inputs.grace,
         recreate=inputs.recreate,
+        startup=inputs.startup,
         interval=inputs.interval,
         refresh=inputs.refresh,
         horizon=horizon,

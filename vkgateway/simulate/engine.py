@@ -18,7 +18,7 @@ from vkgateway.simulate.state import Event, Run, State, What
 from vkgateway.simulate.usage import WHOLE, Usage
 
 _ENOUGH, _REMEMBERED = 3, 20
-"""The run time of a kind is known after 3 runs; of more than 20 the last count, as in the gateway."""
+"""The run time of a kind is known after 3 pods ran; of more than 20 the last count, as in the gateway."""
 _DOUBLINGS = 4
 """How often the time between cycles without a decision doubles."""
 _LONGEST_RUNS, _TIMES = 10, 4
@@ -145,7 +145,7 @@ class Simulation:
         kind = self._jobs[gang.id].kind
         if kind:
             learned = self.state.learned.setdefault(kind, [])
-            learned.append(self.state.now - run.since)
+            learned += [self.state.now - run.since] * min(len(gang.pods), _REMEMBERED)
             del learned[:-_REMEMBERED]
         run.ended, run.since = self.state.now, None
         del self.state.gangs[gang.id], self._tenants[gang.tenant][gang.id]
@@ -157,6 +157,9 @@ class Simulation:
         due = {pod.uid for pod in gang.pods if pod.state is NOTIFIED and pod.deadline <= now}
         if not due:
             return False  # they were reprieved, or the gang is another one by now
+        if self._is_starting(gang, run, now):
+            self._withdraw(gang, run)
+            return True
         gone = now + gang.grace
         pods = (replace(pod, state=ENDING, deadline=gone) if pod.uid in due else pod for pod in gang.pods)
         after = replace(gang, pods=tuple(pods))
@@ -165,6 +168,17 @@ class Simulation:
         self._replace(gang, after)
         self._push(gone, What.GONE, gang.id)
         return True
+
+    def _is_starting(self, gang: Gang, run: Run, deadline: float) -> bool:
+        """Return whether the gang's pods did not exist yet when its eviction was decided."""
+        return run.since is not None and deadline - gang.notice - run.since < self._settings.startup
+
+    def _withdraw(self, gang: Gang, run: Run) -> None:
+        """Let a gang that did not run yet wait again."""
+        pods = tuple(Pod(uid=pod.uid, shape=pod.shape, rank=pod.rank, role=pod.role) for pod in gang.pods)
+        self._replace(gang, replace(gang, pods=pods))
+        run.since, run.queued_since = None, self.state.now
+        run.epoch += 1
 
     def _lose(self, gang: Gang, run: Run) -> None:
         """Stop the gang's current run; what it did since the last checkpoint is lost."""

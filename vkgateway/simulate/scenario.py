@@ -28,6 +28,11 @@ class Settings:
 
     It doubles with each eviction of the gang, up to ten minutes, like the back-off of Kubernetes' Job controller.
     """
+    startup: float = 0.0
+    """Between the admission of a gang and the existence of its pods in the compute cluster.
+
+    A gang that is evicted before keeps its pods: it queues again at the deadline, in its former place.
+    """
     interval: float = 1.0
     """The least time between two scheduling cycles."""
     refresh: float = 30.0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 
@@ -70,9 +68,8 @@ def test_an_evicted_gang_has_notice_and_grace_loses_its_work_and_runs_again() ->
 def test_an_evicted_gang_queues_again_when_its_pods_are_re_created() -> None:
     given = scenario(
         (1, 8), [quota("a", 8), quota("b")], job("b/low", 8, run=100, band=LOW),
-        job("a/first", 8, at=40, run=20), job("a/second", 8, at=150, run=20),
+        job("a/first", 8, at=40, run=20), job("a/second", 8, at=150, run=20), recreate=40,
     )  # fmt: skip
-    given = replace(given, settings=replace(given.settings, recreate=40))
     state = simulated(given, Arbiter())
     first, second, low = run_of(state, "a/first"), run_of(state, "a/second"), run_of(state, "b/low")
     assert first.started == pytest.approx(55)
@@ -82,6 +79,31 @@ def test_an_evicted_gang_queues_again_when_its_pods_are_re_created() -> None:
     assert low.queued == pytest.approx(55 - 50 + 40 + 165 - 160 + 80)
     assert low.ended == pytest.approx(165 + 80 + 100)
     assert not state.away
+
+
+def test_a_gang_that_is_evicted_before_its_pods_exist_keeps_them_and_its_place() -> None:
+    given = scenario(
+        (1, 8), [quota("a", 8), quota("b")], job("b/low", 8, run=100, band=LOW), job("a/first", 8, at=1, run=50),
+        startup=2, recreate=40,
+    )  # fmt: skip
+    state = simulated(given, Arbiter())
+    first, low = run_of(state, "a/first"), run_of(state, "b/low")
+    assert first.started == pytest.approx(11)  # 10 s of notice, no grace period: no pod has to end
+    assert (low.evictions, low.lost) == (0, 0)
+    assert low.ended == pytest.approx(first.ended + 100 if first.ended else 0)
+
+
+def test_run_times_are_known_after_three_pods_of_a_kind() -> None:
+    seen: list[float | None] = []
+
+    class Watching(Arbiter):
+        def decide(self, snapshot: Snapshot, now: float) -> Decisions:
+            seen.extend(gang.expected_run for gang in snapshot.gangs if now >= 60)
+            return super().decide(snapshot, now)
+
+    jobs = [job("a/one", [8, 8, 8], run=50, kind="a"), job("a/two", 8, at=60, run=50, kind="a")]
+    simulated(scenario((3, 8), [quota("a")], *jobs), Watching())
+    assert set(seen) == {50}
 
 
 def test_work_up_to_the_last_checkpoint_is_kept() -> None:

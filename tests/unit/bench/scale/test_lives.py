@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.scale.lives import delays, drifts, gang_of, gpu_seconds, lives_of
+from bench.scale.lives import delays, drifts, gang_of, gpu_seconds, lives_of, startup
 from bench.timeline import Mark, Timeline
 from vkgateway.arbiter.facts import Shape
 from vkgateway.simulate.scenario import GPU, Job
@@ -27,6 +27,7 @@ def test_a_gang_starts_with_its_last_pod_and_ends_with_its_last_pod() -> None:
     lives = lives_of([JOB], seen, origin=100)
     life = lives[JOB.id]
     assert (life.arrived, life.started, life.running, life.ended, life.evictions) == (12, 12.5, 14, 33, 0)
+    assert startup(lives) == 1.5
     assert delays([JOB], lives) == {JOB.id: 2}
     assert drifts([JOB], lives) == {JOB.id: pytest.approx(0.5)}
     assert gpu_seconds(seen, start=100, end=200) == 8 * (19 + 19)
@@ -52,6 +53,7 @@ def test_half_a_gang_has_neither_arrived_nor_started() -> None:
     life = lives_of([JOB], seen, origin=100)[JOB.id]
     assert (life.arrived, life.running, life.ended) == (None, None, None)
     assert lives_of([JOB], Timeline(), origin=100) == {}
+    assert startup({}) == 0
 
 
 def test_the_gang_and_the_index_are_in_the_name_of_a_pod() -> None:
