@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 
 from vkgateway.arbiter.cells import Cells, Placed
@@ -34,6 +35,46 @@ def refusals(pool: Pool, quotas: Iterable[Quota]) -> list[str]:
         if not faults:
             _grant(pool, quota, tally, left)
     return said
+
+
+def unkeepable(pool: Pool, others: Sequence[Quota], mine: Quota) -> list[str]:
+    """Why a guarantee cannot be kept by cells that are bound at the same time as all others', in sentences.
+
+    Whoever was accepted before comes first: also where nodes have died since and not even that can be kept.
+    """
+    before = refusals(pool, others)
+    last = replace(mine, granted=max((quota.granted for quota in others), default=0.0) + 1.0)
+    found = [sentence for sentence in refusals(pool, [*others, last]) if sentence not in before]
+    strangers = sum(node.used.get(pool.unit, 0) for node in pool.nodes if node.usable) // WHOLE
+    more = f"; {strangers} are held by pods that are not the gateway's" if strangers else ""
+    if before and not found and any(mine.guarantee.get(name, 0) for name in pool.governed):
+        found = [
+            f"tenant {mine.tenant} asks for a guarantee in pool {'/'.join(pool.key)}, whose usable nodes do not hold "
+            "what is guaranteed to others already; the largest that would fit is 0"
+        ]
+    return [f"{sentence}{more}" for sentence in found]
+
+
+def unkeepable_yet(pool: Pool, others: Sequence[Quota], mine: Quota, placed: Sequence[Placed]) -> str:
+    """Say that guaranteed pods stand where a guarantee's cells would be, though empty nodes would hold it; or ""."""
+    if not mine.guarantee.get(pool.unit, 0) or not displaces(pool, others, mine, placed):
+        return ""
+    return (
+        f"tenant {mine.tenant} asks for a guarantee that pool {'/'.join(pool.key)} could hold, but pods that run "
+        "inside guarantees stand where its cells would be; it is accepted once enough of them have ended"
+    )
+
+
+def largest_left(pool: Pool, quotas: Iterable[Quota]) -> int:
+    """The most whole units that could be guaranteed to one more tenant on the nodes that are usable now."""
+    levels = pool_levels(pool)
+    usable = [node for node in pool.nodes if node.usable]
+    tally = Tally(levels, [node_room(node, pool.unit) for node in usable], [True] * len(usable))
+    left = dict.fromkeys(pool.governed, 0)
+    for quota in quotas:
+        if quota.pool == pool.key:
+            _grant(pool, quota, tally, left)
+    return largest_guarantee(tally)
 
 
 def displaces(pool: Pool, quotas: Sequence[Quota], more: Quota, placed: Sequence[Placed]) -> bool:

@@ -22,24 +22,13 @@ def unkept(
     the pods that run inside guarantees now, which are never moved (`held`).
     """
     # It brings numpy, for which neither a starting gateway nor the command line should wait.
-    from vkgateway.arbiter.refusals import displaces, refusals
+    from vkgateway.arbiter.refusals import unkeepable, unkeepable_yet
 
     mine = quota(tenant, wanted, granted=1.0)
-    before = refusals(pool, others)
-    found = [sentence for sentence in refusals(pool, [*others, mine]) if sentence not in before]
-    strangers = sum(node.used.get(pool.unit, 0) for node in pool.nodes if node.usable) // 1000
-    more = f"; {strangers} are held by pods that are not the gateway's" if strangers else ""
-    yield from (f"{sentence}{more}" for sentence in found)
-    if before and not found and any(mine.guarantee.get(name, 0) for name in pool.governed):
-        yield (
-            f"tenant {tenant} asks for a guarantee in pool {'/'.join(pool.key)}, whose usable nodes do not hold "
-            f"what is guaranteed to others already; the largest that would fit is 0{more}"
-        )
-    elif not found and mine.guarantee.get(pool.unit, 0) and displaces(pool, others, mine, held):
-        yield (
-            f"tenant {tenant} asks for a guarantee that pool {'/'.join(pool.key)} could hold, but pods that run inside "
-            "guarantees stand where its cells would be; it is accepted once enough of them have ended"
-        )
+    found = unkeepable(pool, others, mine)
+    yield from found
+    if not found and (later := unkeepable_yet(pool, others, mine, held)):
+        yield later
 
 
 def no_more_than(wanted: TenantPool, had: TenantPool) -> bool:
