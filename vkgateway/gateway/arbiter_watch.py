@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.facts import PodState, Snapshot
+from vkgateway.arbiter.facts import PodState, PoolKey, Snapshot
 from vkgateway.arbiter.report import report, summary
 from vkgateway.gateway import metrics
 from vkgateway.gateway.config import Arbiter
@@ -54,6 +54,8 @@ class ArbiterWatch:
         self._clock = clock
         self.names: Callable[[], Mapping[str, Key]] = dict
         """Namespaces and names of governed pods by uid; asked when the state is shown."""
+        self.divided: Callable[[], Mapping[PoolKey, str]] = dict
+        """The node labels by which pools are divided into virtual nodes; asked with each question."""
         self._decisions = DecisionLog(Path(settings.decision_log)) if settings.decision_log else None
         self._usage = UsageLog(Path(settings.usage_log)) if settings.usage_log else None
         self.guarantees = Guarantees()
@@ -141,7 +143,9 @@ class ArbiterWatch:
             if self._last is None:
                 raise UnavailableError("the arbiter has decided nothing yet", hint="Ask again in a few seconds.")
             snapshot, decisions, decided = self._last
-            seen = Seen(snapshot=snapshot, decisions=decisions, time=decided, names=self.names())
+            seen = Seen(
+                snapshot=snapshot, decisions=decisions, time=decided, names=self.names(), divided=self.divided()
+            )
             return 200, msgspec.json.encode(ask(asked, seen, max(decided, self._clock())))
         except msgspec.DecodeError as error:
             return 422, msgspec.json.encode(Refusal.of(InputError(f"the question cannot be read: {error}")))

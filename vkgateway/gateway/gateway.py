@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Protocol
 
-from vkgateway.arbiter.facts import Policy
+from vkgateway.arbiter.facts import Policy, PoolKey
 from vkgateway.gateway import metrics
 from vkgateway.gateway.arbiter_watch import ArbiterWatch
 from vkgateway.gateway.compute import ComputeController
@@ -79,6 +79,7 @@ class Gateway:
             calm=clock.follow,
         )
         self._watch.names = self.arbiter.names
+        self._watch.divided = self._divided
         self.kubelet = self._endpoint(settings.kubelet, address=address, tls=tls, files=files)
         self.runtimes = TenantRuntimes(
             computes=self.computes,
@@ -171,6 +172,12 @@ class Gateway:
     def _pools(self) -> dict[str, tuple[Pool, ...]]:
         """The pools of each compute cluster, as ops want them now."""
         return {found.metadata.name: found.spec.pools for found in self.computes.clusters.items.values()}
+
+    def _divided(self) -> dict[PoolKey, str]:
+        """Return the node labels by which pools are divided; may be called from another thread."""
+        computes = list(self.computes.clusters.items.values())
+        pools = ((found.metadata.name, pool) for found in computes for pool in found.spec.pools)
+        return {(cluster, pool.name): pool.virtual_nodes_by for cluster, pool in pools if pool.virtual_nodes_by}
 
     def _find(self, tenant: str, namespace: str, pod: str) -> PodTarget:
         return self.runtimes.find(tenant, namespace, pod)

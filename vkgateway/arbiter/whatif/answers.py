@@ -85,6 +85,8 @@ class Outcome(_Shown, frozen=True, gc=False):
     """Those that the question is about; others of the gang may run on."""
     starting: int
     """Of these, so many start; an elastic gang's surplus may wait."""
+    running: int = 0
+    """Others of the gang that run on."""
     placements: tuple[Placement, ...] = ()
     borrowed: bool = False
     """It starts outside its tenant's guarantee: it may be evicted later."""
@@ -141,6 +143,8 @@ class Cell(_Shown, frozen=True, gc=False):
     node: str
     """Where it is bound or would be; empty: nowhere yet."""
     verdict: Verdict
+    borrowed: bool = False
+    """The pod would start outside the guarantee: its cell cannot bind anywhere now."""
     message: str = ""
     expected: str = ""
 

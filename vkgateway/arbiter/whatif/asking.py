@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from vkgateway.arbiter.whatif import gangs
+from vkgateway.arbiter.whatif import drains, gangs, growth, guarantees
 from vkgateway.arbiter.whatif.answers import Answer
-from vkgateway.arbiter.whatif.questions import GangQuestion, Question
+from vkgateway.arbiter.whatif.questions import DrainQuestion, GangQuestion, GuaranteeQuestion, Question
 from vkgateway.arbiter.whatif.trial import Seen, Trial
-from vkgateway.model.errors import InputError
 
 
 def ask(question: Question, seen: Seen, now: float) -> Answer:
@@ -19,4 +18,8 @@ def ask(question: Question, seen: Seen, now: float) -> Answer:
     trial = Trial(seen, now)
     if isinstance(question, GangQuestion):
         return gangs.answer(question, trial)
-    raise InputError(f"{type(question).__name__} cannot be answered")
+    if isinstance(question, GuaranteeQuestion):
+        return guarantees.answer(question, trial)
+    if isinstance(question, DrainQuestion):
+        return drains.answer(question, trial)
+    return growth.answer(question, trial)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from vkgateway.arbiter.decisions import Decisions, Hold, Loss
-from vkgateway.arbiter.facts import WAITING, Gang, PoolKey, Snapshot
+from vkgateway.arbiter.facts import WAITING, Gang, PoolKey
 from vkgateway.arbiter.losses import cells_text, change_text
 from vkgateway.arbiter.poolsums import node_name
 from vkgateway.arbiter.report import summary
 from vkgateway.arbiter.state import PoolState
-from vkgateway.arbiter.whatif.answers import Change, Effect, Eviction, GuaranteeChange, PoolChange
+from vkgateway.arbiter.whatif.answers import Answer, Change, Effect, Eviction, GuaranteeChange, PoolChange
 from vkgateway.arbiter.whatif.outcomes import gang_name, start_text
-from vkgateway.arbiter.whatif.trial import Trial
+from vkgateway.arbiter.whatif.questions import Question
+from vkgateway.arbiter.whatif.trial import Case, Trial
 
-MOST_EFFECTS: Final = 1000
+_MOST_EFFECTS: Final = 1000
 """Effects that an answer lists."""
 _NOTABLE: Final = 60.0
 """Seconds by which an expected start differs at least."""
@@ -35,20 +36,23 @@ class _Fate:
 
 
 class Difference:
-    """Compares a trial's decisions with those about a changed snapshot; `about` are ids that the question is about."""
+    """Compares what is decided about a changed snapshot with what is decided otherwise.
 
-    def __init__(self, trial: Trial, changed: Snapshot, decisions: Decisions, *, about: Collection[str] = ()) -> None:
+    `about` are the ids of the gangs that are asked about. `before`: None is the trial's case without any change.
+    """
+
+    def __init__(self, trial: Trial, changed: Case, *, before: Case | None = None, about: Collection[str] = ()) -> None:
         self._trial = trial
+        self._before = before or trial.case
         self._changed = changed
-        self._decisions = decisions
         self._about = frozenset(about)
-        self._gangs: Mapping[str, Gang] = {gang.id: gang for gang in changed.gangs}
+        self._gangs: Mapping[str, Gang] = {gang.id: gang for gang in changed.snapshot.gangs}
 
     def evictions(self) -> list[Eviction]:
         """Return what is evicted, and would not be otherwise; gangs in the order in which they are evicted."""
-        anyway = {uid for evict in self._trial.decisions.evicts for uid in evict.pods}
+        anyway = {uid for evict in self._before.decisions.evicts for uid in evict.pods}
         found = []
-        for evict in self._decisions.evicts:
+        for evict in self._changed.decisions.evicts:
             more = [uid for uid in evict.pods if uid not in anyway]
             gang = self._gangs[evict.gang]
             pods = [pod for pod in gang.pods if pod.uid in more]
@@ -70,22 +74,22 @@ class Difference:
                 )
         return found
 
-    def effects(self) -> Iterator[Effect]:
-        """Yield what else differs, gang by gang in the order of their ids."""
-        before, after = _fates(self._trial.decisions), _fates(self._decisions)
+    def effects(self) -> list[Effect]:
+        """Return what else differs, gang by gang in the order of their ids."""
+        before, after = _fates(self._before.decisions), _fates(self._changed.decisions)
+        names = sorted((before.keys() | after.keys()) & self._gangs.keys() - self._about)
         nothing = _Fate()
-        for name in sorted(before.keys() | after.keys()):
-            if name not in self._about and name in self._gangs:
-                old, new = before.get(name, nothing), after.get(name, nothing)
-                if old != new:
-                    yield from self._effect(self._gangs[name], old, new)
+        fates = ((self._gangs[name], before.get(name, nothing), after.get(name, nothing)) for name in names)
+        return [
+            effect for gang, old, new in fates if old != new and (effect := self._effect(gang, old, new)) is not None
+        ]
 
-    def _effect(self, gang: Gang, old: _Fate, new: _Fate) -> Iterator[Effect]:
+    def _effect(self, gang: Gang, old: _Fate, new: _Fate) -> Effect | None:
         found = next(_changes(old, new), None)
         if found is None:
-            return
+            return None
         what, pods = found
-        yield Effect(
+        return Effect(
             gang=gang_name(gang.id, self._trial.names),
             what=what,
             pods=pods or sum(pod.state is WAITING for pod in gang.pods),
@@ -95,8 +99,8 @@ class Difference:
 
     def guarantees(self) -> list[GuaranteeChange]:
         """Return the guarantees of which the nodes hold more or less."""
-        before = {(loss.tenant, loss.pool): loss for loss in self._trial.decisions.losses}
-        after = {(loss.tenant, loss.pool): loss for loss in self._decisions.losses}
+        before = {(loss.tenant, loss.pool): loss for loss in self._before.decisions.losses}
+        after = {(loss.tenant, loss.pool): loss for loss in self._changed.decisions.losses}
         return [
             GuaranteeChange(
                 tenant=tenant,
@@ -113,13 +117,29 @@ class Difference:
 
     def pools(self) -> list[PoolChange]:
         """Return the pools that stand otherwise."""
-        before = _states(self._trial.snapshot, self._trial.decisions, self._trial.now)
-        after = _states(self._changed, self._decisions, self._trial.now)
+        before, after = (_states(case, self._trial.now) for case in (self._before, self._changed))
         return [
             PoolChange(before=before.get(key), after=after.get(key))
             for key in dict.fromkeys([*before, *after])
             if before.get(key) != after.get(key)
         ]
+
+
+def answered(question: Question, trial: Trial, difference: Difference, **said: Any) -> Answer:
+    """Return the answer, with all that differs in it beside what is said."""
+    effects = difference.effects()
+    given = {
+        "question": question,
+        "time": trial.now,
+        "seen": trial.seen.time,
+        "evictions": tuple(difference.evictions()),
+        "effects": tuple(effects[:_MOST_EFFECTS]),
+        "more_effects": len(effects[_MOST_EFFECTS:]),
+        "guarantees": tuple(difference.guarantees()),
+        "pools": tuple(difference.pools()),
+        **said,
+    }
+    return Answer(**given)
 
 
 def _fates(decisions: Decisions) -> dict[str, _Fate]:
@@ -190,7 +210,6 @@ def _cells(loss: Loss | None, other: Loss | None) -> str:
     return cells_text(other.asked) if other is not None else ""
 
 
-def _states(snapshot: Snapshot, decisions: Decisions, now: float) -> dict[tuple[PoolKey, str], PoolState]:
-    return {
-        ((pool.compute_cluster, pool.pool), pool.resource): pool for pool in summary(snapshot, decisions, now).pools
-    }
+def _states(case: Case, now: float) -> dict[tuple[PoolKey, str], PoolState]:
+    pools = summary(case.snapshot, case.decisions, now).pools
+    return {((pool.compute_cluster, pool.pool), pool.resource): pool for pool in pools}

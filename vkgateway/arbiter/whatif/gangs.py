@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
 
 from vkgateway.arbiter.facts import Band, Gang, Pod, Pool, Shape
 from vkgateway.arbiter.holds import count_text
 from vkgateway.arbiter.whatif.answers import Answer, Outcome, Verdict
-from vkgateway.arbiter.whatif.difference import MOST_EFFECTS, Difference
+from vkgateway.arbiter.whatif.difference import Difference, answered
 from vkgateway.arbiter.whatif.names import check_offered, pools_of, read_amounts
 from vkgateway.arbiter.whatif.outcomes import Outcomes
 from vkgateway.arbiter.whatif.questions import MOST_PODS, GangQuestion
-from vkgateway.arbiter.whatif.trial import Trial
+from vkgateway.arbiter.whatif.trial import Trial, with_gangs
 from vkgateway.model.errors import InputError
 from vkgateway.model.requests import Milli
 from vkgateway.translate.governed import is_extended
@@ -21,23 +20,17 @@ from vkgateway.translate.governed import is_extended
 def answer(question: GangQuestion, trial: Trial) -> Answer:
     """Answer it. Raises NotFoundError, InputError."""
     gang = _gang(question, trial)
-    changed = trial.with_gangs([gang])
-    decisions = trial.decide(changed)
-    outcome = Outcomes(decisions, trial.now, trial.names).of(gang, gang.pods)
-    difference = Difference(trial, changed, decisions, about=[gang.id])
-    evictions = tuple(difference.evictions())
-    effects = tuple(difference.effects())
-    return Answer(
-        question=question,
-        time=trial.now,
-        seen=trial.seen.time,
+    changed = trial.decide(with_gangs(trial.snapshot, [gang]))
+    outcome = Outcomes(changed.decisions, trial.now, trial.names).of(gang, gang.pods)
+    difference = Difference(trial, changed, about=[gang.id])
+    evictions = difference.evictions()
+    return answered(
+        question,
+        trial,
+        difference,
         verdict=outcome.verdict,
         summary=_summary(outcome, evicted=sum(each.pods for each in evictions)),
         gangs=(outcome,),
-        evictions=evictions,
-        effects=tuple(islice(effects, MOST_EFFECTS)),
-        more_effects=max(0, len(effects) - MOST_EFFECTS),
-        pools=tuple(difference.pools()),
     )
 
 
@@ -49,7 +42,7 @@ def _gang(question: GangQuestion, trial: Trial) -> Gang:
     check_offered(requests, pools)
     _check_level(question.within, pools)
     shape = pod_shape(requests, pools)
-    [name] = trial.free_ids(question.tenant, 1)
+    [name] = trial.ids(question.tenant, 1)
     minimum = question.minimum or question.pods
     return Gang(
         id=name,
@@ -75,22 +68,26 @@ def pod_shape(requests: Milli, pools: Iterable[Pool]) -> Shape:
 def _checked(question: GangQuestion) -> Milli:
     """Return what each pod asks for. Raises InputError."""
     if not 1 <= question.pods <= MOST_PODS:
-        raise InputError(f"a gang of {question.pods} pods", hint=f"Ask about 1 to {MOST_PODS} pods.")
+        raise InputError(
+            f"pods: {question.pods} is not between 1 and {MOST_PODS}", hint="Ask about a gang of another size."
+        )
     if question.minimum is not None and not 1 <= question.minimum <= question.pods:
         raise InputError(
-            f"a minimum of {question.minimum} in a gang of {count_text(question.pods, 'pod')}",
-            hint=f"The minimum is 1 to {question.pods}.",
+            f"minimum: {question.minimum} is not between 1 and {question.pods}",
+            hint="At most all pods of the gang start together.",
         )
     if question.band not in tuple(Band):
-        raise InputError(f"band {question.band!r} does not exist", hint=f"Bands: {', '.join(Band)}.")
+        raise InputError(f"band: {question.band!r} does not exist", hint=f"Bands: {', '.join(Band)}.")
     if question.run_limit is not None and not question.run_limit > 0:
-        raise InputError(f"a run limit of {question.run_limit:g} s", hint="Declare more than 0 s, or none.")
+        raise InputError(
+            f"run limit: {question.run_limit:g} s is not more than 0", hint="Declare a longer one, or none."
+        )
     if not question.requests:
-        raise InputError("the pods ask for nothing", hint="Name what each asks for, like nvidia.com/gpu 8.")
+        raise InputError("requests: the pods ask for nothing", hint="Name what each asks for, like nvidia.com/gpu 8.")
     requests = read_amounts("request", question.requests)
     if question.pods == 1 and not any(map(is_extended, requests)):
         raise InputError(
-            "one pod that asks for no device is not decided by the arbiter: it starts as in any cluster",
+            "requests: one pod that asks for no device is not decided by the arbiter: it starts as in any cluster",
             hint="Ask about a device such as nvidia.com/gpu, or about a gang of several pods.",
         )
     return requests
@@ -100,7 +97,7 @@ def _check_level(level: str, pools: list[Pool]) -> None:
     if level and not any(level in node.labels for pool in pools for node in pool.nodes):
         known = sorted({name for pool in pools for name in pool.levels})
         hint = f"Labels of the network here: {', '.join(known)}." if known else "Leave it out."
-        raise InputError(f"no node of these pools has the label {level!r}", hint=hint)
+        raise InputError(f"within: no node of these pools has the label {level!r}", hint=hint)
 
 
 def _summary(outcome: Outcome, *, evicted: int) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from vkgateway.arbiter.decisions import Decisions, Hold, HoldCode
-from vkgateway.arbiter.facts import Gang, Pod
+from vkgateway.arbiter.decisions import Admit, Decisions, Hold, HoldCode
+from vkgateway.arbiter.facts import PLACED, Gang, Pod
 from vkgateway.arbiter.naming import Names, ahead_named, names_of
 from vkgateway.arbiter.poolsums import node_name
 from vkgateway.arbiter.whatif.answers import GangName, Outcome, Placement, Verdict
@@ -17,7 +17,10 @@ class Outcomes:
     """Looks gangs up in the decisions of one cycle."""
 
     def __init__(self, decisions: Decisions, now: float, names: Names) -> None:
-        self._decisions = decisions
+        self._plans = decisions.plans
+        self._admits: dict[str, list[Admit]] = {}
+        for admit in decisions.admits:
+            self._admits.setdefault(admit.gang, []).append(admit)
         self._now = now
         self._names = names
         self._holds: Mapping[str, Hold] = {hold.gang: hold for hold in decisions.holds}
@@ -25,8 +28,7 @@ class Outcomes:
     def of(self, gang: Gang, pods: Iterable[Pod]) -> Outcome:
         """Return what becomes of these pods of a gang, which wait."""
         uids = {pod.uid for pod in pods}
-        admits = [admit for admit in self._decisions.admits if admit.gang == gang.id]
-        plan = self._decisions.plans.get(gang.id)
+        admits, plan = self._admits.get(gang.id, []), self._plans.get(gang.id)
         starts = [(admit.pool, admit.nodes, admit.borrowed) for admit in admits]
         if plan is not None:
             starts += [(each.pool, each.nodes, each.borrowed) for each in (plan, *plan.also)]
@@ -39,6 +41,7 @@ class Outcomes:
             verdict=_verdict(started=bool(admits), planned=plan is not None, hold=hold),
             pods=len(uids),
             starting=len({uid for _, _, uid in places}),
+            running=sum(pod.state is PLACED for pod in gang.pods),
             placements=tuple(
                 Placement(pool=pool, node=node, pods=count) for (pool, node), count in sorted(counts.items())
             ),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
 
 from vkgateway.arbiter.carry import Carry
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.facts import Gang, Pool, Quota, Snapshot
+from vkgateway.arbiter.facts import Gang, PoolKey, Quota, Snapshot
 from vkgateway.arbiter.naming import Names
 from vkgateway.arbiter.outcome import carried_out
 
@@ -22,6 +24,19 @@ class Seen:
     time: float
     names: Names = field(default_factory=dict)
     """Namespaces and names of pods by uid."""
+    divided: Mapping[PoolKey, str] = field(default_factory=dict)
+    """The node labels by which pools are divided into several virtual nodes; an undivided pool is missing."""
+
+
+class Case(NamedTuple):
+    """A snapshot, and what the arbiter decides about it."""
+
+    snapshot: Snapshot
+    decisions: Decisions
+
+    def then(self, now: float) -> Snapshot:
+        """Return the snapshot with the decisions carried out."""
+        return carried_out(self.snapshot, self.decisions, now)
 
 
 class Trial:
@@ -34,25 +49,17 @@ class Trial:
         self.now = now
         self.seen = seen
         self.names = seen.names
-        self.snapshot = carried_out(seen.snapshot, seen.decisions, seen.time)
+        self.snapshot = Case(seen.snapshot, seen.decisions).then(seen.time)
         self._carry = Carry()
-        self.decisions = decide(self.snapshot, now, self._carry)
-        """Without any change."""
 
-    def decide(self, changed: Snapshot) -> Decisions:
+    @cached_property
+    def case(self) -> Case:
+        """Without any change; decided when it is first needed, so that a question that is refused costs little."""
+        return self.decide(self.snapshot)
+
+    def decide(self, changed: Snapshot) -> Case:
         """Return what the arbiter decides about another snapshot at the same moment."""
-        return decide(changed, self.now, self._carry)
-
-    def with_gangs(self, gangs: Iterable[Gang], *, of: Snapshot | None = None) -> Snapshot:
-        """Return the snapshot, or another one, with these gangs new or in place of those of their ids."""
-        snapshot = of or self.snapshot
-        new = {gang.id: gang for gang in gangs}
-        kept = (gang for gang in snapshot.gangs if gang.id not in new)
-        return replace(snapshot, gangs=tuple(sorted((*kept, *new.values()), key=lambda gang: gang.id)))
-
-    def with_pools(self, pools: Mapping[tuple[str, str], Pool]) -> Snapshot:
-        """Return the snapshot with other pools in place of those of their keys."""
-        return replace(self.snapshot, pools=tuple(pools.get(pool.key, pool) for pool in self.snapshot.pools))
+        return Case(changed, decide(changed, self.now, self._carry))
 
     def with_quota(self, quota: Quota) -> Snapshot:
         """Return the snapshot with a quota, new or in place of the tenant's in its pool."""
@@ -63,9 +70,14 @@ class Trial:
             quotas = (*self.snapshot.quotas, quota)
         return replace(self.snapshot, quotas=quotas)
 
-    def free_ids(self, tenant: str, number: int) -> list[str]:
-        """Return ids of gangs that no gang has: none is called so, for no name in Kubernetes holds a question mark."""
-        taken: Set[str] = {gang.id for gang in self.snapshot.gangs}
-        ids = [f"{tenant}/what-if?/gang/what-if?{index:06d}" for index in range(number)]
-        assert taken.isdisjoint(ids)
-        return ids
+    @staticmethod
+    def ids(tenant: str, number: int) -> list[str]:
+        """Return ids that no gang has: no name in Kubernetes holds a question mark."""
+        return [f"{tenant}/what-if?/gang/what-if?{index:06d}" for index in range(number)]
+
+
+def with_gangs(snapshot: Snapshot, gangs: Iterable[Gang]) -> Snapshot:
+    """Return the snapshot with these gangs new, or in place of those of their ids."""
+    new = {gang.id: gang for gang in gangs}
+    kept = (gang for gang in snapshot.gangs if gang.id not in new)
+    return replace(snapshot, gangs=tuple(sorted((*kept, *new.values()), key=lambda gang: gang.id)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.unit.arbiter.placed import runs
 from tests.unit.arbiter.sim import GPU, LOW, OTHER, Cluster, gang, node, quota
 from tests.unit.arbiter.whatif.asked import asked
+from vkgateway.arbiter.facts import Band
 from vkgateway.arbiter.whatif.answers import Answer, Change, Verdict
 from vkgateway.arbiter.whatif.questions import MOST_PODS, GangQuestion
 from vkgateway.model.errors import InputError, NotFoundError, VkgatewayError
@@ -171,12 +173,12 @@ def test_a_gang_inside_its_guarantee_that_is_preempted_by_its_own_tenant_is_said
         ({"requests": {GPU: "many"}}, InputError, "request of nvidia.com/gpu: ", "as in Kubernetes"),
         ({"requests": {}}, InputError, "ask for nothing", "nvidia.com/gpu 8"),
         ({"requests": {"cpu": 1}}, InputError, "one pod that asks for no device", "several pods"),
-        ({"pods": 0}, InputError, "a gang of 0 pods", "1 to 10000"),
-        ({"pods": MOST_PODS + 1}, InputError, "a gang of 10001 pods", "1 to 10000"),
-        ({"minimum": 3}, InputError, "a minimum of 3 in a gang of 2 pods", "1 to 2"),
-        ({"band": "high"}, InputError, "band 'high' does not exist", "guaranteed, low"),
+        ({"pods": 0}, InputError, "pods: 0 is not between 1 and 10000", "another size"),
+        ({"pods": MOST_PODS + 1}, InputError, "pods: 10001 is not between 1 and 10000", "another size"),
+        ({"minimum": 3}, InputError, "minimum: 3 is not between 1 and 2", "all pods"),
+        ({"band": "high"}, InputError, "band: 'high' does not exist", "guaranteed, low"),
         ({"within": "zone"}, InputError, "label 'zone'", "rack"),
-        ({"run_limit": 0.0}, InputError, "a run limit of 0 s", "more than 0"),
+        ({"run_limit": 0.0}, InputError, "run limit: 0 s is not more than 0", "a longer one"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_with_a_way_out(
@@ -189,3 +191,31 @@ def test_what_cannot_be_asked_is_refused_with_a_way_out(
         asked(there, GangQuestion(**given))
     assert message in str(caught.value)
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_what_is_foretold_comes_true(seed: int) -> None:
+    """In a random cluster a gang that is then submitted starts where it was said to, and those go that were named."""
+    random = Random(seed)
+    there = Cluster(
+        [node(f"n{number}") for number in range(random.randint(5, 14))], [quota("a", 16), quota("b", 8), quota("c")]
+    )
+    for number in range(14):
+        shapes = [random.choice((1, 2, 4, 8))] * random.randint(1, 3)
+        band = random.choice((Band.GUARANTEED, LOW))
+        there.add(gang(f"t/ns/gang/g{number:02}", random.choice("abc"), shapes, band=band))
+        there.settle(random.randint(0, 2))
+    pods, gpus = random.randint(1, 3), random.choice((2, 4, 8))
+    answer = submitted(there, "a", gpus, pods=pods)
+    there.cycle()  # what happens anyway
+    there.add(gang("a/ns/gang/new", "a", [gpus] * pods))
+    decisions = there.cycle()
+    admitted = sorted(
+        each for admit in decisions.admits if admit.gang == "a/ns/gang/new" for each in admit.nodes.values()
+    )
+    plan = decisions.plans.get("a/ns/gang/new")
+    nodes = admitted or sorted(plan.nodes.values() if plan is not None else ())
+    said = sorted(each.node for each in answer.gangs[0].placements for _ in range(each.pods))
+    assert (said, answer.verdict is Verdict.STARTS) == (nodes, bool(admitted))
+    evicted = {(evict.gang, len(evict.pods)) for evict in decisions.evicts}
+    assert {(each.gang.id, each.pods) for each in answer.evictions} == evicted

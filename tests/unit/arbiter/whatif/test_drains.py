@@ -1,0 +1,165 @@
+"""What would become of the pods of nodes that are drained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.arbiter.placed import runs
+from tests.unit.arbiter.sim import GPU, KEY, LOW, OTHER, Cluster, gang, gpus, node, quota
+from tests.unit.arbiter.whatif.asked import asked
+from vkgateway.arbiter.facts import PodState, Requirement
+from vkgateway.arbiter.whatif.answers import Answer, Change, Verdict
+from vkgateway.arbiter.whatif.questions import DrainQuestion
+from vkgateway.model.errors import InputError, NotFoundError
+
+
+def drained(there: Cluster, *nodes: str) -> Answer:
+    return asked(there, DrainQuestion(nodes=nodes))
+
+
+def test_of_a_node_without_gangs_nothing_moves() -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a", 8)])
+    answer = drained(there, "n0")
+    assert (answer.verdict, answer.gangs, answer.evictions, answer.guarantees) == (Verdict.UNUSED, (), (), ())
+    assert answer.summary == "No gang's pods run there: nothing has to move."
+    assert answer.notes == ()
+    [pool] = answer.pools
+    assert pool.before is not None
+    assert pool.after is not None
+    assert (pool.before.usable_nodes, pool.after.usable_nodes, pool.after.free) == (2, 1, 8)
+
+
+def test_where_there_is_room_pods_restart_elsewhere_at_once() -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a", 8)])
+    there.add(gang("a/ns/gang/g", "a", [4, 2]))
+    there.settle(1)
+    [on] = {pod.node for pod in there.gangs["a/ns/gang/g"].pods}
+    answer = drained(there, on)
+    [outcome] = answer.gangs
+    assert (answer.verdict, outcome.verdict) == (Verdict.RESTARTS, Verdict.STARTS)
+    assert (outcome.pods, outcome.starting, outcome.running, outcome.borrowed) == (2, 2, 0, False)
+    assert [(each.node, each.pods) for each in outcome.placements] == [("n1" if on == "n0" else "n0", 2)]
+    assert answer.summary == "2 pods must move: 1 gang restarts at once."
+    assert answer.effects == ()
+
+
+def test_who_is_evicted_for_those_that_move_is_named() -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a", 8), quota("b")])
+    there.add(runs(gang("a/ns/gang/g", "a", [8], created=900.0), ["n0"], borrowed=False))
+    there.add(runs(gang("b/ns/gang/low", "b", [8], created=900.0, band=LOW), ["n1"], borrowed=True))
+    answer = drained(there, "n0")
+    assert [(each.gang.name, each.makes_room_for) for each in answer.evictions] == [("low", "a/ns/gang/g")]
+    assert (answer.verdict, answer.gangs[0].verdict) == (Verdict.RESTARTS, Verdict.STARTS_AFTER_EVICTION)
+    assert answer.summary == "1 pod must move: 1 gang restarts after evictions of 1 pod."
+
+
+def test_what_finds_no_room_waits_and_a_guarantee_that_the_nodes_no_longer_hold_is_cut() -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a", 16)])
+    for number in range(2):
+        there.add(runs(gang(f"a/ns/gang/g{number}", "a", [8], created=900.0), [f"n{number}"], borrowed=False))
+    answer = drained(there, "n1")
+    assert (answer.verdict, answer.gangs[0].verdict, answer.gangs[0].code) == (
+        Verdict.SOME_WAIT,
+        Verdict.WAITS,
+        "WaitingForRoom",
+    )
+    [cut] = answer.guarantees
+    assert (cut.tenant, cut.pool, cut.units_lost_before, cut.units_lost_after) == ("a", "pool.compute", 0, 8)
+    assert (cut.before, cut.after) == ("2x8", "2x8 -> 8")
+    assert answer.summary == "1 pod must move: 1 gang waits."
+
+
+def test_of_a_gang_on_several_nodes_the_others_run_on() -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a")])
+    there.add(runs(gang("a/ns/gang/g", "a", [8, 8], created=900.0), ["n0", "n1"], borrowed=True))
+    [outcome] = drained(there, "n1").gangs
+    assert (outcome.pods, outcome.running, outcome.verdict) == (1, 1, Verdict.WAITS)
+    assert drained(there, "n0", "n1").gangs[0].running == 0
+
+
+def test_those_that_wait_already_start_later() -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a")])
+    there.add(runs(gang("a/ns/gang/long", "a", [8], created=900.0, run_limit=7200.0), ["n0"], borrowed=True))
+    there.add(runs(gang("a/ns/gang/short", "a", [8], created=900.0, run_limit=600.0), ["n1"], borrowed=True))
+    there.add(gang("a/ns/gang/waits", "a", [8]))
+    answer = drained(there, "n1")
+    assert [(each.gang.name, each.what) for each in answer.effects] == [("waits", Change.LATER)]
+
+
+def test_pods_that_leave_anyway_are_not_told_of() -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a", 8), quota("b", 8)])
+    there.add(runs(gang("b/ns/gang/low", "b", [8], created=900.0, band=LOW), ["n0"], borrowed=True))
+    there.add(runs(gang("b/ns/gang/inside", "b", [8], created=900.0), ["n1"], borrowed=False))
+    there.add(gang("a/ns/gang/g", "a", [8]))
+    there.cycle()
+    assert there.gangs["b/ns/gang/low"].pods[0].state is PodState.NOTIFIED
+    answer = drained(there, "n0")
+    assert (answer.verdict, answer.gangs, answer.evictions) == (Verdict.UNUSED, (), ())
+    assert [(each.gang.name, each.what) for each in answer.effects] == [("g", Change.LATER)]
+    assert "Pods there that have notice of eviction are left out: they leave anyway." in answer.notes
+
+
+def test_the_note_tells_of_pods_that_are_not_ours_and_of_nodes_that_are_closed() -> None:
+    there = Cluster([replace(node("n0"), used={GPU: 2000}), node("n1", usable=False)], [quota("a")])
+    assert drained(there, "n0", "n1").notes == (
+        "n1 of pool.compute: closed already, or not ready.",
+        f"Pods that are not the gateway's hold {GPU} 2 there; where they go is not known.",
+    )
+
+
+def test_nodes_are_found_by_name_in_any_pool_and_by_their_cluster() -> None:
+    there = Cluster([node("n0")], [quota("a"), quota("a", pool=OTHER)], more=[node("m0")])
+    there.add(gang("a/ns/gang/g", "a", [8], pools=(OTHER,)))
+    there.settle(1)
+    assert drained(there, "compute/m0").verdict is Verdict.SOME_WAIT
+    with pytest.raises(NotFoundError, match="node 'm00' is in no pool") as caught:
+        drained(there, "m00")
+    assert caught.value.hint == "Did you mean m0? Available nodes: m0, n0."
+    with pytest.raises(NotFoundError):
+        drained(there, "elsewhere/m0")
+    with pytest.raises(InputError, match="nodes: 0 are named"):
+        drained(there)
+
+
+def test_in_a_divided_pool_pods_may_restart_in_every_part() -> None:
+    """A pod that runs asks for the part that it was let go to; one that is created again does not."""
+    there = Cluster([node("n0", rack="r0"), node("n1", rack="r1")], [quota("a", 8)])
+    bound = replace(gpus(8), terms=((Requirement(key="rack", operator="In", values=("r0",)),),))
+    there.add(runs(gang("a/ns/gang/g", "a", [bound], created=900.0), ["n0"], borrowed=False))
+    answer = asked(there, DrainQuestion(nodes=("n0",)), divided={KEY: "rack"})
+    assert answer.gangs[0].placements[0].node == "n1"
+    assert any(note.startswith("Drained pods count as free to restart in every part") for note in answer.notes)
+    kept = drained(there, "n0")
+    assert (kept.verdict, len(kept.notes)) == (Verdict.SOME_WAIT, 1), "of a pool that is not divided it asks so itself"
+
+
+def test_what_else_a_pod_asks_of_its_node_stays() -> None:
+    there = Cluster([node("n0", rack="r0"), node("n1", rack="r1")], [quota("a", 8)])
+    terms = tuple(Requirement(key=key, operator="In", values=("r0",)) for key in ("rack", "disk"))
+    bound = replace(gpus(8), terms=(terms,))
+    there.add(runs(gang("a/ns/gang/g", "a", [bound], created=900.0), ["n0"], borrowed=False))
+    assert asked(there, DrainQuestion(nodes=("n0",)), divided={KEY: "rack"}).verdict is Verdict.SOME_WAIT
+
+
+def test_a_gang_that_would_restart_in_another_pool_of_its_tenants_is_named() -> None:
+    there = Cluster([node("n0")], [quota("a"), quota("a", pool=OTHER), quota("b")], more=[node("m0"), node("m1")])
+    there.add(runs(gang("a/ns/gang/moves", "a", [8], created=900.0), ["n0"], borrowed=True))
+    answer = drained(there, "n0")
+    assert answer.verdict is Verdict.SOME_WAIT
+    assert answer.notes[-1] == (
+        "Of those that wait, these restart if their pods select no pool: a moves in other.compute."
+    )
+    there.gangs = {}
+    there.add(runs(gang("b/ns/gang/stays", "b", [8], created=900.0), ["n0"], borrowed=True))
+    assert "Of those that wait" not in drained(there, "n0").notes[-1]
+
+
+def test_a_name_that_two_clusters_have_must_say_which() -> None:
+    there = Cluster([node("n0")], [quota("a")], more=[node("n0")])
+    there.other = replace(there.other, key=("east", "pool"))
+    with pytest.raises(InputError, match="node 'n0' exists in 2 compute clusters") as caught:
+        drained(there, "n0")
+    assert caught.value.hint == "Name one of: compute/n0, east/n0."
+    assert drained(there, "east/n0").verdict is Verdict.UNUSED

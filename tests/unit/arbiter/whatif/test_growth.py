@@ -1,0 +1,127 @@
+"""What would become of those that wait if a pool had more nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.arbiter.placed import runs
+from tests.unit.arbiter.sim import GPU, KEY, LOW, OTHER, Cluster, gang, node, quota
+from tests.unit.arbiter.whatif.asked import asked
+from vkgateway.arbiter.facts import PodState
+from vkgateway.arbiter.whatif.answers import Answer, Change, Verdict
+from vkgateway.arbiter.whatif.questions import GrowQuestion
+from vkgateway.model.errors import InputError, NotFoundError
+
+
+def grown(there: Cluster, nodes: int, *, like: str = "", pool: str = "pool") -> Answer:
+    return asked(there, GrowQuestion(pool=pool, nodes=nodes, like=like))
+
+
+def full(*waiting: int, **fields: object) -> Cluster:
+    """A full node, and gangs that wait for so many GPUs each."""
+    there = Cluster([node("n0")], [quota("a")])
+    there.add(runs(gang("a/ns/gang/long", "a", [8], created=900.0, **fields), ["n0"], borrowed=True))
+    there.add(*(gang(f"a/ns/gang/w{number}", "a", [gpus]) for number, gpus in enumerate(waiting)))
+    return there
+
+
+def test_with_nothing_that_waits_there_is_no_gain() -> None:
+    answer = grown(full(), 2)
+    assert (answer.verdict, answer.effects) == (Verdict.NO_EFFECT, ())
+    assert answer.summary == "Nothing that waits now starts, or starts earlier."
+    assert answer.notes == (
+        f"The new nodes are like n0: {GPU} 8, cpu 64, with its labels, ready now.",
+        f"The largest guarantee that one more tenant could get grows from {GPU} 8 to 24.",
+    )
+    [pool] = answer.pools
+    assert pool.after is not None
+    assert (pool.after.nodes, pool.after.free, pool.after.whole_nodes) == (3, 16, 2)
+
+
+def test_those_that_wait_start_on_the_new_nodes() -> None:
+    answer = grown(full(8, 8, 8), 2)
+    assert [(each.gang.name, each.what, each.after) for each in answer.effects] == [
+        ("w0", Change.STARTS, "starts on new-1"),
+        ("w1", Change.STARTS, "starts on new-2"),
+    ]
+    assert answer.summary == "With these nodes, 2 gangs start now."
+
+
+def test_those_behind_start_earlier() -> None:
+    answer = grown(full(8, 8, run_limit=3600.0), 1)
+    assert [(each.gang.name, each.what) for each in answer.effects] == [("w0", Change.STARTS), ("w1", Change.EARLIER)]
+    assert answer.summary == "With these nodes, 1 gang starts now, 1 gang starts earlier."
+
+
+def test_notices_are_withdrawn_where_the_new_nodes_do() -> None:
+    there = Cluster([node("n0")], [quota("a", 8), quota("b")])
+    notified = {"state": PodState.NOTIFIED, "deadline": 1030.0, "evicted_for": "a/ns/gang/g"}
+    there.add(runs(gang("b/ns/gang/low", "b", [8], created=900.0, band=LOW), ["n0"], borrowed=True, **notified))
+    there.add(gang("a/ns/gang/g", "a", [8]))
+    answer = grown(there, 1)
+    assert {(each.gang.name, each.what) for each in answer.effects} == {("low", Change.SPARED), ("g", Change.STARTS)}
+    assert answer.verdict is Verdict.HELPS
+
+
+def test_guarantees_that_were_cut_are_held_again() -> None:
+    there = Cluster([node("n0"), node("n1", usable=False)], [quota("a", 16)])
+    answer = grown(there, 1)
+    [restored] = answer.guarantees
+    assert (restored.units_lost_before, restored.units_lost_after, restored.after) == (8, 0, "2x8")
+    assert answer.verdict is Verdict.HELPS
+    assert answer.summary == "With these nodes, the nodes hold more of 1 guarantee."
+
+
+def test_new_nodes_are_of_the_commonest_kind_or_like_the_one_that_is_named() -> None:
+    there = Cluster([node("n0", 4), node("n1"), node("n2")], [quota("a")])
+    assert grown(there, 1).notes[0].startswith("The new nodes are like n1:")
+    named = grown(there, 1, like="n0")
+    assert named.notes[0].startswith(f"The new nodes are like n0: {GPU} 4")
+    with pytest.raises(NotFoundError, match="node 'n9' is in no pool"):
+        grown(there, 1, like="n9")
+
+
+def test_what_each_node_holds_of_others_is_held_on_new_ones_too() -> None:
+    """As pods of DaemonSets do."""
+    held = [replace(node(f"n{number}"), used={"cpu": 1000 * (number + 1)}) for number in range(2)]
+    there = Cluster(held, [quota("a")])
+    there.add(gang("a/ns/gang/w", "a", [9]))
+    state = grown(there, 1)
+    assert state.pools[0].after is not None
+    from vkgateway.arbiter.whatif.growth import grown as larger
+    from vkgateway.arbiter.whatif.growth import model_of
+
+    model = model_of(there.pool)
+    assert model is not None
+    assert larger(there.pool, model, 1).nodes[-1].used == {"cpu": 1000}
+
+
+def test_names_that_are_taken_are_left_alone() -> None:
+    there = Cluster([node("new-1")], [quota("a")])
+    there.add(gang("a/ns/gang/two", "a", [8, 8]))
+    [effect] = grown(there, 1).effects
+    assert effect.after == "starts on new-1, new-2"
+
+
+def test_a_pool_without_nodes_needs_a_node_to_copy() -> None:
+    there = Cluster([node("n0")], [quota("a"), quota("a", pool=OTHER)])
+    there.other = replace(there.pool, key=OTHER, nodes=())
+    empty = replace(there.snapshot(), pools=(there.pool, there.other))
+    there.snapshot = lambda: empty  # type: ignore[method-assign]
+    with pytest.raises(InputError, match=r"pool other\.compute has no node to copy"):
+        grown(there, 1, pool="other")
+    assert grown(there, 1, pool="other", like="n0").verdict is Verdict.NO_EFFECT
+
+
+@pytest.mark.parametrize("number", [0, -1, 10_001])
+def test_so_many_nodes_cannot_be_asked_about(number: int) -> None:
+    with pytest.raises(InputError, match=f"nodes: {number} is not between 1 and 10000"):
+        grown(full(), number)
+
+
+def test_a_pool_must_be_there() -> None:
+    with pytest.raises(NotFoundError, match="pool 'a100' does not exist"):
+        grown(full(), 1, pool="a100")
+    assert KEY[1] == "pool"

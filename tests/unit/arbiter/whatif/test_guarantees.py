@@ -1,0 +1,179 @@
+"""What would become of a guarantee: does it fit, which cells bind, who is evicted if it is used at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.arbiter.placed import runs
+from tests.unit.arbiter.sim import GPU, LOW, Cluster, gang, node, quota
+from tests.unit.arbiter.whatif.asked import asked
+from vkgateway.arbiter.whatif.answers import Answer, Change, Verdict
+from vkgateway.arbiter.whatif.questions import GuaranteeQuestion
+from vkgateway.model.errors import InputError, NotFoundError, VkgatewayError
+
+
+def guaranteed(there: Cluster, tenant: str, gpus: int | str, **said: Any) -> Answer:
+    given: dict[str, Any] = {"pool": "pool", "guarantee": {GPU: gpus}, **said}
+    return asked(there, GuaranteeQuestion(tenant=tenant, **given))
+
+
+def cells(answer: Answer) -> list[tuple[int, bool, str, Verdict]]:
+    return [(cell.size, cell.bound, cell.node, cell.verdict) for cell in answer.cells]
+
+
+def test_into_idle_nodes_a_new_tenant_can_bind_all_its_cells_now() -> None:
+    there = Cluster([node("n0"), node("n1"), node("n2")], [quota("a", 8)])
+    answer = guaranteed(there, "new", 9)
+    assert (answer.verdict, answer.evictions) == (Verdict.ACCEPTED, ())
+    assert [(size, bound, verdict) for size, bound, _, verdict in cells(answer)] == [
+        (8, False, Verdict.STARTS),
+        (1, False, Verdict.STARTS),
+    ]
+    assert answer.summary == "It fits beside the guarantees of the others. Of its 2 cells, used at once: 2 free now."
+
+
+def test_who_borrows_where_its_cells_would_be_is_evicted_if_it_is_used_at_once() -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("b")])
+    there.add(gang("b/ns/gang/one", "b", [8], band=LOW), gang("b/ns/gang/other", "b", [8], band=LOW))
+    there.settle(2)
+    answer = guaranteed(there, "new", 16)
+    assert [cell.verdict for cell in answer.cells] == [Verdict.STARTS_AFTER_EVICTION] * 2
+    assert {cell.node for cell in answer.cells} == {"n0", "n1"}
+    assert sorted(each.gang.name for each in answer.evictions) == ["one", "other"]
+    assert all(each.makes_room_for.startswith("new/") for each in answer.evictions)
+    assert answer.summary.endswith("Of its 2 cells, used at once: 2 after evictions of 2 pods.")
+    assert answer.effects == (), "by the guarantee alone nothing changes"
+
+
+def test_beside_others_guarantees_it_does_not_fit_and_the_ways_out_are_named() -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a", 8)])
+    answer = guaranteed(there, "new", 16)
+    assert (answer.verdict, answer.cells, answer.evictions, answer.pools) == (Verdict.REFUSED, (), (), ())
+    assert "of which 8 are left beside the guarantees of others; the largest that would fit is 8." in answer.summary
+    assert answer.notes == (
+        "1 more node like n0 would hold it: see `vkgateway whatif grow pool.compute`.",
+        f"{GPU} is guaranteed to: a 8. A smaller guarantee of one of them makes room, too.",
+    )
+
+
+def test_a_fault_of_its_own_is_not_mended_by_nodes() -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a", 8)])
+    answer = guaranteed(there, "new", 5, cells=(3, 2))
+    assert (answer.verdict, answer.notes) == (Verdict.REFUSED, ())
+    assert "its sizes are 8, 4, 2, 1" in answer.summary
+
+
+def test_pods_inside_guarantees_in_the_way_put_it_off_until_they_have_ended() -> None:
+    there = Cluster([node("n0"), node("n1"), node("n2")], [quota("a", 2, cells=(1, 1))])
+    for number, end in ((0, 3000.0), (1, 9000.0)):
+        one = gang(f"a/ns/gang/g{number}", "a", [1], created=900.0, run_limit=end)
+        there.add(runs(one, [f"n{number}"], borrowed=False))
+    answer = guaranteed(there, "new", 16)
+    assert answer.verdict is Verdict.ACCEPTED_LATER
+    assert answer.summary.startswith("Its cells fit into empty nodes, but pods inside guarantees are in the way")
+    assert sorted(cell.size for cell in answer.cells) == [4, 4, 8], "what the nodes could hold of it now"
+    [cut] = answer.guarantees
+    assert (cut.tenant, cut.units_lost_before, cut.units_lost_after, cut.after) == ("new", 0, 0, "2x8 -> 8+2x4")
+    later = [note for note in answer.notes if note.startswith("By the ends that are known")]
+    assert later == ["By the ends that are known, enough have ended at about 01:05 UTC."]
+
+
+def test_without_known_ends_that_is_said() -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a", 1)])
+    there.add(runs(gang("a/ns/gang/g", "a", [1], created=900.0), ["n0"], borrowed=False))
+    answer = guaranteed(there, "new", 8)
+    assert answer.verdict is Verdict.ACCEPTED
+    there.add(runs(gang("a/ns/gang/h", "a", [1], created=900.0), ["n1"], borrowed=False))
+    there.quotas = (quota("a", 2, cells=(1, 1)),)
+    answer = guaranteed(there, "new", 8)
+    assert answer.verdict is Verdict.ACCEPTED_LATER
+    assert any(note.startswith("No known end lets it in") for note in answer.notes)
+
+
+def test_cells_in_use_are_told_as_such_and_a_larger_guarantee_takes_in_what_borrows() -> None:
+    there = Cluster([node("n0"), node("n1"), node("n2")], [quota("a", 8), quota("b")])
+    there.add(gang("a/ns/gang/inside", "a", [8]))
+    there.settle(1)
+    there.add(gang("a/ns/gang/borrows", "a", [8]))
+    there.settle(1)
+    answer = guaranteed(there, "a", 24)
+    assert [(bound, verdict) for _, bound, _, verdict in cells(answer)] == [
+        (True, Verdict.STARTS),
+        (True, Verdict.STARTS),
+        (False, Verdict.STARTS),
+    ]
+    assert [(each.gang.name, each.what) for each in answer.effects] == [("borrows", Change.INSIDE_GUARANTEE)]
+    assert answer.summary.endswith("Of its 3 cells, used at once: 2 in use, 1 free now.")
+    [pool] = answer.pools
+    assert pool.before is not None
+    assert pool.after is not None
+    assert (pool.before.guaranteed, pool.after.guaranteed) == (8, 24)
+
+
+def test_a_smaller_guarantee_is_always_accepted() -> None:
+    """Also where the nodes do not even hold that now."""
+    there = Cluster([node("n0", usable=False), node("n1")], [quota("a", 16), quota("b", 0)])
+    assert guaranteed(there, "a", 12).verdict is Verdict.ACCEPTED
+    assert guaranteed(there, "b", 8).verdict is Verdict.REFUSED
+
+
+def test_its_limit_keeps_cells_from_use() -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a", limit=16)])
+    answer = guaranteed(there, "a", 16)
+    assert [cell.verdict for cell in answer.cells] == [Verdict.STARTS] * 2, "the limit stays as it is"
+    with pytest.raises(InputError, match=f"limit: {GPU} 8 is less than the guarantee of 16"):
+        guaranteed(there, "a", 16, limit={GPU: 8})
+
+
+def test_a_limit_that_is_in_use_makes_cells_wait() -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a", limit=8)])
+    there.add(gang("a/ns/gang/low", "a", [4, 4], band=LOW, preempts=False))
+    there.settle(1)
+    answer = guaranteed(there, "a", 8, limit={GPU: 8})
+    assert [cell.verdict for cell in answer.cells] == [Verdict.STARTS_AFTER_EVICTION]
+    assert [each.gang.id for each in answer.evictions] == ["a/ns/gang/low"], "its own low work goes for it"
+
+
+def test_what_pods_that_are_not_ours_hold_is_nobodys_to_promise() -> None:
+    there = Cluster([replace(node("n0"), used={GPU: 1000})], [quota("a")])
+    answer = guaranteed(there, "a", 8)
+    assert answer.verdict is Verdict.REFUSED
+    assert "1 are held by pods that are not the gateway's" in answer.summary
+
+
+def test_a_guarantee_of_cpu_is_a_sum() -> None:
+    there = Cluster([node("n0"), node("n1")], [replace(quota("a"), guarantee={"cpu": 100_000})])
+    fits = asked(there, GuaranteeQuestion(tenant="new", pool="pool", guarantee={"cpu": "28"}))
+    assert (fits.verdict, fits.cells) == (Verdict.ACCEPTED, ())
+    assert fits.notes[0].startswith("A guarantee of cpu or memory is a sum without cells")
+    assert fits.summary == "It fits beside the guarantees of the others."
+    refused = asked(there, GuaranteeQuestion(tenant="new", pool="pool", guarantee={"cpu": "28500m"}))
+    assert refused.verdict is Verdict.REFUSED
+    assert "holds 128, of which 100 are guaranteed to other tenants; ask for at most 28" in refused.summary
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "message", "hint"),
+    [
+        ({"tenant": "No"}, InputError, "tenant name 'No'", "lower-case"),
+        ({"pool": "b100"}, NotFoundError, "pool 'b100' does not exist", "pool.compute"),
+        ({"guarantee": {"nvidia.com/gup": 8}}, InputError, "'nvidia.com/gup' is offered by no node", GPU),
+        ({"guarantee": {GPU: "-8"}}, InputError, "-8 is not more than 0", ""),
+        ({"guarantee": {GPU: "8.5"}}, InputError, "8.5 is not a whole number", ""),
+        ({"cells": (8, 0)}, InputError, "cells: 0 is not 1 or more", "1 unit"),
+        ({"cells": (1,) * 1025}, InputError, "cells: 1025 are more than 1024", "larger or fewer"),
+        ({"weight": 0.0}, InputError, "weight: 0.0 is not more than 0", "2.5"),
+        ({"limit": {GPU: "x"}}, InputError, "limit of nvidia.com/gpu", "as in Kubernetes"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_with_a_way_out(
+    said: dict[str, Any], kind: type[VkgatewayError], message: str, hint: str
+) -> None:
+    given: dict[str, Any] = {"tenant": "new", "pool": "pool", "guarantee": {GPU: 8}, **said}
+    with pytest.raises(kind) as caught:
+        asked(Cluster([node("n0")], [quota("a")]), GuaranteeQuestion(**given))
+    assert message in str(caught.value)
+    assert hint in caught.value.hint

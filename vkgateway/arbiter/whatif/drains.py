@@ -1,0 +1,206 @@
+"""The question of a drain: nodes are closed, and what runs there is deleted and created again (pure)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from vkgateway.arbiter.facts import NOTIFIED, PLACED, WAITING, Gang, Pod, Pool, PoolKey, Shape, Snapshot
+from vkgateway.arbiter.holds import count_text
+from vkgateway.arbiter.poolsums import node_name
+from vkgateway.arbiter.whatif.answers import Answer, Outcome, Verdict
+from vkgateway.arbiter.whatif.difference import Difference, answered
+from vkgateway.arbiter.whatif.names import nodes_called
+from vkgateway.arbiter.whatif.outcomes import Outcomes
+from vkgateway.arbiter.whatif.questions import MOST_NODES, DrainQuestion
+from vkgateway.arbiter.whatif.trial import Case, Trial, with_gangs
+from vkgateway.model.errors import InputError
+from vkgateway.model.requests import render_milli
+
+_NAMED = 8
+_ANY_PART = (
+    "Drained pods count as free to restart in every part of their pool: whether they themselves select one, such "
+    "as a zone, is not known."
+)
+_Closed = frozenset[tuple[str, str]]
+"""Compute clusters and nodes."""
+
+
+def answer(question: DrainQuestion, trial: Trial) -> Answer:
+    """Answer it. Raises NotFoundError, InputError."""
+    closed = _closed(question, trial.snapshot)
+    gangs = [gang for gang in trial.snapshot.gangs if any(_leaves(pod, closed) for pod in gang.pods)]
+    freed = Freed(trial.seen.divided)
+    drained = {gang.id: _drained(gang, closed, freed, trial.now) for gang in gangs}
+    moved = {gang.id: {pod.uid for pod in gang.pods if pod.state is PLACED and _leaves(pod, closed)} for gang in gangs}
+    after = _without(trial.snapshot, closed, drained)
+    changed = trial.decide(after)
+    found = _outcomes(trial, changed, [gang for gang in drained.values() if gang is not None], moved)
+    difference = Difference(trial, changed, about=[one.gang.id for one in found])
+    return answered(
+        question,
+        trial,
+        difference,
+        verdict=_verdict(found),
+        summary=_summary(found, evicted=sum(each.pods for each in difference.evictions())),
+        gangs=found,
+        notes=(
+            *_notes(trial.snapshot, closed, gangs),
+            *([_ANY_PART] if freed.any else []),
+            *_elsewhere(trial, after, found, moved),
+        ),
+    )
+
+
+def _outcomes(
+    trial: Trial, case: Case, gangs: Iterable[Gang], moved: Mapping[str, Collection[str]]
+) -> tuple[Outcome, ...]:
+    """Return what becomes of the pods that move; gangs in the order of their ids."""
+    outcomes = Outcomes(case.decisions, trial.now, trial.names)
+    return tuple(
+        outcomes.of(gang, [pod for pod in gang.pods if pod.uid in moved[gang.id]]) for gang in gangs if moved[gang.id]
+    )
+
+
+def _elsewhere(
+    trial: Trial, after: Snapshot, found: Iterable[Outcome], moved: Mapping[str, Collection[str]]
+) -> Iterator[str]:
+    """Say which of the gangs that wait would restart in another pool of their tenants'.
+
+    Where they run, their pods are bound to one pool; whether they ask for it themselves cannot be told from that.
+    """
+    waits = {one.gang.id for one in found if one.verdict in (Verdict.WAITS, Verdict.NEVER) and not one.running}
+    wider = [replace(gang, pools=_all_pools(gang, after)) for gang in after.gangs if gang.id in waits]
+    wider = [gang for gang in wider if len(gang.pools) > 1 and not any(pod.pools for pod in gang.pods)]
+    if not wider:
+        return
+    could = [
+        one
+        for one in _outcomes(trial, trial.decide(with_gangs(after, wider)), wider, moved)
+        if one.verdict in (Verdict.STARTS, Verdict.STARTS_AFTER_EVICTION)
+    ]
+    if could:
+        named = ", ".join(f"{one.gang.tenant} {one.gang.name} in {one.placements[0].pool}" for one in could[:_NAMED])
+        more = f" and {len(could) - _NAMED} more" if len(could) > _NAMED else ""
+        yield f"Of those that wait, these restart if their pods select no pool: {named}{more}."
+
+
+def _all_pools(gang: Gang, snapshot: Snapshot) -> tuple[PoolKey, ...]:
+    others = (quota.pool for quota in snapshot.quotas if quota.tenant == gang.tenant)
+    return tuple(dict.fromkeys([*gang.pools, *others]))
+
+
+def _closed(question: DrainQuestion, snapshot: Snapshot) -> _Closed:
+    if not 1 <= len(question.nodes) <= MOST_NODES:
+        raise InputError(
+            f"nodes: {len(question.nodes)} are named, not 1 to {MOST_NODES}", hint="Name the nodes to drain."
+        )
+    return frozenset((pool.key[0], node.name) for name in question.nodes for pool, node in nodes_called(snapshot, name))
+
+
+def _leaves(pod: Pod, closed: _Closed) -> bool:
+    return pod.pool is not None and (pod.pool[0], pod.node) in closed
+
+
+class Freed:
+    """Makes shapes of pods that may restart in every part of a pool that is divided into virtual nodes.
+
+    A pod that runs asks for nodes of the part that it was let go to.
+    """
+
+    def __init__(self, divided: Mapping[PoolKey, str]) -> None:
+        self._divided = divided
+        self._known: dict[tuple[Shape, str], Shape] = {}
+        self.any = False
+        """Some shape asked for a part."""
+
+    def shape(self, pod: Pod) -> Shape:
+        """Return what the pod asks for once it is created again."""
+        label = self._divided.get(pod.pool) if pod.pool is not None else None
+        if label is None or not any(each.key == label for term in pod.shape.terms for each in term):
+            return pod.shape
+        self.any = True
+        key = pod.shape, label
+        if key not in self._known:
+            terms = [tuple(each for each in term if each.key != label) for term in pod.shape.terms]
+            self._known[key] = replace(pod.shape, terms=tuple(dict.fromkeys(terms)) if all(terms) else ())
+        return self._known[key]
+
+
+def _drained(gang: Gang, closed: _Closed, freed: Freed, now: float) -> Gang | None:
+    """Return the gang with its pods on these nodes created again; None: nothing is left of it.
+
+    What leaves already is gone, and what comes after it would come without the drain, too.
+    """
+    pods = tuple(
+        Pod(uid=pod.uid, shape=freed.shape(pod), rank=pod.rank, role=pod.role, pools=pod.pools)
+        if _leaves(pod, closed)
+        else pod
+        for pod in gang.pods
+        if not _leaves(pod, closed) or pod.state is PLACED
+    )
+    if not pods:
+        return None
+    # As with the gateway, a gang is as old as its oldest pod.
+    renewed = all(pod.state is WAITING for pod in pods) and all(pod.state is not WAITING for pod in gang.pods)
+    return replace(gang, pods=pods, created=now if renewed else gang.created)
+
+
+def _without(snapshot: Snapshot, closed: _Closed, drained: Mapping[str, Gang | None]) -> Snapshot:
+    kept = replace(
+        snapshot,
+        pools=tuple(_closed_in(pool, closed) for pool in snapshot.pools),
+        gangs=tuple(gang for gang in snapshot.gangs if drained.get(gang.id, gang) is not None),
+    )
+    return with_gangs(kept, (gang for gang in drained.values() if gang is not None))
+
+
+def _closed_in(pool: Pool, closed: _Closed) -> Pool:
+    if not any((pool.key[0], node.name) in closed for node in pool.nodes):
+        return pool
+    nodes = (replace(node, usable=False) if (pool.key[0], node.name) in closed else node for node in pool.nodes)
+    return replace(pool, nodes=tuple(nodes))
+
+
+def _verdict(found: tuple[Outcome, ...]) -> Verdict:
+    if not found:
+        return Verdict.UNUSED
+    started = (Verdict.STARTS, Verdict.STARTS_AFTER_EVICTION)
+    whole = all(one.verdict in started and one.starting == one.pods for one in found)
+    return Verdict.RESTARTS if whole else Verdict.SOME_WAIT
+
+
+def _summary(found: tuple[Outcome, ...], *, evicted: int) -> str:
+    if not found:
+        return "No gang's pods run there: nothing has to move."
+    verdicts = Counter(one.verdict for one in found)
+    after = f"after evictions of {count_text(evicted, 'pod')}" if evicted else "after pods that leave already"
+    told = ", ".join(
+        f"{count_text(verdicts[verdict], 'gang')} {one if verdicts[verdict] == 1 else more}"
+        for verdict, one, more in (
+            (Verdict.STARTS, "restarts at once", "restart at once"),
+            (Verdict.STARTS_AFTER_EVICTION, f"restarts {after}", f"restart {after}"),
+            (Verdict.WAITS, "waits", "wait"),
+            (Verdict.NEVER, "never restarts as it is", "never restart as they are"),
+        )
+        if verdicts[verdict]
+    )
+    return f"{count_text(sum(one.pods for one in found), 'pod')} must move: {told}."
+
+
+def _notes(snapshot: Snapshot, closed: _Closed, gangs: list[Gang]) -> Iterator[str]:
+    for pool in snapshot.pools:
+        here = [node for node in pool.nodes if (pool.key[0], node.name) in closed]
+        shut = sorted(node.name for node in here if not node.usable)
+        if shut:
+            yield f"{', '.join(shut)} of {node_name(pool.key)}: closed already, or not ready."
+        for name in pool.governed:
+            held = sum(node.used.get(name, 0) for node in here)
+            if held:
+                amount = render_milli({name: held})
+                yield f"Pods that are not the gateway's hold {amount} there; where they go is not known."
+    if gangs:
+        yield "Drained pods count as created again at once, with the same requests; a controller may take longer."
+    if any(pod.state is NOTIFIED and _leaves(pod, closed) for gang in gangs for pod in gang.pods):
+        yield "Pods there that have notice of eviction are left out: they leave anyway."

@@ -1,0 +1,116 @@
+"""The question of more nodes: what starts, or starts earlier, if a pool had them now (pure)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from vkgateway.arbiter.facts import Node, Pool
+from vkgateway.arbiter.holds import count_text
+from vkgateway.arbiter.poolsums import node_name
+from vkgateway.arbiter.refusals import largest_left
+from vkgateway.arbiter.whatif.answers import Answer, Change, Effect, GuaranteeChange, Verdict
+from vkgateway.arbiter.whatif.difference import Difference, answered
+from vkgateway.arbiter.whatif.names import nodes_called, pool_called
+from vkgateway.arbiter.whatif.questions import MOST_NODES, GrowQuestion
+from vkgateway.arbiter.whatif.trial import Case, Trial
+from vkgateway.model.errors import InputError
+from vkgateway.model.requests import Milli, render_milli
+
+_HOSTNAME = "kubernetes.io/hostname"
+_GAINS = {
+    Change.STARTS: ("starts now", "start now"),
+    Change.STARTS_AFTER_EVICTION: ("starts after evictions", "start after evictions"),
+    Change.EARLIER: ("starts earlier", "start earlier"),
+    Change.SPARED: ("is not evicted", "are not evicted"),
+    Change.INSIDE_GUARANTEE: ("is inside its guarantee", "are inside their guarantees"),
+}
+
+
+def answer(question: GrowQuestion, trial: Trial) -> Answer:
+    """Answer it. Raises NotFoundError, InputError."""
+    if not 1 <= question.nodes <= MOST_NODES:
+        raise InputError(f"nodes: {question.nodes} is not between 1 and {MOST_NODES}", hint="Ask about more nodes.")
+    pool = pool_called(trial.snapshot, question.pool)
+    model = _model(question, trial, pool)
+    larger = grown(pool, model, question.nodes)
+    changed = trial.decide(
+        replace(trial.snapshot, pools=tuple(larger if each is pool else each for each in trial.snapshot.pools))
+    )
+    difference = Difference(trial, changed)
+    effects, guarantees = difference.effects(), difference.guarantees()
+    helps = bool(guarantees) or any(effect.what in _GAINS for effect in effects)
+    return answered(
+        question,
+        trial,
+        difference,
+        verdict=Verdict.HELPS if helps else Verdict.NO_EFFECT,
+        summary=_summary(effects, guarantees),
+        notes=tuple(_notes(model, pool, larger, changed)),
+    )
+
+
+def _model(question: GrowQuestion, trial: Trial, pool: Pool) -> Node:
+    """Return the node that the new ones are like. Raises NotFoundError, InputError."""
+    if question.like:
+        return nodes_called(trial.snapshot, question.like)[0][1]
+    model = model_of(pool)
+    if model is None:
+        raise InputError(
+            f"pool {node_name(pool.key)} has no node to copy",
+            hint="Name a node that the new ones are like, of any pool.",
+        )
+    return model
+
+
+def model_of(pool: Pool) -> Node | None:
+    """Return a node of the commonest kind in a pool; None: it has no node."""
+    usable = [node for node in pool.nodes if node.usable] or list(pool.nodes)
+    kinds = Counter(map(_kind, usable))
+    commonest = max(kinds, key=lambda kind: (kinds[kind], kind), default=None)
+    return next((node for node in usable if _kind(node) == commonest), None)
+
+
+def grown(pool: Pool, model: Node, number: int) -> Pool:
+    """Return the pool with so many more nodes like the model."""
+    return replace(pool, nodes=(*pool.nodes, *_copies(model, pool, number)))
+
+
+def _kind(node: Node) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(node.allocatable.items()))
+
+
+def _copies(model: Node, pool: Pool, number: int) -> Iterator[Node]:
+    """Yield ready nodes like the model, that hold what each node of its kind holds: pods of DaemonSets."""
+    alike = [node for node in pool.nodes if node.usable and _kind(node) == _kind(model)]
+    used: Milli = {name: min(node.used.get(name, 0) for node in alike) for name in (alike[0].used if alike else ())}
+    topology = model.topology
+    if topology is not None:
+        zones = tuple(replace(zone, available=zone.allocatable) for zone in topology.zones)
+        topology = replace(topology, zones=zones, counted=frozenset(), used={}, gone={})
+    taken = {node.name for node in pool.nodes}
+    names = (name for index in range(1, number + len(taken) + 1) if (name := f"new-{index}") not in taken)
+    for _, name in zip(range(number), names, strict=False):
+        labels = {**model.labels, _HOSTNAME: name} if _HOSTNAME in model.labels else model.labels
+        yield replace(model, name=name, used=used, labels=labels, usable=True, images=frozenset(), topology=topology)
+
+
+def _summary(effects: list[Effect], guarantees: list[GuaranteeChange]) -> str:
+    counts = Counter(effect.what for effect in effects)
+    gains = [
+        f"{count_text(counts[what], 'gang')} {one if counts[what] == 1 else more}"
+        for what, (one, more) in _GAINS.items()
+        if counts[what]
+    ]
+    if guarantees:
+        gains.append(f"the nodes hold more of {count_text(len(guarantees), 'guarantee')}")
+    return f"With these nodes, {', '.join(gains)}." if gains else "Nothing that waits now starts, or starts earlier."
+
+
+def _notes(model: Node, pool: Pool, larger: Pool, changed: Case) -> Iterator[str]:
+    offered = {name: model.allocatable[name] for name in (*pool.governed, "cpu", "memory") if name in model.allocatable}
+    yield f"The new nodes are like {model.name}: {render_milli(offered)}, with its labels, ready now."
+    if pool.unit:
+        before, after = (largest_left(each, changed.snapshot.quotas) for each in (pool, larger))
+        yield f"The largest guarantee that one more tenant could get grows from {pool.unit} {before} to {after}."
