@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vkgateway.cli.gateway_state import Gateway, gateway_option
 from vkgateway.cli.options import asynchronous, cluster_options
 from vkgateway.cli.output import FORMATS, serialise
 from vkgateway.cli.progress import Progress
@@ -64,8 +65,13 @@ Examples:
 @click.option("--subject-alt-name", "names", multiple=True, help="Another name its API server is reached by.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is ready.")
 @click.option("--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, help="Seconds to wait.")
-@click.option("--dry-run", is_flag=True, help="Check it and print the object; make nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Check it, print the object, and say what its guarantees would mean now; make nothing.",
+)
 @click.option("-o", "--output", type=click.Choice(FORMATS[1:]), help="Print the object when done.")
+@gateway_option
 @cluster_options
 @asynchronous
 async def create(
@@ -84,6 +90,7 @@ async def create(
     timeout: float,
     dry_run: bool,
     output: str | None,
+    gateway: Gateway,
     data_dir: Path,
     kubeconfig: Path | None,
 ) -> None:
@@ -91,7 +98,7 @@ async def create(
 
     The name is a DNS label of at most 32 characters that starts with a letter and holds no double dash.
     """
-    from vkgateway.cli import cluster, tenant_manifest, tenant_spec
+    from vkgateway.cli import cluster, tenant_manifest, tenant_spec, whatif_tenant
 
     given = tenant_manifest.read_manifest(file) if file else None
     wanted = tenant_spec.overlay(
@@ -109,6 +116,7 @@ async def create(
         await check(client, wanted)
         if dry_run:
             click.echo(serialise(tenant_spec.manifest(wanted), output=output or "yaml"), nl=False)
+            await whatif_tenant.tell(wanted, data_dir, gateway)
             return
         made = await submit(client, wanted)
         made = await follow(client, made, timeout=timeout) if wait else await glance(client, made)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 EPILOG = """\b
 Examples:
   vkgateway whatif gang --tenant alpha --pods 4 --request nvidia.com/gpu=8
+  vkgateway whatif guarantee --tenant gamma --pool a100:guarantee=nvidia.com/gpu=16
+  vkgateway whatif drain gpu-node-17
+  vkgateway whatif grow a100 --nodes 4
 """
 
 
@@ -25,11 +28,14 @@ Examples:
     cls=LazyGroup,
     lazy={
         "gang": "vkgateway.cli.whatif:gang",
+        "guarantee": "vkgateway.cli.whatif:guarantee",
+        "drain": "vkgateway.cli.whatif:drain",
+        "grow": "vkgateway.cli.whatif:grow",
     },
     epilog=EPILOG,
 )
 def whatif() -> None:
-    """Ask what would happen if: a gang were submitted now.
+    """Ask what would happen now: to a gang, with a guarantee, a drain, or more nodes.
 
     The arbiter of the running gateway decides, on the pods and nodes as they are now. Nothing is changed, and what
     would happen anyway is left out. It is for whoever runs the platform: answers name all tenants.
@@ -95,6 +101,81 @@ async def gang(
         run_limit=whatif_options.seconds("--run-limit", run_limit),
         within=within or "",
     )
+    await _ask(question, output=output, gateway=gateway, data_dir=data_dir)
+
+
+GUARANTEE_EPILOG = """\b
+Examples:
+  vkgateway whatif guarantee --tenant gamma --pool a100:guarantee=nvidia.com/gpu=16
+  vkgateway whatif guarantee --tenant alpha --pool a100.local:guarantee=nvidia.com/gpu=17,cells=2x8+1 -o json
+"""
+
+
+@whatif.command(epilog=GUARANTEE_EPILOG)
+@click.option("--tenant", required=True, help="The tenant, which may be new.")
+@click.option(
+    "--pool",
+    required=True,
+    metavar="POOL[.CLUSTER]:guarantee=RES=QTY,...[,limit=RES=QTY,...][,weight=N][,cells=8+8+1]",
+    help="The guarantee in place of the tenant's. Limit and weight stay where not given. Cluster: local unless said.",
+)
+@output_option_of("table", "json", "yaml")
+@gateway_option
+@data_dir_option
+@asynchronous
+async def guarantee(*, tenant: str, pool: str, output: str, gateway: Gateway, data_dir: Path) -> None:
+    """A tenant with a new or a changed guarantee: does it fit, which cells could bind, who is evicted if it is used.
+
+    Cells that no pod of the tenant is in are tried by one pod each, all submitted at once.
+    """
+    from vkgateway.cli import whatif_options
+
+    await _ask(whatif_options.guarantee(tenant, pool), output=output, gateway=gateway, data_dir=data_dir)
+
+
+DRAIN_EPILOG = """\b
+Examples:
+  vkgateway whatif drain gpu-node-17
+  vkgateway whatif drain gpu-node-17 gpu-node-18 -o yaml
+"""
+
+
+@whatif.command(epilog=DRAIN_EPILOG)
+@click.argument("nodes", metavar="NODE...", nargs=-1, required=True)
+@output_option_of("table", "json", "yaml")
+@gateway_option
+@data_dir_option
+@asynchronous
+async def drain(*, nodes: tuple[str, ...], output: str, gateway: Gateway, data_dir: Path) -> None:
+    """Compute nodes are drained: where do their pods restart, who is evicted for them, whose guarantee is cut.
+
+    Name them as the compute cluster does, as CLUSTER/NODE where two clusters have one of that name.
+    """
+    from vkgateway.arbiter.whatif.questions import DrainQuestion
+
+    await _ask(DrainQuestion(nodes=nodes), output=output, gateway=gateway, data_dir=data_dir)
+
+
+GROW_EPILOG = """\b
+Examples:
+  vkgateway whatif grow a100 --nodes 4
+  vkgateway whatif grow a100.local --nodes 1 --like gpu-node-17 -o json
+"""
+
+
+@whatif.command(epilog=GROW_EPILOG)
+@click.argument("pool")
+@click.option("--nodes", type=int, required=True, help="How many more.")
+@click.option("--like", metavar="NODE", help="A node that they are like. [default: the pool's commonest kind]")
+@output_option_of("table", "json", "yaml")
+@gateway_option
+@data_dir_option
+@asynchronous
+async def grow(*, pool: str, nodes: int, like: str | None, output: str, gateway: Gateway, data_dir: Path) -> None:
+    """More nodes for POOL: what starts, or starts earlier, and which guarantees the nodes would hold."""
+    from vkgateway.arbiter.whatif.questions import GrowQuestion
+
+    question = GrowQuestion(pool=pool, nodes=nodes, like=like or "")
     await _ask(question, output=output, gateway=gateway, data_dir=data_dir)
 
 

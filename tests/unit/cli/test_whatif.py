@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.fakes.apiserver import FakeApiServer
 from tests.unit.arbiter.sim import LOW, Cluster, gang, node, quota
 from tests.unit.cli.gateway import Cli
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.state import State
 from vkgateway.gateway.arbiter_watch import ArbiterWatch
 from vkgateway.gateway.config import Arbiter
+from vkgateway.kube.resources import COMPUTE_CLUSTERS
 
 GPU = "nvidia.com/gpu"
 NAMES = {"u1": ("ns", "web-7")}
@@ -119,7 +121,12 @@ async def test_what_waits_is_told_with_reason_and_what_would_help(cli: Cli) -> N
         (("--tenant", "c", "--request", f"{GPU}=8"), 3, "tenant 'c' does not exist", "Available tenants: a, b."),
         (("--tenant", "a", "--request", f"{GPU}=8", "--pool", "x"), 3, "pool 'x' does not exist", "pool.compute"),
         (("--tenant", "a", "--request", "nvidia.com/gpus=8"), 2, "'nvidia.com/gpus'", f"Did you mean {GPU}?"),
-        (("--tenant", "a", "--request", f"{GPU}=8", "--pods", "0"), 2, "a gang of 0 pods", "1 to 10000"),
+        (
+            ("--tenant", "a", "--request", f"{GPU}=8", "--pods", "0"),
+            2,
+            "pods: 0 is not between 1 and 10000",
+            "another size",
+        ),
         (("--tenant", "a", "--request", GPU), 2, f"cannot read '{GPU}'", "RESOURCE=QUANTITY"),
         (("--tenant", "a", "--request", f"{GPU}=8,{GPU}=4"), 2, "is given twice", "once"),
         (("--tenant", "a", "--request", f"{GPU}=8", "--run-limit", "soon"), 2, "--run-limit 'soon'", "90m"),
@@ -133,6 +140,98 @@ async def test_bad_input_is_refused_with_a_way_out(
     assert said in cli.err
     assert way_out in cli.err
     assert cli.out == ""
+
+
+async def test_a_guarantee_is_told_of_cell_by_cell(cli: Cli) -> None:
+    async with gateway(cli, lent()):
+        line = ("whatif", "guarantee", "--tenant", "new", "--pool")
+        assert await cli(*line, f"pool.compute:guarantee={GPU}=8,cells=4+4") == 0, cli.err
+        assert f"Question:       tenant new is guaranteed {GPU} 8 of pool.compute in cells of 4, 4\n" in cli.out
+        assert "Answer:         It fits beside the guarantees of the others." in cli.out
+        _, cells, evicted, _ = cli.out.split("\n\n")
+        assert [row.split()[:2] for row in cells.splitlines()[2:]] == [["4", "lent"], ["4", "lent"]]
+        assert evicted.startswith("Evicted if the guarantee is used at once:\n")
+        assert await cli(*line, f"pool.compute:guarantee={GPU}=16", "-o", "json") == 0, "an answer is no failure"
+        told = json.loads(cli.out)
+        assert (told["verdict"], told["cells"]) == ("Refused", [])
+        assert told["question"]["limit"] is None, "limits that are not given stay"
+        assert await cli(*line, f"pool.compute:guarantee={GPU}=8,limit={GPU}=8,weight=2", "-o", "json") == 0
+        question = json.loads(cli.out)["question"]
+        assert (question["limit"], question["weight"]) == ({GPU: "8"}, 2.0)
+        assert await cli(*line, "pool.compute") == 2
+        assert "names no guarantee" in cli.err
+        assert await cli(*line, f"pool:guarantee={GPU}=8") == 3
+        assert "pool 'pool.local' does not exist" in cli.err
+
+
+async def test_a_drain_is_told_of_gang_by_gang(cli: Cli) -> None:
+    async with gateway(cli, lent()):
+        assert await cli("whatif", "drain", "n0", "n1") == 0, cli.err
+        assert "Question:       n0, n1 are drained\n" in cli.out
+        assert "Answer:         2 pods must move: 2 gangs wait.\n" in cli.out
+        moves = next(part for part in cli.out.split("\n\n") if part.startswith("Gangs that move:"))
+        assert sorted(row.split()[2] for row in moves.splitlines()[2:]) == ["low", "web-7"]
+        assert "\nGuarantees:\n" in cli.out
+        assert "2/2 -> 0/2" in cli.out
+        assert await cli("whatif", "drain", "n0", "-o", "json") == 0
+        [moved] = json.loads(cli.out)["gangs"]
+        assert (moved["verdict"], moved["code"]) == ("Waits", "WaitingForRoom")
+        assert moved["help"].startswith("Nodes must come free.")
+        assert await cli("whatif", "drain", "n7") == 3
+        assert "node 'n7' is in no pool" in cli.err
+
+
+async def test_more_nodes_are_told_of_by_what_starts(cli: Cli) -> None:
+    there = lent()
+    there.add(gang("b/ns/gang/waits", "b", [8], band=LOW), gang("b/ns/gang/waits-too", "b", [16], band=LOW))
+    async with gateway(cli, there):
+        assert await cli("whatif", "grow", "pool", "--nodes", "1") == 0, cli.err
+        assert "Answer:         With these nodes, 1 gang starts now.\n" in cli.out
+        assert "Note:           The new nodes are like n0:" in cli.out
+        effects = next(part for part in cli.out.split("\n\n") if part.startswith("Other gangs:"))
+        assert "starts on new-1" in effects
+        assert "2/2 -> 3/3" in cli.out
+        assert await cli("whatif", "grow", "pool", "--nodes", "0") == 2
+        assert "nodes: 0 is not between 1 and 10000" in cli.err
+        assert await cli("whatif", "grow", "pool", "--nodes", "1", "--like", "n9") == 3
+
+
+async def test_long_tables_are_cut_for_people_only(cli: Cli) -> None:
+    there = Cluster([node(f"n{number:02}") for number in range(30)], [quota("b")])
+    there.add(*(gang(f"b/ns/gang/g{number:02}", "b", [8], band=LOW) for number in range(60)))
+    there.settle(1)
+    async with gateway(cli, there):
+        assert await cli("whatif", "grow", "pool", "--nodes", "30") == 0, cli.err
+        assert "and 10 more: see them with -o json" in cli.out
+        assert await cli("whatif", "grow", "pool", "--nodes", "30", "-o", "json") == 0
+    assert len(json.loads(cli.out)["effects"]) == 30
+
+
+@asynccontextmanager
+async def management(cli: Cli) -> AsyncIterator[tuple[str, ...]]:
+    """A management cluster with the pool; gives the options that name it."""
+    api = "vkgateway.io/v1alpha1"
+    pools = [{"name": "pool", "nodeSelector": {"pool": "pool"}}]
+    cluster = {"apiVersion": api, "kind": "ComputeCluster", "metadata": {"name": "compute"}, "spec": {"pools": pools}}
+    async with FakeApiServer() as server:
+        server.store.create(COMPUTE_CLUSTERS, cluster)
+        yield "--kubeconfig", str(cli.kubeconfig(server.url))
+
+
+async def test_a_dry_run_of_a_tenant_says_what_its_guarantees_would_mean(cli: Cli) -> None:
+    line = ("tenant", "create", "new", "--dry-run", "--pool", f"pool.compute:guarantee={GPU}=8")
+    async with management(cli) as options:
+        async with gateway(cli, lent()):
+            assert await cli(*line, *options) == 0, cli.err
+            made = yaml.safe_load(cli.out)
+            assert (made["kind"], made["metadata"]["name"]) == ("Tenant", "new"), "only that goes to standard output"
+            assert "It fits beside the guarantees of the others" in cli.err
+            assert "Evicted if the guarantee is used at once:" in cli.err
+            assert await cli(*line[:4], "--pool", "pool.compute", *options) == 0
+            assert cli.err == "", "nothing is guaranteed"
+        assert await cli(*line, *options) == 0, "without the gateway it is checked all the same"
+        assert yaml.safe_load(cli.out)["kind"] == "Tenant"
+        assert "What the guarantee in pool.compute would mean now is not known: the gateway does not answer" in cli.err
 
 
 async def test_a_gateway_that_has_decided_nothing_yet_says_so(cli: Cli) -> None:
@@ -156,7 +255,7 @@ async def test_a_question_that_cannot_be_read_is_refused(cli: Cli) -> None:
 
 
 async def test_each_question_has_an_example_in_its_help(cli: Cli) -> None:
-    for name in ("gang",):
+    for name in ("gang", "guarantee", "drain", "grow"):
         assert await cli("whatif", name, "--help") == 0
         assert f"  vkgateway whatif {name} " in cli.out
     assert await cli("whatif", "--help") == 0
