@@ -59,6 +59,8 @@ class Wire(asyncio.Protocol):
         """In which the bytes of the handshake are looked at; None: at once."""
         self._on_made = on_made
         self._on_open = on_open
+        self.peer = "unknown"
+        """Address of the other side, for the log."""
         self._transport: asyncio.Transport | None = None
         self._opened = False
         self._lost = False
@@ -75,6 +77,7 @@ class Wire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start: greet by TLS where we are the client."""
         self._transport = cast("asyncio.Transport", transport)
+        self.peer = _peer_of(transport)
         if self._closing:  # given up before it was there
             self._transport.abort()
             return
@@ -262,12 +265,6 @@ class Wire(asyncio.Protocol):
         except TimeoutError:
             self.abort()
 
-    @property
-    def peer(self) -> str:
-        """Address of the other side, for the log."""
-        name = self._transport.get_extra_info("peername") if self._transport is not None else None
-        return f"{name[0]}:{name[1]}" if name else "unknown"
-
     def _open(self) -> None:
         self._opened = True
         self._wake()
@@ -318,6 +315,15 @@ class Wire(asyncio.Protocol):
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def _peer_of(transport: asyncio.BaseTransport) -> str:
+    """Return the address of the other side, as long as the connection is there: uvloop asks the socket each time."""
+    try:
+        name = transport.get_extra_info("peername")
+    except (OSError, ValueError):  # it was lost already
+        return "unknown"
+    return f"{name[0]}:{name[1]}" if name else "unknown"
 
 
 def _keep_alive(transport: asyncio.BaseTransport) -> None:

@@ -52,6 +52,45 @@ async def _give_up_before_it_is_made(end: Callable[[Wire], None]) -> bytes:
         server.close()
 
 
+class LostTransport(FakeTransport):
+    """One that was closed before it was handed over, as uvloop's answers then."""
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        if name == "peername":
+            raise ValueError("negative file descriptor")
+        return default
+
+    def is_closing(self) -> bool:
+        return True
+
+
+def test_the_peer_of_a_connection_that_was_lost_at_once_is_unknown() -> None:
+    wire = Wire()
+    wire.connection_made(LostTransport())
+    assert wire.peer == "unknown"
+
+
+async def _peer_after_its_end() -> tuple[str, str]:
+    """What a wire says of its peer when its socket is closed, and the peer's own address."""
+    made: asyncio.Future[Wire] = asyncio.get_running_loop().create_future()
+    server = await asyncio.get_running_loop().create_server(lambda: Wire(on_made=made.set_result), "127.0.0.1", 0)
+    _, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+    host, port = writer.get_extra_info("sockname")
+    async with asyncio.timeout(5):
+        wire = await made
+        await wire.closed(linger=5)
+    writer.close()
+    await writer.wait_closed()
+    server.close()
+    return wire.peer, f"{host}:{port}"
+
+
+@pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
+def test_the_peer_is_known_after_the_end_of_the_connection(run: Callable[..., Any]) -> None:
+    told, is_it = run(_peer_after_its_end())
+    assert told == is_it
+
+
 @pytest.mark.parametrize("end", [Wire.close, Wire.abort])
 @pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
 def test_what_is_given_up_before_it_is_made_is_closed_all_the_same(
