@@ -20,7 +20,7 @@ from bench.scale.meters import Metered, Meters
 from bench.scale.settings import Scale
 from bench.scale.workload import NAMESPACE, tenant_names
 from bench.timeline import Timeline, now
-from bench.watching import watching
+from bench.watching import decode, watching
 from vkgateway.arbiter.facts import Pool
 from vkgateway.kube.resources import JOBS, NODES, PODS
 from vkgateway.simulate.scenario import Job
@@ -28,7 +28,8 @@ from vkgateway.simulate.traces.kubernetes import read_nodes
 
 TAIL: Final = 15.0
 """Seconds after the last submission for which pods are still watched: what was decided by then shows."""
-_DRAIN: Final = 120.0
+_STALL: Final = 120.0
+"""Seconds without an end of any pod after which those that are left are given up."""
 _POLL: Final = 1.0
 _TIMEOUT: Final = 120.0
 
@@ -46,8 +47,10 @@ class Played:
     """By how many seconds each request for a Job was sent late: how well the load generator kept pace."""
     restarted: bool
     """The gateway's process is another one than at the start."""
-    drained: float | None
-    """Seconds after the deletion of all Jobs until no pod of a tenant was left in the compute cluster; None: never."""
+    drained: float
+    """Seconds from the deletion of all Jobs until the last of their pods was gone from the compute cluster."""
+    left: Sequence[str]
+    """Pods that were not gone two minutes after the last one that was."""
 
 
 async def play(platform: Platform, scale: Scale, jobs: Sequence[Job], *, warm_up: float) -> Played:
@@ -67,7 +70,7 @@ async def play(platform: Platform, scale: Scale, jobs: Sequence[Job], *, warm_up
     allocation = gpu_seconds(timeline, start=start, end=end) / (scale.gpus * scale.duration)
     restarted = await platform.gateway_pid() != pid
     platform.report("removing all Jobs")
-    drained = await _drain(platform, places)
+    drained, left = await _drain(platform, places)
     return Played(
         pool=pool,
         lives=lives,
@@ -76,6 +79,7 @@ async def play(platform: Platform, scale: Scale, jobs: Sequence[Job], *, warm_up
         late=late,
         restarted=restarted,
         drained=drained,
+        left=left,
     )
 
 
@@ -147,8 +151,8 @@ async def _submit(
     return late, measuring.result()
 
 
-async def _drain(platform: Platform, places: Sequence[Place]) -> float | None:
-    """Delete all Jobs with their pods; the seconds until the compute cluster holds none of the pods."""
+async def _drain(platform: Platform, places: Sequence[Place]) -> tuple[float, list[str]]:
+    """Delete all Jobs with their pods, and wait for the compute cluster; returns the time it took, and what is left."""
     started = now()
     background = {"propagationPolicy": "Background"}
 
@@ -157,9 +161,16 @@ async def _drain(platform: Platform, places: Sequence[Place]) -> float | None:
         await place.client.request("DELETE", path, params=background, timeout=_TIMEOUT)
 
     await load.each(places, clear, in_flight=4)
-    while now() - started < _DRAIN:
-        page = await platform.compute.list_all(PODS, label_selector=f"{RUN_LABEL}={RUN}")
-        if not page.items:
-            return now() - started
+    left, changed = await _pods_below(platform), now()
+    while left and now() - changed < _STALL:
         await asyncio.sleep(_POLL)
-    return None
+        before, left = left, await _pods_below(platform)
+        changed = now() if len(left) < len(before) else changed
+    return changed - started, left
+
+
+async def _pods_below(platform: Platform) -> list[str]:
+    """Return the run's pods in the compute cluster, by namespace and name."""
+    page = await platform.compute.list_all(PODS, label_selector=f"{RUN_LABEL}={RUN}")
+    found = [decode(item).metadata for item in page.items]
+    return [f"{metadata.namespace}/{metadata.name}" for metadata in found]

@@ -25,10 +25,10 @@ def plan() -> Simulated:
     return simulate(scenario_of(SCALE, POOL, JOBS, warm_up=WARM_UP), WARM_UP + SCALE.duration)
 
 
-def told(simulated: Simulated, lives: dict[str, Life], *, drained: float | None = 3.0) -> Outcome:
+def told(simulated: Simulated, lives: dict[str, Life], *, left: tuple[str, ...] = ()) -> Outcome:
     metered = Metered(seconds=120, cpu={"gateway": 6.0}, peak=100, busy=(0.5,), steps={0.1: 5.0, float("inf"): 5.0})
     played = Played(
-        pool=POOL, lives=lives, metered=metered, allocation=0.9, late=(0.0,), restarted=False, drained=drained
+        pool=POOL, lives=lives, metered=metered, allocation=0.9, late=(0.0,), restarted=False, drained=3.0, left=left
     )
     simulations = Simulations(plan=simulated, as_arrived=simulated, samples=[simulated])
     return tell(SCALE, JOBS, played, simulations, warm_up=WARM_UP)
@@ -68,8 +68,9 @@ def test_a_platform_that_leaves_gangs_waiting_and_pods_behind_misses(plan: Simul
         name: Life(gang=name, arrived=life.arrived) if number % 3 else life
         for number, (name, life) in enumerate(plan.lives.items())
     }
-    outcome = told(plan, waiting, drained=None)
+    outcome = told(plan, waiting, left=("a--default/low-g8-0001-0-abcde",))
     missed = {target.what for target in outcome.targets if not target.met}
     assert "starts that no simulation explains" in missed
-    assert "time until no pod is left after all Jobs were deleted" in missed
+    assert "pods left after all Jobs were deleted" in missed
+    assert "Left after all Jobs were deleted: a--default/low-g8-0001-0-abcde." in outcome.notes
     assert any(note.startswith("Started in the simulation only") for note in outcome.notes)
