@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from vkgateway.arbiter.cells import Cells, Placed
 from vkgateway.arbiter.cuts import chain, covers, cut, listed, smallest_cover, total
 from vkgateway.arbiter.facts import Node, Pool, Quota
+from vkgateway.arbiter.reach import reach
 from vkgateway.arbiter.refusals import refusals
 from vkgateway.arbiter.tally import Tally
 
@@ -230,6 +231,26 @@ def test_what_is_taken_back_leaves_no_trace(full: FullPool, tries: list[tuple[in
     cells.undo(mark)
 
     assert seen(cells, quotas, pool) == before
+
+
+@patient
+@given(full_pools(), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 8)), max_size=12))
+def test_what_may_be_used_is_told_of_the_cells_as_they_are(full: FullPool, tries: list[tuple[int, int, int]]) -> None:
+    pool, quotas, placed = full
+    cells = Cells(pool, quotas, placed)
+    marks = [cells.mark()]
+    for who, where, units in tries if quotas and pool.nodes else ():
+        tenant = quotas[who % len(quotas)].tenant
+        if units > 6:
+            back = marks[-1 - where % len(marks)]
+            cells.undo(back)
+            marks = [mark for mark in marks if mark <= back]
+        else:
+            marks.append(cells.mark())
+            cells.hold(tenant, pool.nodes[where % len(pool.nodes)].name, units * 1000)
+        for quota in quotas:
+            holding = cells._bindings.holding(quota.tenant)
+            assert cells.most(quota.tenant).tolist() == reach(cells._bindings, holding).tolist()
 
 
 @patient

@@ -36,7 +36,7 @@ def case(random: Random) -> Case | None:
             if random.random() < 0.5:
                 cells.hold(random.choice(TENANTS), name, amount * 1000)
             room.take(name, gpus(amount))
-    sizes = [random.choice((1, 1, 2, 3, 4, 8)) for _ in range(random.randint(2, 4))]
+    sizes = [random.choice((1, 1, 2, 3, 4, 8)) for _ in range(random.randint(1, 4))]
     return pool, cells, room, gang("g", random.choice(TENANTS), sizes, required_level=random.choice(("", "", "rack")))
 
 

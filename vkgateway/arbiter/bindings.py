@@ -23,7 +23,7 @@ class Holding:
         """Grows with each change."""
 
 
-_Entry = tuple[Holding, int, Counts | None, int]
+_Entry = tuple[Holding, int, Counts | None, int, int]
 
 
 class Bindings:
@@ -37,6 +37,12 @@ class Bindings:
         self.holdings: dict[str, Holding] = {}
         self._none = [0] * len(self.levels)
         self._journal: list[_Entry] = []
+        self._given = self._state = self._latest = 0
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """What is bound and used, as a number: equal only where nothing differs; what is taken back has its old one."""
+        return self._given, self._state
 
     def add_cells(self, tenant: str, cells: Sequence[int]) -> Holding:
         """Give a tenant cells, on top of what it has; they are unused."""
@@ -56,6 +62,7 @@ class Bindings:
         """Give a tenant so many unused cells, or take them away where the number is negative; not in the journal."""
         holding.unused[level] += number
         holding.version += 1
+        self._given += 1
         self.tally.want(level, number)
 
     def number(self, node: str) -> int:
@@ -126,7 +133,9 @@ class Bindings:
     def put(self, holding: Holding, node: int, cells: Sequence[int], used: int) -> None:
         """Have just these cells bound to the node, and so much of it used; what was bound there is unused."""
         old = holding.bound.get(node)
-        self._journal.append((holding, node, old, holding.used.get(node, 0)))
+        self._journal.append((holding, node, old, holding.used.get(node, 0), self._state))
+        self._latest += 1
+        self._state = self._latest
         self._write(holding, node, list(cells), used)
 
     def mark(self) -> int:
@@ -136,7 +145,7 @@ class Bindings:
     def undo(self, mark: int) -> None:
         """Take back everything since the mark."""
         while len(self._journal) > mark:
-            holding, node, cells, used = self._journal.pop()
+            holding, node, cells, used, self._state = self._journal.pop()
             self._write(holding, node, self._none if cells is None else cells, used)
 
     def commit(self) -> None:

@@ -38,6 +38,8 @@ class Cells:
         rooms = [node_room(node, unit) for node in pool.nodes]
         tally = Tally(self.levels, rooms, [node.usable for node in pool.nodes])
         self._bindings = bindings = Bindings(self.levels, tally, (node.name for node in pool.nodes))
+        self._most: dict[str, tuple[tuple[int, int], NDArray[np.int64]]] = {}
+        """What `most` told last, and of which state."""
         for quota in mine:
             bindings.add_cells(quota.tenant, quota_cells(quota, unit, self.levels))
         self._asked = {tenant: list(holding.unused) for tenant, holding in bindings.holdings.items()}
@@ -153,11 +155,15 @@ class Cells:
         """Thousandths that the tenant may start to use on each node of the pool, as `hold` would allow.
 
         In the order of the pool's nodes, and for each node by itself: what is taken on one may be missing on others.
+        Not to be written to.
         """
         holding = self._known(tenant)
         if holding is None:
             return np.zeros(len(self._bindings.tally.array), dtype=np.int64)
-        return reach(self._bindings, holding)
+        now, known = self._bindings.state, self._most.get(tenant)
+        if known is None or known[0] != now:
+            known = self._most[tenant] = now, reach(self._bindings, holding)
+        return known[1]
 
     # Changes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from vkgateway.arbiter.accounts import total_of
 from vkgateway.arbiter.asks import Ask
@@ -56,13 +57,11 @@ def _reserved(ledger: Ledger, standing: Standing, ask: Ask) -> ReservedCells | N
     needed = sum(pod.shape.amount(unit) for pod in ask.core)
     if not later or standing.within.left(ask.tenant) + held < needed:
         return None
-    if _nominated(standing, ask, later) is None:
+    nominated_by = cache(lambda count: _nominated(standing, ask, later[:count]))
+    if nominated_by(len(later)) is None:
         return None
-    number = bisect_left(
-        range(len(later)), True, key=lambda count: _nominated(standing, ask, later[:count]) is not None
-    )
-    leaves = later[:number]
-    nominated = _nominated(standing, ask, leaves)
+    number = bisect_left(range(len(later)), True, key=lambda count: nominated_by(count) is not None)
+    leaves, nominated = later[:number], nominated_by(number)
     assert nominated is not None
     ends = [standing.ends.of(pod.uid) for each in leaves for pod in each.pods]
     known = [end for end in ends if end is not None]

@@ -108,7 +108,7 @@ class Market:
 
 def proposals(ground: Ground, market: Market) -> Iterator[IntArray]:
     """Sets of lots whose going makes room in one domain, by counting; in the domains that look cheapest first."""
-    domains = ground.could(after(ground, market))
+    domains = ground.could(after(ground, market.rows))
     if len(domains) > _DOMAINS:
         domains = _promising(ground, market, domains)
     found = 0
@@ -120,11 +120,11 @@ def proposals(ground: Ground, market: Market) -> Iterator[IntArray]:
             break
 
 
-def after(ground: Ground, market: Market) -> IntArray:
+def after(ground: Ground, rows: Rows) -> IntArray:
     """What would be free if all lots went."""
     free = ground.free.copy()
     for resource in range(len(free)):
-        np.add.at(free[resource], market.rows.node, market.rows.freed[resource])
+        np.add.at(free[resource], rows.node, rows.freed[resource])
     return free
 
 

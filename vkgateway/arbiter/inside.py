@@ -51,6 +51,8 @@ class Inside:
 
     def __call__(self, room: Room) -> dict[str, str] | None:
         """Pod uid to node; None: they do not all fit. Cells that are bound already are filled first."""
+        if not self._fits_some_node(room):
+            return None
         mark, held = room.mark(), self._cells.mark()
         near = self._near(room)
         ways = list(_Way)
@@ -75,6 +77,21 @@ class Inside:
                     self._found[frozenset(nodes.items())] = holds
                     return {pod.uid: nodes[pod.uid] for pod in self._pods}
         return None
+
+    def _fits_some_node(self, room: Room) -> bool:
+        """Whether a lone pod fits on any node by room and cells; of several pods it is not told.
+
+        What cells hold on one node may free others of the tenant's for the next, so for these only a trial tells.
+        """
+        if len(self._pods) > 1:
+            return True
+        shape = self._pods[0].shape
+        capacity = room.view(shape).capacity
+        fits = capacity > 0 if self._among is None else (capacity > 0) & self._among
+        amount = shape.amount(room.pool.unit)
+        if amount and fits.any():
+            fits = fits & (self.ceiling(room) >= amount)
+        return bool(fits.any())
 
     def _held_now(self, holds: Holds) -> bool:
         """Whether the cells allow it also as they are, while the gang ahead still waits."""
@@ -126,9 +143,7 @@ class Inside:
 
 def ceiling(cells: Cells, tenant: str, room: Room) -> IntArray:
     """Thousandths of the unit that a tenant may start to use on each node by position, each seen alone."""
-    most = cells.most(tenant)
-    index = {node.name: number for number, node in enumerate(room.pool.nodes)}
-    return most[np.array([index[name] for name in room.names], dtype=np.int64)]
+    return cells.most(tenant)[room.told_order]
 
 
 def spares(cells: Cells, tenant: str, room: Room) -> IntArray:

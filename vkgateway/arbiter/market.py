@@ -53,17 +53,23 @@ def prices(evictable: Evictable, *, now: float, over: Mapping[str, float], exemp
 
 def market(evictable: Evictable, room: Room, resources: Sequence[str], found: Prices, stage: Stage) -> Market:
     """All lots that may be called in at this stage. `resources`: the lines of what rows free; unknown ones are zero."""
+    rows = rows_of(evictable, room, resources)
+    open_to = (found.stage > 0) & (found.stage <= stage)
+    price = _price(evictable.table(), found, stage)
+    return Market(rows.only(open_to[rows.lot]), price, found.ties, evictable.companions)
+
+
+def rows_of(evictable: Evictable, room: Room, resources: Sequence[str]) -> Rows:
+    """What each lot frees on each of the room's nodes. `resources`: the lines of the amounts; unknown ones are zero."""
     table = evictable.table()
-    price = _price(table, found, stage)
     position = evictable.nodes_in(room.names)[table.row_node]
     columns = evictable.resources()
     freed = np.zeros((len(resources), len(position)), dtype=np.int64)
     for line, resource in enumerate(resources):
         if resource in columns and columns[resource] < len(table.row_freed):
             freed[line] = table.row_freed[columns[resource]]
-    open_to = (found.stage > 0) & (found.stage <= stage)
-    rows = Rows(table.row_lot, position, freed).only(open_to[table.row_lot] & (position >= 0))
-    return Market(rows, price, found.ties, evictable.companions)
+    there = (table.alive[table.row_lot] > 0) & (position >= 0)
+    return Rows(table.row_lot, position, freed).only(there)
 
 
 def knows(room: Room, resources: Sequence[str]) -> bool:

@@ -18,6 +18,7 @@ from vkgateway.arbiter.accounts import total_of
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.bestpool import best, cost
 from vkgateway.arbiter.decisions import Evict
+from vkgateway.arbiter.enough import could_fit_without
 from vkgateway.arbiter.evictable import Evictable
 from vkgateway.arbiter.facts import GUARANTEED, LOW, PLACED, Gang, Pod
 from vkgateway.arbiter.feasible import feasible, impossible
@@ -143,6 +144,8 @@ def _making(ledger: Ledger, standing: Standing, ask: Ask) -> Making | None:
 
     A guarantee does not wait for a reservation: promised room is used where the gang is inside its guarantee in it.
     """
+    if not could_fit_without(standing, ask, _could_leave(ledger, standing, ask)):
+        return None
     lower = _lower(ledger, standing, ask)
     told = list(_notified(ledger, standing, ask))
     if not len(lower) and not told and ask.gang.part is None:
@@ -241,6 +244,15 @@ def _lower(ledger: Ledger, standing: Standing, ask: Ask) -> Evictable:
         if standing.may_preempt(ask.gang, gang) and all(pod.since < ledger.now for pod in _placed(standing, gang)):
             lower.put(replace(gang, pods=tuple(replace(pod, borrowed=True) for pod in gang.pods)))
     return lower
+
+
+def _could_leave(ledger: Ledger, standing: Standing, ask: Ask) -> Iterator[Pod]:
+    """Yield all pods whose room the gang might use: what it may preempt, and whatever leaves; some of them twice."""
+    for name in standing.ranks.of(ask.tenant):
+        if standing.may_preempt(ask.gang, gang := standing.gangs[name]):
+            yield from (pod for pod in gang.pods if standing.has(pod))
+    yield from standing.leaving.values()
+    yield from (pod for _, pod in _notified(ledger, standing, ask))
 
 
 def _placed(standing: Standing, gang: Gang) -> Iterator[Pod]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -88,6 +89,12 @@ class Room:
         other._yard = yard
         other._views, other._view_of, other._changes, other._misses = {}, {}, [], {}
         return other
+
+    @cached_property
+    def told_order(self) -> IntArray:
+        """By position the index of the node among the pool's, as these were told."""
+        index = {node.name: number for number, node in enumerate(self.pool.nodes)}
+        return np.array([index[name] for name in self.names], dtype=np.int64)
 
     @property
     def fitting(self) -> Fitting:

@@ -15,7 +15,7 @@ from vkgateway.arbiter.facts import Gang, Pod, Shape
 from vkgateway.arbiter.fitting import BoolArray, IntArray
 from vkgateway.arbiter.giveback import Nodes, spare_by_count, spare_by_trial
 from vkgateway.arbiter.lots import Lot, Stage
-from vkgateway.arbiter.market import Prices, knows, market, prices
+from vkgateway.arbiter.market import Prices, knows, market, prices, rows_of
 from vkgateway.arbiter.placement import place
 from vkgateway.arbiter.room import Among, Room
 
@@ -95,11 +95,14 @@ def _search(
         return _choice(asking, {}, nodes, ending, now=now)
     if not knows(asking.room, asking.resources):
         return None
+    ground = asking.ground()
+    if not len(ground.could(after(ground, rows_of(asking.evictable, asking.room, asking.lines())))):
+        return None  # Most searches end here: by counting it does not fit, whoever goes.
     found = prices(asking.evictable, now=now, over=over, exempt=exempt)
     for stage in Stage:
         if not (found.stage == stage).any():
             continue
-        chosen = _at_stage(asking, found, stage)
+        chosen = _at_stage(asking, ground, found, stage)
         if chosen is not None:
             return _choice(asking, chosen.lots, chosen.nodes, ending, now=now, prices=found, first=chosen.first)
     return None
@@ -184,11 +187,10 @@ class _Asking:
         return np.array(amounts, dtype=np.int64)
 
 
-def _at_stage(asking: _Asking, found: Prices, stage: Stage) -> _Chosen | None:
+def _at_stage(asking: _Asking, ground: Ground, found: Prices, stage: Stage) -> _Chosen | None:
     """The cheapest set that is found at a stage; the room then counts its lots as gone. None: the room is as it was."""
-    ground = asking.ground()
     offered = market(asking.evictable, asking.room, asking.lines(), found, stage)
-    if not len(ground.could(after(ground, offered))):
+    if not len(ground.could(after(ground, offered.rows))):
         return None
     for each in asking.grounds(ground):
         candidates: dict[tuple[int, ...], float] = {}

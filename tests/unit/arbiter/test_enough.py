@@ -1,0 +1,51 @@
+"""The quick look before a search for victims."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.unit.arbiter.sim import KEY, gang, node
+from vkgateway.arbiter.asks import Ask, read
+from vkgateway.arbiter.enough import could_fit_without
+from vkgateway.arbiter.facts import PLACED, Gang, Pod, Policy, Pool
+from vkgateway.arbiter.standing import Standing
+
+
+def ask_of(gang: Gang) -> Ask:
+    found = read(gang)
+    assert isinstance(found, Ask)
+    return found
+
+
+def full(nodes: int) -> tuple[Standing, list[Pod]]:
+    """A pool of nodes with 8 devices, on each of which two pods have 4."""
+    pool = Pool(key=KEY, nodes=tuple(node(f"n{at}") for at in range(nodes)), governed=("nvidia.com/gpu",))
+    standing = Standing(pool, [], Policy())
+    gangs = [gang(f"old{at}", "a", [4, 4]) for at in range(nodes)]
+    running = [
+        replace(each, pods=tuple(replace(pod, state=PLACED, pool=KEY, node=f"n{at}") for pod in each.pods))
+        for at, each in enumerate(gangs)
+    ]
+    standing.take_in([(None, each) for each in running])
+    return standing, [pod for each in running for pod in each.pods]
+
+
+def test_it_counts_what_fits_without_the_pods() -> None:
+    standing, pods = full(2)
+    for sizes, without, could in [
+        ([8, 8], pods, True),
+        ([8, 8], pods[:3], False),
+        ([8], pods[:2], True),
+        ([8], pods[1:3], False),
+        ([4, 4], pods[1:3], True),
+        ([8, 8, 8], pods, False),
+    ]:
+        assert could_fit_without(standing, ask_of(gang("new", "a", sizes)), without) is could, (sizes, could)
+
+
+def test_each_size_is_counted_by_itself_and_the_room_is_left_as_it_is() -> None:
+    standing, pods = full(2)
+    before = standing.room.amount("nvidia.com/gpu").tolist()
+    assert could_fit_without(standing, ask_of(gang("new", "a", [8, 8, 4, 4], minimum=4)), pods)
+    assert not could_fit_without(standing, ask_of(gang("new", "a", [8, 8, 8, 4], minimum=4)), pods)
+    assert standing.room.amount("nvidia.com/gpu").tolist() == before
