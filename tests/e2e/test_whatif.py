@@ -1,0 +1,121 @@
+"""What would happen if: the answers of the running gateway, and that they come true."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod
+from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
+
+POOL = "v100"
+"""Two nodes of 8 GPUs."""
+
+
+@pytest.fixture(scope="module")
+def asker(platform: Platform) -> Iterator[Cluster]:
+    """A tenant that is guaranteed one of the pool's two nodes."""
+    platform.vkgateway("tenant", "create", "asker", "--pool", f"{POOL}:guarantee=nvidia.com/gpu=8")
+    yield platform.tenant("asker")
+    platform.vkgateway("tenant", "delete", "asker", "--yes")
+
+
+@pytest.fixture(scope="module")
+def lender(platform: Platform) -> Iterator[Cluster]:
+    """A tenant that fills the pool with borrowing pods."""
+    platform.vkgateway("tenant", "create", "lender", "--pool", POOL)
+    cluster = platform.tenant("lender")
+    cluster.apply(*(gpus(f"low-{number}", priorityClassName="vkgateway-low") for number in range(2)))
+    for number in range(2):
+        cluster.wait_pod(f"low-{number}")
+    yield cluster
+    platform.vkgateway("tenant", "delete", "lender", "--yes")
+
+
+def gpus(name: str, **spec: Any) -> Document:
+    """A pod that takes a node."""
+    return pod(name, container={"resources": {"limits": {"nvidia.com/gpu": "8"}}}, **spec)
+
+
+def asked(platform: Platform, *question: str) -> Any:
+    return json.loads(platform.vkgateway("whatif", *question, "-o", "json"))
+
+
+def under_notice(cluster: Cluster) -> list[str]:
+    found = cluster.get("pods")["items"]
+    return [
+        each["metadata"]["name"]
+        for each in found
+        if EVICTION_DEADLINE_ANNOTATION in each["metadata"].get("annotations", {})
+    ]
+
+
+def placed_on(platform: Platform, tenant: str, name: str) -> str:
+    return str(platform.compute.get("pod", name, "-n", f"{tenant}--default")["spec"]["nodeName"])
+
+
+GANG = ("gang", "--tenant", "asker", "--request", "nvidia.com/gpu=8")
+
+
+def test_what_is_foretold_of_a_gang_comes_true_and_asking_changes_nothing(
+    platform: Platform, asker: Cluster, lender: Cluster
+) -> None:
+    told = asked(platform, *GANG)
+    [outcome], [evicted] = told["gangs"], told["evictions"]
+    assert (told["verdict"], outcome["borrowed"]) == ("StartsAfterEviction", False)
+    assert (evicted["gang"]["tenant"], evicted["inside"]) == ("lender", False)
+    [place] = outcome["placements"]
+    victim = evicted["gang"]["name"]
+    assert placed_on(platform, "lender", victim) == place["node"]
+    text = platform.vkgateway("whatif", *GANG)
+    assert "once the arbiter has evicted 1 pod" in text
+    assert victim in text
+    assert under_notice(lender) == []
+    assert json.loads(platform.vkgateway("queue", "--tenant", "asker", "-o", "json")) == []
+
+    asker.apply(gpus("train"))
+    asker.wait_pod("train")
+    assert placed_on(platform, "asker", "train") == place["node"]
+    phases = {each["metadata"]["name"]: each["status"]["phase"] for each in lender.get("pods")["items"]}
+    assert {name for name, phase in phases.items() if phase != "Running"} <= {victim}
+    drained = asked(platform, "drain", place["node"])
+    assert (drained["verdict"], [each["gang"]["name"] for each in drained["gangs"]]) == ("AllRestart", ["train"])
+    assert {each["gang"]["name"] for each in drained["evictions"]} == {"low-0", "low-1"} - {victim}
+
+
+def test_a_guarantee_is_judged_as_the_gateway_judges_the_tenant(
+    platform: Platform, asker: Cluster, lender: Cluster
+) -> None:
+    refused = asked(platform, "guarantee", "--tenant", "third", "--pool", f"{POOL}:guarantee=nvidia.com/gpu=16")
+    assert refused["verdict"] == "Refused"
+    assert "1 more node like v100-0 would hold it" in refused["notes"][0]
+    line = ("tenant", "create", "third", "--pool")
+    made = platform.try_vkgateway(*line, f"{POOL}:guarantee=nvidia.com/gpu=16")
+    assert (made.code, "nvidia.com/gpu" in made.err) == (2, True)
+    fits = platform.try_vkgateway(*line, f"{POOL}:guarantee=nvidia.com/gpu=8", "--dry-run")
+    assert (fits.code, "kind: Tenant" in fits.out) == (0, True)
+    assert "It fits beside the guarantees of the others" in fits.err
+
+
+def test_more_nodes_are_told_of_by_what_starts_on_them(platform: Platform, asker: Cluster, lender: Cluster) -> None:
+    lender.apply(gpus("waits", priorityClassName="vkgateway-low"))
+
+    def effects() -> dict[str, str]:
+        found = asked(platform, "grow", POOL, "--nodes", "2")["effects"]
+        return {each["gang"]["name"]: each["after"] for each in found}
+
+    eventually(lambda: "starts on new-" in effects().get("waits", ""), what="the waiting pod would start")
+    lender.kubectl("delete", "pod", "waits", "--grace-period=1")
+
+
+def test_what_does_not_exist_is_named_with_what_there_is(platform: Platform) -> None:
+    for question, said in (
+        (("drain", "v100-17"), "node 'v100-17' is in no pool"),
+        (("grow", "h100", "--nodes", "1"), "pool 'h100' does not exist"),
+        (("gang", "--tenant", "nobody", "--request", "nvidia.com/gpu=8"), "tenant 'nobody' does not exist"),
+    ):
+        refused = platform.try_vkgateway("whatif", *question)
+        assert (refused.code, said in refused.err, "vailable" in refused.err) == (3, True, True), refused
