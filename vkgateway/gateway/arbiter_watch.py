@@ -54,8 +54,8 @@ class ArbiterWatch:
         self._clock = clock
         self.names: Callable[[], Mapping[str, Key]] = dict
         """Namespaces and names of governed pods by uid; asked when the state is shown."""
-        self.divided: Callable[[], Mapping[PoolKey, str]] = dict
-        """The node labels by which pools are divided into virtual nodes; asked with each question."""
+        self.divided: Callable[[], Mapping[PoolKey, frozenset[str]]] = dict
+        """Of pools that are divided into several virtual nodes, the labels that choose nodes; asked per question."""
         self._decisions = DecisionLog(Path(settings.decision_log)) if settings.decision_log else None
         self._usage = UsageLog(Path(settings.usage_log)) if settings.usage_log else None
         self.guarantees = Guarantees()

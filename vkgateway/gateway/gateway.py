@@ -173,11 +173,15 @@ class Gateway:
         """The pools of each compute cluster, as ops want them now."""
         return {found.metadata.name: found.spec.pools for found in self.computes.clusters.items.values()}
 
-    def _divided(self) -> dict[PoolKey, str]:
-        """Return the node labels by which pools are divided; may be called from another thread."""
+    def _divided(self) -> dict[PoolKey, frozenset[str]]:
+        """Return, of divided pools, the labels that choose the nodes of a part; may be called from another thread."""
         computes = list(self.computes.clusters.items.values())
         pools = ((found.metadata.name, pool) for found in computes for pool in found.spec.pools)
-        return {(cluster, pool.name): pool.virtual_nodes_by for cluster, pool in pools if pool.virtual_nodes_by}
+        return {
+            (cluster, pool.name): frozenset((*pool.node_selector, pool.virtual_nodes_by))
+            for cluster, pool in pools
+            if pool.virtual_nodes_by
+        }
 
     def _find(self, tenant: str, namespace: str, pod: str) -> PodTarget:
         return self.runtimes.find(tenant, namespace, pod)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from vkgateway.arbiter.cells import Cells, Placed
 from vkgateway.arbiter.cuts import WHOLE
@@ -13,6 +14,9 @@ from vkgateway.arbiter.whatif.gangs import pod_shape
 from vkgateway.arbiter.whatif.outcomes import Outcomes
 from vkgateway.arbiter.whatif.trial import Case, Trial, with_gangs
 
+_MOST_TRIED: Final = 64
+"""Cells that are filled, the largest first: the time that the arbiter takes grows with the square of their number."""
+
 
 @dataclass(frozen=True, slots=True)
 class AtOnce:
@@ -20,6 +24,8 @@ class AtOnce:
 
     cells: tuple[Cell, ...] = ()
     evictions: tuple[Eviction, ...] = ()
+    untried: int = 0
+    """So many more cells that are not in use were not filled: it would take too long."""
 
 
 def at_once(trial: Trial, changed: Case, pool: Pool, tenant: str) -> AtOnce:
@@ -36,7 +42,8 @@ def at_once(trial: Trial, changed: Case, pool: Pool, tenant: str) -> AtOnce:
         for node, sizes in cells.bound(tenant).items()
         for size in sizes
     ]
-    free = [size for size, number in cells.unused(tenant).items() for _ in range(number)]
+    unused = [size for size, number in cells.unused(tenant).items() for _ in range(number)]
+    free = sorted(unused, reverse=True)[:_MOST_TRIED]
     gangs = [
         _filling(name, tenant, size, pool, trial.now)
         for name, size in zip(trial.ids(tenant, len(free)), free, strict=True)
@@ -45,7 +52,7 @@ def at_once(trial: Trial, changed: Case, pool: Pool, tenant: str) -> AtOnce:
     outcomes = Outcomes(used.decisions, trial.now, trial.names)
     difference = Difference(trial, used, before=trial.decide(after), about=[gang.id for gang in gangs])
     found = [_cell(size, outcomes.of(gang, gang.pods)) for gang, size in zip(gangs, free, strict=True)]
-    return AtOnce((*bound, *found), tuple(difference.evictions()))
+    return AtOnce((*bound, *found), tuple(difference.evictions()), len(unused) - len(free))
 
 
 def placed_inside(snapshot: Snapshot, pool: Pool) -> list[Placed]:

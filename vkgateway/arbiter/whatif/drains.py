@@ -109,21 +109,21 @@ class Freed:
     A pod that runs asks for nodes of the part that it was let go to.
     """
 
-    def __init__(self, divided: Mapping[PoolKey, str]) -> None:
+    def __init__(self, divided: Mapping[PoolKey, frozenset[str]]) -> None:
         self._divided = divided
-        self._known: dict[tuple[Shape, str], Shape] = {}
+        self._known: dict[tuple[Shape, frozenset[str]], Shape] = {}
         self.any = False
         """Some shape asked for a part."""
 
     def shape(self, pod: Pod) -> Shape:
         """Return what the pod asks for once it is created again."""
-        label = self._divided.get(pod.pool) if pod.pool is not None else None
-        if label is None or not any(each.key == label for term in pod.shape.terms for each in term):
+        labels = self._divided.get(pod.pool) if pod.pool is not None else None
+        if labels is None or not any(each.key in labels for term in pod.shape.terms for each in term):
             return pod.shape
         self.any = True
-        key = pod.shape, label
+        key = pod.shape, labels
         if key not in self._known:
-            terms = [tuple(each for each in term if each.key != label) for term in pod.shape.terms]
+            terms = [tuple(each for each in term if each.key not in labels) for term in pod.shape.terms]
             self._known[key] = replace(pod.shape, terms=tuple(dict.fromkeys(terms)) if all(terms) else ())
         return self._known[key]
 

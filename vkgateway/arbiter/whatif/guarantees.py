@@ -211,7 +211,8 @@ def _summary(used: AtOnce, *, later: bool) -> str:
         f"after evictions of {count_text(evicted, 'pod')}" if evicted else "after pods that leave already": verdicts[
             Verdict.STARTS_AFTER_EVICTION
         ],
+        "not tried": used.untried,
         "must wait": verdicts[Verdict.WAITS] + verdicts[Verdict.NEVER],
     }
     told = ", ".join(f"{number} {what}" for what, number in parts.items() if number)
-    return f"{fits} Of its {count_text(len(used.cells), 'cell')}, used at once: {told}."
+    return f"{fits} Of its {count_text(len(used.cells) + used.untried, 'cell')}, used at once: {told}."

@@ -24,8 +24,8 @@ class Seen:
     time: float
     names: Names = field(default_factory=dict)
     """Namespaces and names of pods by uid."""
-    divided: Mapping[PoolKey, str] = field(default_factory=dict)
-    """The node labels by which pools are divided into several virtual nodes; an undivided pool is missing."""
+    divided: Mapping[PoolKey, frozenset[str]] = field(default_factory=dict)
+    """Of pools that are divided into several virtual nodes, the labels by which the nodes behind each are chosen."""
 
 
 class Case(NamedTuple):

@@ -19,7 +19,7 @@ from vkgateway.arbiter.whatif.trial import Seen
 
 
 def asked(
-    there: Cluster, question: Question, *, after: float = 0.0, divided: Mapping[PoolKey, str] | None = None
+    there: Cluster, question: Question, *, after: float = 0.0, divided: Mapping[PoolKey, frozenset[str]] | None = None
 ) -> Answer:
     """The answer, so many seconds after the cluster's next cycle, which the gateway keeps.
 

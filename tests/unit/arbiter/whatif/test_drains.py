@@ -14,6 +14,8 @@ from vkgateway.arbiter.whatif.answers import Answer, Change, Verdict
 from vkgateway.arbiter.whatif.questions import DrainQuestion
 from vkgateway.model.errors import InputError, NotFoundError
 
+BY_RACK = {KEY: frozenset({"pool", "rack"})}
+
 
 def drained(there: Cluster, *nodes: str) -> Answer:
     return asked(there, DrainQuestion(nodes=nodes))
@@ -128,7 +130,7 @@ def test_in_a_divided_pool_pods_may_restart_in_every_part() -> None:
     there = Cluster([node("n0", rack="r0"), node("n1", rack="r1")], [quota("a", 8)])
     bound = replace(gpus(8), terms=((Requirement(key="rack", operator="In", values=("r0",)),),))
     there.add(runs(gang("a/ns/gang/g", "a", [bound], created=900.0), ["n0"], borrowed=False))
-    answer = asked(there, DrainQuestion(nodes=("n0",)), divided={KEY: "rack"})
+    answer = asked(there, DrainQuestion(nodes=("n0",)), divided=BY_RACK)
     assert answer.gangs[0].placements[0].node == "n1"
     assert any(note.startswith("Drained pods count as free to restart in every part") for note in answer.notes)
     kept = drained(there, "n0")
@@ -140,7 +142,7 @@ def test_what_else_a_pod_asks_of_its_node_stays() -> None:
     terms = tuple(Requirement(key=key, operator="In", values=("r0",)) for key in ("rack", "disk"))
     bound = replace(gpus(8), terms=(terms,))
     there.add(runs(gang("a/ns/gang/g", "a", [bound], created=900.0), ["n0"], borrowed=False))
-    assert asked(there, DrainQuestion(nodes=("n0",)), divided={KEY: "rack"}).verdict is Verdict.SOME_WAIT
+    assert asked(there, DrainQuestion(nodes=("n0",)), divided=BY_RACK).verdict is Verdict.SOME_WAIT
 
 
 def test_a_gang_that_would_restart_in_another_pool_of_its_tenants_is_named() -> None:
@@ -150,6 +152,14 @@ def test_a_gang_that_would_restart_in_another_pool_of_its_tenants_is_named() -> 
     assert answer.verdict is Verdict.SOME_WAIT
     assert answer.notes[-1] == (
         "Of those that wait, these restart if their pods select no pool: a moves in other.compute."
+    )
+    part = tuple(Requirement(key=key, operator="In", values=("r0",)) for key in ("pool", "rack"))
+    there.gangs = {}
+    bound = replace(gpus(8), terms=(part,))
+    there.add(runs(gang("a/ns/gang/moves", "a", [bound], created=900.0), ["n0"], borrowed=True))
+    divided = asked(there, DrainQuestion(nodes=("n0",)), divided=BY_RACK)
+    assert divided.notes[-1].endswith("a moves in other.compute."), (
+        "what chose the part of its pool chooses nothing there"
     )
     there.gangs = {}
     there.add(runs(gang("b/ns/gang/stays", "b", [8], created=900.0), ["n0"], borrowed=True))

@@ -113,6 +113,13 @@ def test_cells_in_use_are_told_as_such_and_a_larger_guarantee_takes_in_what_borr
     assert (pool.before.guaranteed, pool.after.guaranteed) == (8, 24)
 
 
+def test_of_very_many_cells_the_first_are_tried() -> None:
+    there = Cluster([node(f"n{number}") for number in range(70)], [quota("a")])
+    answer = guaranteed(there, "new", 70 * 8)
+    assert len(answer.cells) == 64
+    assert answer.summary.endswith("Of its 70 cells, used at once: 64 free now, 6 not tried.")
+
+
 def test_a_smaller_guarantee_is_always_accepted() -> None:
     """Also where the nodes do not even hold that now."""
     there = Cluster([node("n0", usable=False), node("n1")], [quota("a", 16), quota("b", 0)])
