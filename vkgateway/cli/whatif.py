@@ -50,7 +50,7 @@ Examples:
 """
 
 
-@whatif.command(epilog=GANG_EPILOG)
+@click.command(epilog=GANG_EPILOG, short_help="Submit a gang now: does it start, and where?")
 @click.option("--tenant", required=True, help="The tenant that submits it.")
 @click.option("--pods", type=int, default=1, show_default=True, help="How many equal pods it has.")
 @click.option(
@@ -111,7 +111,7 @@ Examples:
 """
 
 
-@whatif.command(epilog=GUARANTEE_EPILOG)
+@click.command(epilog=GUARANTEE_EPILOG, short_help="Guarantee more to a tenant: does it fit?")
 @click.option("--tenant", required=True, help="The tenant, which may be new.")
 @click.option(
     "--pool",
@@ -140,7 +140,7 @@ Examples:
 """
 
 
-@whatif.command(epilog=DRAIN_EPILOG)
+@click.command(epilog=DRAIN_EPILOG, short_help="Drain nodes: where do their pods restart?")
 @click.argument("nodes", metavar="NODE...", nargs=-1, required=True)
 @output_option_of("table", "json", "yaml")
 @gateway_option
@@ -163,7 +163,7 @@ Examples:
 """
 
 
-@whatif.command(epilog=GROW_EPILOG)
+@click.command(epilog=GROW_EPILOG, short_help="Add nodes to a pool: what starts?")
 @click.argument("pool")
 @click.option("--nodes", type=int, required=True, help="How many more.")
 @click.option("--like", metavar="NODE", help="A node that they are like. [default: the pool's commonest kind]")

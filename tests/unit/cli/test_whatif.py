@@ -259,4 +259,6 @@ async def test_each_question_has_an_example_in_its_help(cli: Cli) -> None:
         assert await cli("whatif", name, "--help") == 0
         assert f"  vkgateway whatif {name} " in cli.out
     assert await cli("whatif", "--help") == 0
+    listed = [line.split()[0] for line in cli.out.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()]
+    assert listed == ["gang", "guarantee", "drain", "grow"]
     assert "Nothing is changed" in cli.out
