@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from bench.scale.lives import Life, delays, drifts, startup
+from bench.scale.meters import quantile
 from bench.scale.play import TAIL, Played
 from bench.scale.settings import Scale
 from bench.scale.workload import POOL_KEY, tenant_names
@@ -21,8 +22,9 @@ from vkgateway.simulate.metrics import gpus_of
 from vkgateway.simulate.policies.arbiter import Arbiter
 from vkgateway.simulate.scenario import GPU, Job, Scenario, Settings
 
-_INTERVAL: Final = 0.1
-"""Seconds between two cycles: what the gateway gathers news for, and about what a cycle and the rest after it take."""
+_GATHER: Final = 0.05
+_CYCLE_AND_REST: Final = 1.5
+"""The gateway gathers news for 0.05 s, decides, and rests for half of the time that it took."""
 _BACKOFF: Final = 10.0
 """Seconds after which the Job controller re-creates an evicted pod; twice as long after each further eviction."""
 
@@ -53,9 +55,18 @@ class Simulations:
 
 
 def scenario_of(
-    scale: Scale, pool: Pool, jobs: Sequence[Job], *, warm_up: float = 0.0, startup: float = 0.0
+    scale: Scale,
+    pool: Pool,
+    jobs: Sequence[Job],
+    *,
+    warm_up: float = 0.0,
+    startup: float = 0.0,
+    cycle: float = 0.0,
 ) -> Scenario:
-    """Return the scenario: the pool under the name that it has in the gateway, and the platform's settings."""
+    """Return the scenario: the pool under the name that it has in the gateway, and the platform's settings.
+
+    `startup` is what a gang takes from its admission until its pods run, `cycle` what a cycle takes, in seconds.
+    """
     quotas = tuple(
         Quota(tenant=name, pool=POOL_KEY, guarantee={GPU: 1000 * scale.guarantee})
         for name in tenant_names(scale.tenants)
@@ -65,7 +76,7 @@ def scenario_of(
         grace=0.0,
         recreate=_BACKOFF,
         startup=startup,
-        interval=_INTERVAL,
+        interval=_GATHER + _CYCLE_AND_REST * cycle,
         policy=Policy(age_cap=scale.age_cap),
         warm_up=warm_up,
         horizon=warm_up + scale.duration,
@@ -100,7 +111,14 @@ def simulate(scenario: Scenario, until: float) -> Simulated:
 def beside(scale: Scale, jobs: Sequence[Job], played: Played, *, warm_up: float) -> Simulations:
     """Simulate what was played: as planned, with the platform's delays, and with delays that are drawn from them."""
     until = warm_up + scale.duration + TAIL
-    plan = scenario_of(scale, played.pool, jobs, warm_up=warm_up, startup=startup(played.lives))
+    plan = scenario_of(
+        scale,
+        played.pool,
+        jobs,
+        warm_up=warm_up,
+        startup=startup(played.lives),
+        cycle=quantile(played.metered.steps, 0.5),
+    )
     late, longer = delays(jobs, played.lives), drifts(jobs, played.lives)
     scenarios = [plan, shifted(plan, late, longer)]
     for number in range(scale.samples):

@@ -187,11 +187,11 @@ def _agreement(run: _Run) -> list[list[Cell]]:
 
 
 def _differences(which: str, sides: Sequence[Sequence[float]]) -> list[list[Cell]]:
-    what = f"start on the platform minus simulation, {which}"
+    what = f"start minus that of the simulation, {which}"
     sizes = [[abs(each) for each in side] for side in sides]
     return [
         [f"{what}, p50, s", None, *(_number(percentile(side, 0.5), 2) for side in sides), None],
-        [f"{what}, p95 of its size, s", None, *(_number(percentile(side, 0.95), 2) for side in sizes), None],
+        [f"{what}, p95 of its amount, s", None, *(_number(percentile(side, 0.95), 2) for side in sizes), None],
     ]
 
 
