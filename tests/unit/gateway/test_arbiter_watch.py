@@ -127,3 +127,15 @@ def test_the_state_calls_lone_pods_by_their_names(tmp_path: Path) -> None:
 def test_a_log_of_nothing_is_not_begun(tmp_path: Path) -> None:
     UsageLog(tmp_path / "usage.jsonl").record()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_question_changes_nothing_that_is_kept(tmp_path: Path) -> None:
+    made, there = watch(tmp_path), cluster()
+    seen(made, there)
+    before = made.state()
+    question = {"kind": "gang", "tenant": "a", "pods": 1, "requests": {"nvidia.com/gpu": 8}}
+    status, answer = made.what_if(msgspec.json.encode(question))
+    assert (status, msgspec.json.decode(answer)["seen"]) == (200, there.now)
+    assert made.state() == before
+    carried, fresh = decide(there.snapshot(), there.now + 1, there.carry), decide(there.snapshot(), there.now + 1)
+    assert carried == fresh
