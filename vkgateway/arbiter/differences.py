@@ -16,6 +16,8 @@ def differences(before: Sequence[Gang], after: Sequence[Gang]) -> tuple[list[Gan
     """
     came: list[Gang] = []
     gone: list[Gang] = []
+    if isinstance(before, tuple) and before == after:
+        return came, gone  # In C the same objects are compared without a touch of their memory.
     olds, news = iter(before), iter(after)
     while True:
         for old, new in zip_longest(olds, news):
