@@ -30,22 +30,22 @@ other gangs get; so there is a second round then, and seldom more. Rounds that w
 gang for the rest of the cycle, so they end, too."""
 
 
-def decide(snapshot: Snapshot, now: float, carry: Carry | None = None) -> Decisions:
+def decide(snapshot: Snapshot, now: float, carry: Carry | None = None, *, foresee: bool = True) -> Decisions:
     """Who starts where, who must go for whom, who may stay after all, and why everybody else waits.
 
     `now` is in seconds since the epoch. What was decided before is told by the snapshot alone: by the states of pods,
     and by the plans of the last cycle (`Gang.plan`), without which they are made anew. `carry`, handed in again and
-    again, only saves time.
+    again, only saves time. `foresee`: tell when gangs of the line start; nothing else depends on it.
     """
     carry = carry if carry is not None else Carry()
     try:
-        return _decide(snapshot, now, carry)
+        return _decide(snapshot, now, carry, foresee=foresee)
     except BaseException:
         carry.clear()
         raise
 
 
-def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
+def _decide(snapshot: Snapshot, now: float, carry: Carry, *, foresee: bool) -> Decisions:
     decisions: Decisions | None = None
     told: frozenset[str] = frozenset()
     admitted: dict[str, str] = {}
@@ -78,7 +78,7 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
         # A round that changes nothing would be followed by equal ones.
         unsettled = more and bool(torn or changed)
         if not unsettled:
-            found = replace(found, holds=_holds(ledger, turn))
+            found = replace(found, holds=_holds(ledger, turn, foresee=foresee))
         _rewind(carry)
         admitted |= {uid: admit.gang for admit in found.admits for uid in admit.nodes}
         decisions = found if decisions is None else without(one_after_the_other(decisions, found, told=told), torn)
@@ -91,8 +91,8 @@ def _decide(snapshot: Snapshot, now: float, carry: Carry) -> Decisions:
     return whole_decisions(decisions, carry.parts)
 
 
-def _holds(ledger: Ledger, turn: IntArray) -> tuple[Hold, ...]:
-    return tuple(holds_of_whole_gangs(ledger, explain(ledger, turn)))
+def _holds(ledger: Ledger, turn: IntArray, *, foresee: bool) -> tuple[Hold, ...]:
+    return tuple(holds_of_whole_gangs(ledger, explain(ledger, turn, foresee=foresee)))
 
 
 def _rewind(carry: Carry) -> None:

@@ -35,20 +35,23 @@ _LOOKS = 16
 """For so many gangs of a pool it is foreseen when they start; for those behind them it is not known."""
 
 
-def explain(ledger: Ledger, turn: IntArray) -> list[Hold]:
-    """A hold for each gang of which something waits; `turn`: those that borrow, as told by `start_borrowed`."""
+def explain(ledger: Ledger, turn: IntArray, *, foresee: bool) -> list[Hold]:
+    """A hold for each gang of which something waits; `turn`: those that borrow, as told by `start_borrowed`.
+
+    `foresee`: tell also when the first ones start.
+    """
     holds = list(ledger.unreadable)
     places: Counter[PoolKey] = Counter()
     for name in sorted(ledger.plans):
         key = ledger.plans[name].pool
         places[key] += 1
         holds.append(replace(_eviction(ledger, ledger.asks[name]), place=places[key]))
-    holds += _in_line(ledger, turn, places)
+    holds += _in_line(ledger, turn, places, looks=_LOOKS if foresee else 0)
     holds += _rests(ledger)
     return holds
 
 
-def _in_line(ledger: Ledger, turn: IntArray, before: Mapping[PoolKey, int]) -> list[Hold]:
+def _in_line(ledger: Ledger, turn: IntArray, before: Mapping[PoolKey, int], *, looks: int) -> list[Hold]:
     """Equals of a tenant wait for the same reason, so of a hundred thousand gangs only a few are looked at."""
     needy = ledger.needy
     left = turn[ledger.waiting()[turn]]
@@ -63,7 +66,7 @@ def _in_line(ledger: Ledger, turn: IntArray, before: Mapping[PoolKey, int]) -> l
         places[line] = before.get(key, 0) + 1 + np.arange(len(line))
         seen = np.array([reason.code in _FORESEEN for reason, _ in reasons], dtype=bool)
         forecast = Outlook(ledger, standing)
-        for at in line[seen[classes[line]]][:_LOOKS].tolist():
+        for at in line[seen[classes[line]]][:looks].tolist():
             times[at] = forecast.next(needy.asks[left.item(at)])
     names = needy.names
     told = [(hold.code, hold.message, hold.behind, hold.numbers) for hold, _ in reasons]

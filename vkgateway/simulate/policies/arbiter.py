@@ -10,7 +10,7 @@ from vkgateway.simulate.scenario import Scenario
 
 
 class Arbiter:
-    """Calls `decide`, as the gateway does."""
+    """Calls `decide`, as the gateway does, but without forecasts: the simulation reads none, no decision needs one."""
 
     name = "vkgateway"
 
@@ -23,4 +23,4 @@ class Arbiter:
 
     def decide(self, snapshot: Snapshot, now: float) -> Decisions:
         """Return the arbiter's decisions."""
-        return decide(snapshot, now, self._carry)
+        return decide(snapshot, now, self._carry, foresee=False)

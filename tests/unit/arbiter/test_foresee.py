@@ -1,0 +1,44 @@
+"""Deciding without forecasts: everything else comes out the same."""
+
+from __future__ import annotations
+
+from random import Random
+
+from msgspec.structs import replace
+
+from tests.unit.arbiter.stories import Mix, story
+from tests.unit.arbiter.told import Told
+from vkgateway.arbiter.cycle import decide
+from vkgateway.arbiter.decisions import Decisions, Hold, HoldCode
+from vkgateway.arbiter.facts import Snapshot
+
+LINE = (HoldCode.ROOM, HoldCode.RESERVATION)
+
+
+def without_forecast(hold: Hold) -> Hold:
+    return replace(hold, earliest=None, likely=None) if hold.code in LINE else hold
+
+
+class Unforeseen(Told):
+    """Decides once more without forecasts."""
+
+    foreseen = 0
+
+    def look(self, before: Snapshot, decisions: Decisions) -> None:
+        again = decide(before, self.now, foresee=False)
+        self.foreseen += sum(hold.code in LINE and hold.earliest is not None for hold in decisions.holds)
+        assert not any(hold.code in LINE and hold.earliest is not None for hold in again.holds)
+        assert tuple(map(without_forecast, decisions.holds)) == again.holds
+        for kind in ("admits", "evicts", "reprieves", "promotes", "plans", "losses"):
+            assert getattr(decisions, kind) == getattr(again, kind), kind
+
+
+def test_decisions_and_reasons_do_not_depend_on_forecasts() -> None:
+    foreseen = 0
+    for seed in range(300):
+        told = story(Random(seed), Mix(fields={"run_limit": 40.0} if seed % 2 else {}))
+        cluster = Unforeseen.of(told)
+        assert isinstance(cluster, Unforeseen)
+        cluster.play(told)
+        foreseen += cluster.foreseen
+    assert foreseen > 100
