@@ -18,10 +18,11 @@ from random import Random
 from tests.unit.arbiter.apart import INVARIANTS as APART
 from tests.unit.arbiter.changing import whatever_changes
 from tests.unit.arbiter.preempting import INVARIANTS as PREEMPTING
+from tests.unit.arbiter.reserving import INVARIANTS as RESERVING
 from tests.unit.arbiter.stories import Story, shortened
 from tests.unit.arbiter.told import INVARIANTS as TOLD
 
-INVARIANTS = {**TOLD, **APART, **PREEMPTING, "whatever_changes": whatever_changes}
+INVARIANTS = {**TOLD, **APART, **PREEMPTING, **RESERVING, "whatever_changes": whatever_changes}
 
 _CHUNK = 100
 _EVERY = 10.0
@@ -46,14 +47,16 @@ def look(invariant: str, seeds: range, *, shorten: bool = True) -> list[Failure]
 def _failures(invariant: str, seeds: range, *, shorten: bool) -> Iterator[Failure]:
     for seed in seeds:
         story, tell = INVARIANTS[invariant](Random(seed))
-        if _error(tell, story) is None:
+        error = _error(tell, story)
+        if error is None:
             continue
-        short = shortened(story, partial(_fails, tell)) if shorten else story
+        short = shortened(story, partial(fails_alike, tell, error)) if shorten else story
         yield Failure(invariant, seed, _error(tell, short) or "", str(short))
 
 
-def _fails(tell: Callable[[Story], None], story: Story) -> bool:
-    return _error(tell, story) is not None
+def fails_alike(tell: Callable[[Story], None], error: str, story: Story) -> bool:
+    """Return whether a story fails with an error that begins with the same two words."""
+    return (_error(tell, story) or "").split()[:2] == error.split()[:2]
 
 
 def _error(tell: Callable[[Story], None], story: Story) -> str | None:

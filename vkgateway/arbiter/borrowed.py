@@ -17,7 +17,8 @@ from vkgateway.arbiter.forecast import Future, Reservation
 from vkgateway.arbiter.guaranteed import try_inside
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.limitline import crowds_out, keep_limit
-from vkgateway.arbiter.plans import Making, among, carry_out, find_room, let_go, place_now
+from vkgateway.arbiter.plans import Making, among, carry_out, find_room, let_go, place_lent
+from vkgateway.arbiter.reserve import leaves_reserve, reserve_for
 from vkgateway.arbiter.shares import Shares
 from vkgateway.arbiter.standing import Standing
 from vkgateway.arbiter.together import try_together, undecided_parts
@@ -310,7 +311,7 @@ def _take(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) -> 
         return Place(nodes)
     kept = standing.reservation
     if kept is not None and ask.gang.part is None and kept.may_lend(ask.gang, ledger.now):
-        nodes = place_now(standing, ask, pods)
+        nodes = _place(standing, ask, pods)
         if nodes is not None:
             return Place(nodes, ledger.gangs[kept.gang].whole)
     return None
@@ -339,7 +340,7 @@ def find_behind(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod
 def _take_behind(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, str] | None:
     """The same, and it is taken."""
     mark, kept = standing.room.mark(), standing.reservation
-    nodes = place_now(standing, ask, pods)
+    nodes = _place(standing, ask, pods)
     # A part of a gang may have to wait for another part, and then does not end as soon.
     lets = kept is None or (ask.gang.part is None and kept.lets(standing.ends, ask.gang, ledger.now))
     if nodes is not None and lets:
@@ -348,7 +349,7 @@ def _take_behind(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Po
     if nodes is None or kept is None:
         return None
     kept.narrow(standing.room)
-    nodes = place_now(standing, ask, pods)
+    nodes = _place(standing, ask, pods)
     standing.room.undo(mark)
     if nodes is None:
         kept.refused.add(ask.kind)
@@ -357,13 +358,28 @@ def _take_behind(ledger: Ledger, standing: Standing, ask: Ask, pods: Sequence[Po
     return nodes
 
 
+def _place(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, str] | None:
+    """Return a place in what is free beside the pool's reserve, or where the gang is inside its guarantee; take it.
+
+    Room that a reservation needs, and that is taken for it meanwhile, is not idle: or later gangs would use up what
+    the first one must leave, again and again.
+    """
+    mark = standing.room.mark()
+    nodes = place_lent(standing, ask, pods)
+    if nodes is None or leaves_reserve(standing, pods) or (pods is ask.core and fits_inside(standing, ask, nodes)):
+        return nodes
+    standing.room.undo(mark)
+    return None
+
+
 def _reservation(ledger: Ledger, standing: Standing, ask: Ask) -> Reservation | None:
     """A place at the earliest time that is known; without any, only for those who have waited for long."""
     gang = ask.gang
     lent = tuple(pod for pod in standing.callable_for(gang.whole).pods() if pod.node in standing.room)
     mark = standing.room.mark()
     standing.give(lent)
-    future, near = Future(standing.room, standing.ends, ledger.now), among(standing, ask)
+    leaves, near = reserve_for(standing, ask.core), among(standing, ask)
+    future = Future(standing.room, standing.ends, ledger.now, leaves=leaves)
     start = future.earliest(ask.core, required_level=gang.required_level, among=near)
     places = None
     if start is not None:
@@ -395,6 +411,7 @@ def _after_victims(
         over=standing.over(),
         among=among(standing, ask),
         coming=[pod for uid, pod in standing.leaving.items() if uid not in slow],
+        leaves=reserve_for(standing, ask.core),
     )
     standing.room.undo(mark)
     return choice.nodes if choice is not None else None

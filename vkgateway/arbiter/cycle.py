@@ -18,7 +18,7 @@ from vkgateway.arbiter.moving import move
 from vkgateway.arbiter.otherpool import start_in_another_pool
 from vkgateway.arbiter.outcome import changed_by, not_started, one_after_the_other, torn_by, without
 from vkgateway.arbiter.partholds import holds_of_whole_gangs
-from vkgateway.arbiter.plans import keep_plans, start_elsewhere, start_ready
+from vkgateway.arbiter.plans import any_plan_lacks_reserve, keep_plans, start_elsewhere, start_ready
 from vkgateway.arbiter.preemption import preempt_left
 from vkgateway.arbiter.sparing import spare
 from vkgateway.arbiter.together import drop_incomplete, start_ready_together
@@ -108,7 +108,9 @@ def _unsettled(ledger: Ledger, found: Decisions, turn: IntArray) -> bool:
     inside = any(not admit.borrowed for admit in found.admits)
     if inside and any(standing.cells.losses() for standing in ledger.standings.values()):
         return True
-    return bool(found.admits) and (overtaken(ledger, turn) or _may_be_called_in(ledger, found))
+    return bool(found.admits) and (
+        overtaken(ledger, turn) or _may_be_called_in(ledger, found) or any_plan_lacks_reserve(ledger)
+    )
 
 
 def _may_be_called_in(ledger: Ledger, found: Decisions) -> bool:

@@ -13,7 +13,7 @@ from vkgateway.arbiter.limitline import crowds_out
 from vkgateway.arbiter.line import in_turn
 from vkgateway.arbiter.lots import core_of
 from vkgateway.arbiter.parts import beside
-from vkgateway.arbiter.plans import among, place_now
+from vkgateway.arbiter.plans import among, place_beside_reserve
 from vkgateway.arbiter.shares import share
 from vkgateway.arbiter.standing import Standing
 
@@ -82,7 +82,7 @@ def _borrowed(ledger: Ledger, standing: Standing, ask: Ask, pod: Pod) -> dict[st
     nodes = find_behind(ledger, standing, ask, [pod])
     if nodes is None and ask.gang.elastic:
         mark = standing.room.mark()
-        nodes = place_now(standing, ask, [pod])
+        nodes = place_beside_reserve(standing, ask, [pod])
         standing.room.undo(mark)
     return nodes
 

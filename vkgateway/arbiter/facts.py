@@ -130,6 +130,10 @@ class Pool:
     nodes: tuple[Node, ...]
     governed: tuple[str, ...]
     levels: tuple[str, ...] = ()
+    reserve: int = 0
+    """Thousandths of the unit that borrowing leaves idle."""
+    reserve_percent: int = 0
+    """The same as a part of what usable nodes have, rounded down to whole units; both given: their sum."""
 
     @property
     def unit(self) -> str:
@@ -140,6 +144,14 @@ class Pool:
     def measure(self) -> str:
         """The resource by which lost work is measured."""
         return self.unit or "cpu"
+
+    @property
+    def left_idle(self) -> int:
+        """Return the reserve in thousandths of the unit, as of the nodes that are usable now."""
+        if not self.unit or not self.reserve_percent:
+            return self.reserve if self.unit else 0
+        units = sum(node.allocatable.get(self.unit, 0) for node in self.nodes if node.usable) // 1000
+        return self.reserve + units * self.reserve_percent // 100 * 1000
 
     def asks_devices(self, shape: Shape) -> bool:
         """Return whether a pod of this shape asks for a device of the pool."""
@@ -214,6 +226,11 @@ class Plan:
     """When it was made (seconds since the epoch): of plans that share nodes the older starts first."""
     also: tuple[Plan, ...] = ()
     """The plans for the gang's pods in further pools."""
+    leaves: int | None = None
+    """Thousandths of the unit that are idle beside it when it starts. None, where it borrows: the pool's reserve.
+
+    A plan that takes only what lower work of its tenant leaves need not fill up a reserve that others have used.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +273,9 @@ class Gang:
     """GPU-seconds that a restart takes, as its owner declared."""
     notice: float = 0.0
     """Seconds between the notice of an eviction and the deletion."""
+    brief_run: float = 0.0
+    """Pods that ran for less than this many seconds get `brief_notice` instead, where that is shorter."""
+    brief_notice: float = 0.0
     grace: float = 30.0
     """Seconds that its pods may take to end, capped by policy."""
     plan: Plan | None = None

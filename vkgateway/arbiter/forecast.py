@@ -18,9 +18,10 @@ from vkgateway.model.requests import Milli
 class Future:
     """What becomes free in a pool, as far as ends of pods are known. The room is left as it is by all questions."""
 
-    def __init__(self, room: Room, ends: Ends, now: float, also: Sequence[End] = ()) -> None:
-        """`also`: ends beyond those that are known."""
+    def __init__(self, room: Room, ends: Ends, now: float, also: Sequence[End] = (), *, leaves: int = 0) -> None:
+        """`also`: ends beyond those that are known. `leaves`: thousandths of the unit that must be idle beside pods."""
         self._room = room
+        self._leaves = leaves
         self._known = ends.schedule(now)
         self._also = freeing_of(also, room)
 
@@ -33,7 +34,7 @@ class Future:
         """
         shape = pods[0].shape
         equal = all(pod.shape is shape or pod.shape == shape for pod in pods)
-        if not equal or self._room.zoned:
+        if not equal or self._room.zoned or self._leaves:
             return self._by_halving(pods, required_level, among, after, equal=equal)
         # Whether equals fit is a matter of counting.
         mask = None if among is None else self._room.mask(among)
@@ -50,6 +51,8 @@ class Future:
             for shape, counts in ends.until(time).counts(len(room)):
                 room.give_counts(shape, counts)
         found = place(room, pods, required_level=required_level, among=among)
+        if found is not None and self._leaves and room.idle < self._leaves:
+            found = None
         room.undo(mark)
         return found
 

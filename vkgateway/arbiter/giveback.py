@@ -99,16 +99,17 @@ def spare_by_trial(
     *,
     place: Callable[[], Nodes | None],
     nodes: Nodes,
+    anywhere: bool = False,
 ) -> tuple[list[int], Nodes]:
     """Who must go of the lots, whose pods the room counts as gone already, and where the gang is then.
 
     `place` tries the placement and leaves the room as it is; `nodes` is what it says now. Afterwards the room counts
-    only those as gone that must go.
+    only those as gone that must go. `anywhere`: lots may also be needed that free nothing on the gang's nodes.
     """
     left = dict.fromkeys(dearest_first(market, tuple(lots)))
     core = _cores(market, left)
     used = set(nodes.values())
-    for lot in tuple(left):
+    for lot in tuple(left) if not anywhere else ():
         if core.get(lot) not in left and not any(pod.node in used for pod in lots[lot].pods):
             _stays(room, lots[lot])
             del left[lot]

@@ -21,8 +21,9 @@ from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.losses import change_text
 from vkgateway.arbiter.outlook import Outlook
 from vkgateway.arbiter.placement import largest
-from vkgateway.arbiter.plans import among, place_now
+from vkgateway.arbiter.plans import among, place_beside_reserve
 from vkgateway.arbiter.poolsums import node_name
+from vkgateway.arbiter.reserve import kept_for_guarantees, never_borrows, plan_leaves_reserve
 from vkgateway.arbiter.reservedcells import ReservedCells
 from vkgateway.arbiter.sparing import not_waited_for
 from vkgateway.arbiter.standing import Standing
@@ -99,11 +100,12 @@ def _eviction(ledger: Ledger, ask: Ask) -> Hold:
     plan = ledger.plans[ask.gang.id]
     standing, nodes = ledger.standings[plan.pool], set(plan.nodes.values())
     own = not standing.within_limit(ask.tenant, ask.core)
+    short = not plan_leaves_reserve(standing, ask.core, plan)
     slow = _not_waited_for(ledger, standing, ask, plan)
     gone = [
         pod
         for uid, pod in standing.leaving.items()
-        if uid not in slow and (pod.node in nodes or (own and standing.leaving.tenant_of(uid) == ask.tenant))
+        if uid not in slow and (pod.node in nodes or short or (own and standing.leaving.tenant_of(uid) == ask.tenant))
     ]
     times = [end for pod in gone if (end := standing.ends.of(pod.uid)) is not None]
     last = max(times, default=None)
@@ -162,9 +164,11 @@ def _why(ledger: Ledger, ask: Ask, fits: _Fits) -> tuple[Hold, Standing | None]:
     pools = list(ledger.pools(ask))
     if not pools:
         return _no_pool(ledger, ask), None
-    could = [standing for standing in pools if feasible(standing, ask)]
+    large_enough = [standing for standing in pools if feasible(standing, ask)]
+    could = [standing for standing in large_enough if not never_borrows(standing, ask)]
     if not could:
-        return _reduced(_infeasible(ask, pools), ask, pools), None
+        hold = _reserve_too_large(ask, large_enough[0]) if large_enough else _infeasible(ask, pools)
+        return _reduced(hold, ask, pools), None
     free = [standing for standing in could if not standing.beyond_limit(ask.tenant, ask.core)]
     if not free:
         # Who asks for more than the whole limit stands in nobody's line.
@@ -237,6 +241,21 @@ def _infeasible(ask: Ask, pools: Sequence[Standing]) -> Hold:
     )
 
 
+def _reserve_too_large(ask: Ask, standing: Standing) -> Hold:
+    return Hold(
+        gang=ask.gang.id,
+        code=HoldCode.INFEASIBLE,
+        message=f"needs {_together(ask)}; {reserve_text(standing)}, too much for a gang of this size to borrow",
+        numbers={"needed": float(len(ask.core)), "largest": 0.0, "reserve": standing.reserve / 1000},
+    )
+
+
+def reserve_text(standing: Standing) -> str:
+    """Return `a100.local keeps nvidia.com/gpu 4 idle for guarantees`."""
+    where = pools_text([standing.pool.key])
+    return f"{where} keeps {render_milli({standing.pool.unit: standing.reserve})} idle for guarantees"
+
+
 def _quota(ask: Ask, pods: Sequence[Pod], standing: Standing) -> Hold:
     names = standing.beyond_limit(ask.tenant, pods)
     used, limit, wanted = standing.used.get(ask.tenant, {}), standing.quotas[ask.tenant].limit, total_of(pods)
@@ -288,7 +307,7 @@ def _behind_cells(ask: Ask, standing: Standing, cells: ReservedCells) -> Hold:
 
 def _fits_now(standing: Standing, ask: Ask) -> bool:
     mark = standing.room.mark()
-    found = place_now(standing, ask, ask.core)
+    found = place_beside_reserve(standing, ask, ask.core)
     standing.room.undo(mark)
     return found is not None
 
@@ -306,12 +325,18 @@ def _reserved(ledger: Ledger, ask: Ask, kept: Reservation) -> Hold:
 
 
 def _room(ask: Ask, pools: Iterable[Standing], fits: _Fits) -> Hold:
+    pools = list(pools)
     fit = max(fits.most(standing, ask) for standing in pools)
+    message, numbers = f"needs {_together(ask)}; {fit} of {len(ask.core)} would fit now", {}
+    kept = next((each for each in pools if fits.most(each, ask) == fit and kept_for_guarantees(each, ask.core)), None)
+    if kept is not None and fit == len(ask.core):
+        message += f", but {reserve_text(kept)}"
+        numbers = {"reserve": kept.reserve / 1000, "idle": kept.room.idle / 1000}
     return Hold(
         gang=ask.gang.id,
         code=HoldCode.ROOM,
-        message=f"needs {_together(ask)}; {fit} of {len(ask.core)} would fit now",
-        numbers={"needed": float(len(ask.core)), "fit": float(fit)},
+        message=message,
+        numbers={"needed": float(len(ask.core)), "fit": float(fit), **numbers},
     )
 
 
@@ -333,7 +358,9 @@ def _rests(ledger: Ledger) -> Iterator[Hold]:
             yield _quota(ask, left[:1], standing)
             continue
         total = len(ask.gang.pods) - over
-        message = f"runs with {total - len(left)} of {total} pods; there is no room for more now"
+        reserved = standing is not None and kept_for_guarantees(standing, left[:1])
+        why = reserve_text(standing) if standing is not None and reserved else "there is no room for more now"
+        message = f"runs with {total - len(left)} of {total} pods; {why}"
         numbers = {"running": float(total - len(left)), "waiting": float(len(left))}
         yield Hold(gang=ask.gang.id, code=HoldCode.ROOM, message=message, numbers=numbers)
 

@@ -216,10 +216,12 @@ class Ledger:
         inside: bool,
         made: float,
         evicts: Iterable[Evict] = (),
+        leaves: int | None = None,
     ) -> None:
         """The gang starts there when those have gone who leave; its room is taken already, its cells are held."""
         self._book(ask, standing, ask.core, inside=inside)
-        self.plans[ask.gang.id] = Plan(pool=standing.pool.key, nodes=dict(nodes), borrowed=not inside, made=made)
+        plan = Plan(pool=standing.pool.key, nodes=dict(nodes), borrowed=not inside, made=made, leaves=leaves)
+        self.plans[ask.gang.id] = plan
         for evict in evicts:
             self._evict(standing, evict)
             for other, beside in list(self._beside(evict)):

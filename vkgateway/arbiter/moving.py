@@ -84,7 +84,7 @@ def _move(ledger: Ledger, evict: Evict, *, anew: bool = False) -> bool:
         standing.cells.undo(held)
         standing.leaving.add(tenant, stay.values())
         return False
-    ledger.plans[ask.gang.id] = replace(plan, nodes=dict(nodes))
+    ledger.plans[ask.gang.id] = replace(plan, nodes=dict(nodes), leaves=None)
     standing.told_nothing(evict)
     return True
 

@@ -11,6 +11,7 @@ from vkgateway.arbiter.facts import Pod
 from vkgateway.arbiter.forecast import Future
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.plans import among
+from vkgateway.arbiter.reserve import reserve_for
 from vkgateway.arbiter.room import Room
 from vkgateway.arbiter.standing import Standing
 
@@ -58,7 +59,7 @@ class Outlook:
     def _place(self, ask: Ask, time: float) -> Mapping[str, str]:
         room = self._behind if self._behind is not None else self._standing.room
         with self._lent(room, ask):
-            nodes = self._future(room).place(
+            nodes = self._future(room, ask).place(
                 ask.core, time, required_level=ask.gang.required_level, among=among(self._standing, ask)
             )
         assert nodes is not None
@@ -66,13 +67,16 @@ class Outlook:
 
     def _earliest(self, room: Room, ask: Ask, after: float | None) -> float | None:
         with self._lent(room, ask):
-            return self._future(room).earliest(
+            return self._future(room, ask).earliest(
                 ask.core, required_level=ask.gang.required_level, among=among(self._standing, ask), after=after
             )
 
-    def _future(self, room: Room) -> Future:
-        also = self._later if room is self._behind else ()
-        return Future(room, self._standing.ends, self._ledger.now, also)
+    def _future(self, room: Room, ask: Ask) -> Future:
+        standing, also = self._standing, self._later if room is self._behind else ()
+        leaves = reserve_for(standing, ask.core)
+        if leaves and standing.allows_beside(ask.gang, ask.core):
+            leaves = 0
+        return Future(room, standing.ends, self._ledger.now, also, leaves=leaves)
 
     @contextmanager
     def _lent(self, room: Room, ask: Ask) -> Iterator[None]:

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.decisions import Hold, HoldCode
-from vkgateway.arbiter.holds import count_text, gone_text, most_now, pods_text, pools_text
+from vkgateway.arbiter.holds import count_text, gone_text, most_now, pods_text, pools_text, reserve_text
 from vkgateway.arbiter.ledger import Ledger
+from vkgateway.arbiter.reserve import kept_for_guarantees
 
 _FIRST = (HoldCode.INFEASIBLE, HoldCode.QUOTA)
 """Codes that say why the gang waits, whatever its other parts wait for."""
@@ -106,31 +107,37 @@ def _waiting(whole: str, found: Sequence[Hold], parts: Mapping[str, _Part]) -> H
 class _Part:
     """What a part of a gang needs, and how much of it fits now."""
 
-    def __init__(self, ask: Ask, fit: int) -> None:
+    def __init__(self, ask: Ask, fit: int, reserve: str = "") -> None:
+        """`reserve` says whose reserve it would take where all of it fits; empty: nobody's."""
         self.pools = ask.pools
         self.needed = len(ask.core)
         self.fit = fit
+        self._reserve = f", but {reserve}" if reserve and fit == self.needed else ""
         self._pods = pods_text(ask.core)
 
     @classmethod
     def of(cls, ledger: Ledger, ask: Ask) -> _Part:
         """Find out in all pools that the part may use."""
-        fit = max((most_now(standing, ask) for standing in ledger.pools(ask)), default=0)
-        return cls(ask, fit)
+        found = [(most_now(standing, ask), standing) for standing in ledger.pools(ask)]
+        fit = max((number for number, _ in found), default=0)
+        there = [standing for number, standing in found if number == fit]
+        is_kept = all(kept_for_guarantees(standing, ask.core) for standing in there)
+        return cls(ask, fit, reserve_text(there[0]) if there and is_kept else "")
 
     @property
     def fits(self) -> bool:
-        """Whether all of it does."""
-        return self.fit >= self.needed
+        """Whether all of it does, and leaves the pool's reserve."""
+        return self.fit >= self.needed and not self._reserve
 
     @property
     def text(self) -> str:
         """`4 pods of nvidia.com/gpu 8 in a100.local (2 fit)`."""
+        all_fit = self.fit >= self.needed
         if self.needed == 1:
-            fits = "fits" if self.fits else "does not fit"
+            fits = "fits" if all_fit else "does not fit"
         else:
-            fits = "all fit" if self.fits else f"{self.fit or 'none'} fit"
-        return f"{self._pods} in {pools_text(self.pools)} ({fits})"
+            fits = "all fit" if all_fit else f"{self.fit or 'none'} fit"
+        return f"{self._pods} in {pools_text(self.pools)} ({fits}{self._reserve})"
 
 
 def _rest(ledger: Ledger, whole: str, found: Sequence[Hold]) -> Hold:

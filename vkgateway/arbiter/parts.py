@@ -145,7 +145,7 @@ def _parts(
 def _needed(gang: Gang, ask: Ask | None, running: Sequence[Pod]) -> set[str]:
     """Return the uids of the pods without which the gang does not run; pods under notice may stay after all."""
     may_run = running
-    if ask is None and not suffices(gang, running):
+    if not suffices(gang, running):
         may_run = [*running, *(pod for pod in gang.pods if pod.state is NOTIFIED)]
     # By rank alone: which part a gang can do without must not change when pods of it come to be inside a guarantee.
     core = core_of(gang, may_run, inside_first=False)

@@ -18,6 +18,7 @@ from vkgateway.arbiter.line import by_priority
 from vkgateway.arbiter.lots import suffices
 from vkgateway.arbiter.ownroom import own_victims
 from vkgateway.arbiter.placement import place
+from vkgateway.arbiter.reserve import as_left, leaves_reserve, plan_leaves_reserve, reserve_for
 from vkgateway.arbiter.standing import Standing
 from vkgateway.arbiter.victims import Choice, choose
 
@@ -32,6 +33,8 @@ class Making:
     told: Sequence[tuple[Gang, Pod]]
     """Who was told to go before, and is counted on."""
     inside: Inside | None
+    leaves: int | None = None
+    """As of the plan that is made of it."""
 
 
 def find_room(
@@ -41,11 +44,13 @@ def find_room(
 
     Counted on is first who leaves anyway, for whatever reason. `inside`: within its tenant's cells; it may then count
     on everyone who was told to go before, for whomever, and its tenant's own borrowing work goes where the limit is
-    reached. For those who end late it waits only where nobody could go sooner, and who borrows not at all.
+    reached. For those who end late it waits only where nobody could go sooner, and who borrows not at all. Who borrows
+    also leaves the pool's reserve.
     """
     making = _find_room(ledger, standing, ask, evictable, inside)
-    slow = ledger.ends_late(standing) if making is not None and making.choice.awaits else set()
-    if making is None or slow.isdisjoint(making.choice.awaits):
+    leaves = inside is None and reserve_for(standing, ask.core) > 0
+    slow = ledger.ends_late(standing) if making is not None and (making.choice.awaits or leaves) else set()
+    if making is None or not slow or (slow.isdisjoint(making.choice.awaits) and not leaves):
         return making
     sooner = _find_room(ledger, standing, ask, evictable, inside, without=slow)
     return making if sooner is None and inside is not None else sooner
@@ -78,6 +83,7 @@ def _find_room(
             coming=[*coming, *pods_of(standing, own)],
             exempt={evict.gang for evict in own} | (standing.superior_to(ask.gang) if inside is not None else set()),
             placer=inside,
+            leaves=reserve_for(standing, ask.core) if inside is None else 0,
         )
         if choice is not None:
             return Making(choice, (*own, *choice.evicts), told, inside)
@@ -117,12 +123,17 @@ def pods_of(standing: Standing, evicts: Iterable[Evict]) -> list[Pod]:
 def _told_for_who_borrows(ledger: Ledger, standing: Standing, ask: Ask) -> list[tuple[Gang, Pod]]:
     """Who was told to go for the gang, and may be called in for it where it borrows: it may have been inside then."""
     name = ask.gang.whole
-    return [
-        (gang, pod)
-        for gang, pod in ledger.told_for(name, standing)
-        if any(each.behind == name for each in gang.pods)
-        or (gang.elastic and suffices(gang, [each for each in gang.pods if each.state is PLACED]))
-    ]
+    return [(gang, pod) for gang, pod in ledger.told_for(name, standing) if is_called_in(gang, name)]
+
+
+def is_called_in(gang: Gang, name: str) -> bool:
+    """Return whether what leaves of a gang may do so for one that borrows (`Gang.whole`).
+
+    That is surplus, and what runs in the place that was reserved for that one.
+    """
+    if any(each.behind == name for each in gang.pods):
+        return True
+    return gang.elastic and suffices(gang, [each for each in gang.pods if each.state is PLACED])
 
 
 def carry_out(ledger: Ledger, standing: Standing, ask: Ask, making: Making) -> None:
@@ -131,7 +142,8 @@ def carry_out(ledger: Ledger, standing: Standing, ask: Ask, making: Making) -> N
     if inside is not None:
         inside.commit(nodes)
     standing.take(ask.core, nodes)
-    if not making.evicts and standing.holds(ask.core, nodes) and not standing.beyond_limit(ask.tenant, ask.core):
+    may_start = standing.holds(ask.core, nodes) and (inside is not None or leaves_reserve(standing, ask.core))
+    if not making.evicts and may_start and not standing.beyond_limit(ask.tenant, ask.core):
         # The search for victims looks closer than that for a place: nobody needs to go.
         ledger.start(ask, standing, ask.core, nodes, inside=inside is not None)
         return
@@ -163,6 +175,36 @@ def place_now(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, st
         among=among(standing, ask),
         liked=standing.unbound,
     )
+
+
+def place_lent(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, str] | None:
+    """Return the same. In a pool with a reserve it leaves the rest of cells in use until last.
+
+    What is idle there serves guaranteed pods at once. What is idle on other tenants' nodes does not.
+    """
+    if standing.reserve:
+        gang = ask.gang
+        nodes = place(
+            standing.room,
+            pods,
+            required_level=gang.required_level,
+            preferred_level=gang.preferred_level,
+            among=standing.room.mask(among(standing, ask)) & standing.without_rest,
+            liked=standing.unbound,
+        )
+        if nodes is not None:
+            return nodes
+    return place_now(standing, ask, pods)
+
+
+def place_beside_reserve(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, str] | None:
+    """Return the same, if the pool's reserve is idle beside it."""
+    mark = standing.room.mark()
+    nodes = place_lent(standing, ask, pods)
+    if nodes is not None and not leaves_reserve(standing, pods):
+        standing.room.undo(mark)
+        return None
+    return nodes
 
 
 def inside_of(standing: Standing, ask: Ask, pods: Sequence[Pod], *, filling: bool = False) -> Inside:
@@ -217,11 +259,12 @@ class _Keeper:
         # Of plans on one node the older has what comes free first: whoever follows does not keep it waiting.
         for ask, plan in sorted(kept, key=lambda each: (each[1].made, by_priority(each[0].gang))):
             self._standing.take(ask.core, plan.nodes)
-            ready = ask.gang.part is None and self._standing.holds(ask.core, plan.nodes)
+            ready = ask.gang.part is None and is_free(self._standing, ask, plan)
             if ready and not self._standing.beyond_limit(ask.tenant, ask.core):
                 self._ledger.start(ask, self._standing, ask.core, plan.nodes, inside=not plan.borrowed)
             else:
-                self._ledger.plan(ask, self._standing, plan.nodes, inside=not plan.borrowed, made=plan.made)
+                inside, leaves = not plan.borrowed, plan.leaves
+                self._ledger.plan(ask, self._standing, plan.nodes, inside=inside, made=plan.made, leaves=leaves)
 
     def _hold(self, ask: Ask, plan: Plan) -> bool:
         """Whether the plan can be kept as far as nodes, limits and cells go; its cells are held then."""
@@ -256,6 +299,10 @@ class _Keeper:
             standing.give(pod for uid, pod in standing.leaving.items() if uid not in slow)
             standing.give(pod for _, pod in self._told(kept))
             bad = next((each for each in reversed(kept) if not standing.holds(each[0].core, each[1].nodes)), None)
+            if bad is None:
+                # A guarantee may have used the reserve since: what a plan has of its own tenant is not lost by that.
+                kept = [(ask, as_left(standing, plan)) for ask, plan in kept]
+                bad = next((each for each in reversed(kept) if not is_free(standing, *each)), None)
             standing.room.undo(mark)
             if bad is None:
                 break
@@ -284,6 +331,31 @@ def _may_go_there(standing: Standing, ask: Ask, plan: Plan) -> bool:
     return True
 
 
+def is_free(standing: Standing, ask: Ask, plan: Plan) -> bool:
+    """Return whether the room of a plan, which is taken already, is free and the pool's reserve beside it is idle."""
+    return standing.holds(ask.core, plan.nodes) and plan_leaves_reserve(standing, ask.core, plan)
+
+
+def any_plan_lacks_reserve(ledger: Ledger) -> bool:
+    """Return whether a start of this cycle used units of the reserve that a plan to borrow must leave idle."""
+    return any(
+        standing.reserve > 0
+        and any(
+            plan.borrowed and plan.pool == key and not _will_leave_reserve(standing, ledger.asks[name], plan)
+            for name, plan in ledger.plans.items()
+        )
+        for key, standing in ledger.standings.items()
+    )
+
+
+def _will_leave_reserve(standing: Standing, ask: Ask, plan: Plan) -> bool:
+    mark = standing.room.mark()
+    standing.give(standing.leaving.values())
+    leaves = plan_leaves_reserve(standing, ask.core, plan)
+    standing.room.undo(mark)
+    return leaves
+
+
 def let_go(standing: Standing, ask: Ask, plan: Plan) -> None:
     """The plan's room and cells are free again."""
     for pod in ask.core:
@@ -301,7 +373,7 @@ def start_ready(ledger: Ledger) -> None:
             _untake(standing, ask, plan)
         for ask, plan in plans:
             standing.take(ask.core, plan.nodes)
-            ready = ask.gang.part is None and standing.holds(ask.core, plan.nodes)
+            ready = ask.gang.part is None and is_free(standing, ask, plan)
             if ready and standing.within_limit(ask.tenant, ask.core):
                 ledger.start_planned(ask, standing, plan.nodes)
 
@@ -332,7 +404,7 @@ def start_elsewhere(ledger: Ledger) -> bool:
 def elsewhere(standing: Standing, ask: Ask, plan: Plan) -> Mapping[str, str] | None:
     """A place in what is free for a gang whose plan was let go, inside cells if that was; room and cells are taken."""
     if plan.borrowed:
-        return place_now(standing, ask, ask.core)
+        return place_beside_reserve(standing, ask, ask.core)
     filling = stays_in_use(standing, ask, plan.nodes.values())
     inside = inside_of(standing, ask, ask.core, filling=filling)
     nodes = inside(standing.room)

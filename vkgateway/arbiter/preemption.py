@@ -28,6 +28,7 @@ from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.line import comes_after
 from vkgateway.arbiter.ownroom import own_victims
 from vkgateway.arbiter.plans import Making, among, pods_of
+from vkgateway.arbiter.reserve import reserve_for
 from vkgateway.arbiter.standing import Standing
 from vkgateway.arbiter.together import try_together, undecided_parts
 from vkgateway.arbiter.victims import Choice, choose
@@ -142,7 +143,8 @@ def _preempt_at_best(ledger: Ledger, pools: Sequence[Standing], ask: Ask) -> boo
 def _making(ledger: Ledger, standing: Standing, ask: Ask) -> Making | None:
     """Return the victims among the tenant's lower work, and where the gang is placed then; None: it does not fit.
 
-    A guarantee does not wait for a reservation: promised room is used where the gang is inside its guarantee in it.
+    A guarantee waits neither for a reservation nor for the pool's reserve: that room is used where the gang is inside
+    its guarantee in it.
     """
     if not could_fit_without(standing, ask, _could_leave(ledger, standing, ask)):
         return None
@@ -150,11 +152,11 @@ def _making(ledger: Ledger, standing: Standing, ask: Ask) -> Making | None:
     told = list(_notified(ledger, standing, ask))
     if not len(lower) and not told and ask.gang.part is None:
         return None
-    promised = _promised(ledger, standing, ask, lower)
-    making = _choose(ledger, standing, ask, lower, told, promised=promised)
-    if making is not None or promised is None or ask.gang.band is not GUARANTEED:
+    promised, reserve = _promised(ledger, standing, ask, lower), reserve_for(standing, ask.core)
+    making = _choose(ledger, standing, ask, lower, told, promised=promised, reserve=reserve)
+    if making is not None or (promised is None and not reserve) or ask.gang.band is not GUARANTEED:
         return making
-    making = _choose(ledger, standing, ask, lower, told, promised=None)
+    making = _choose(ledger, standing, ask, lower, told, promised=None, reserve=0)
     return making if making is not None and _is_inside(standing, ask, making) else None
 
 
@@ -166,14 +168,46 @@ def _choose(
     told: Sequence[tuple[Gang, Pod]],
     *,
     promised: Reservation | None,
+    reserve: int,
 ) -> Making | None:
-    """Search victims for the limit and for the room, without using what is `promised`."""
+    """Search victims for the limit and for the room, without using what is `promised`; see `_choose_beside`."""
     mark, coming = standing.room.mark(), _coming(ledger, standing, told)
     if promised is not None:
         _hide(ledger, standing, promised, lower, coming)
     missing = standing.missing_of_limit(ask.tenant, ask.core, _gone(standing, ask, told))
     making = None
     for own in own_victims(standing, ask, missing, None, evictable=lower, coming=coming, now=ledger.now):
+        found = _choose_beside(ledger, standing, ask, lower=lower, own=own, coming=coming, told=told, reserve=reserve)
+        if found is not None:
+            choice, leaves = found
+            evicts = *_needed(standing, ask, own, choice, told), *choice.evicts
+            making = Making(choice, evicts, told, None, leaves)
+            break
+    standing.room.undo(mark)
+    return making
+
+
+def _choose_beside(
+    ledger: Ledger,
+    standing: Standing,
+    ask: Ask,
+    *,
+    lower: Evictable,
+    own: Sequence[Evict],
+    coming: Sequence[Pod],
+    told: Sequence[tuple[Gang, Pod]],
+    reserve: int,
+) -> tuple[Choice, int | None] | None:
+    """Return the victims for the room, and what the gang's plan leaves idle (`Plan.leaves`).
+
+    If it takes more than its victims leave, the reserve (thousandths of the unit) must be idle beside it. `own`:
+    victims for the limit.
+    """
+    victims = pods_of(standing, own)
+    mark = standing.room.mark()
+    for only_own in (False, True) if reserve else (False,):
+        if only_own:
+            standing.room.take_idle()
         choice = choose(
             standing.room,
             lower,
@@ -181,15 +215,32 @@ def _choose(
             ask.core,
             now=ledger.now,
             among=among(standing, ask),
-            coming=[*coming, *pods_of(standing, own)],
+            coming=[*coming, *victims],
             exempt={evict.gang for evict in own},
         )
-        if choice is not None:
-            evicts = *_needed(standing, ask, own, choice, told), *choice.evicts
-            making = Making(choice, evicts, told, None)
-            break
+        standing.room.undo(mark)
+        if choice is None:
+            return None
+        before, after = _idle(standing, ask, choice, [*victims, *(pod for _, pod in told)]) if reserve else (0, 0)
+        if after >= min(reserve, before):
+            return choice, min(reserve, before) if reserve and after >= before else None
+    return None
+
+
+def _idle(standing: Standing, ask: Ask, choice: Choice, mine: Iterable[Pod]) -> tuple[int, int]:
+    """Return what is idle, in thousandths, when all have gone who leave: without the gang and its victims, and with it.
+
+    `mine`: pods of its tenant that may leave for it, besides those of the choice. Unless it uses their room, they stay.
+    """
+    mark = standing.room.mark()
+    standing.give(standing.leaving.values())
+    before = standing.room.idle
+    standing.give(pod for pod in mine if pod.uid in choice.awaits and pod.uid not in standing.leaving)
+    standing.give(pods_of(standing, choice.evicts))
+    standing.take(ask.core, choice.nodes)
+    after = standing.room.idle
     standing.room.undo(mark)
-    return making
+    return before, after
 
 
 def _coming(ledger: Ledger, standing: Standing, told: Iterable[tuple[Gang, Pod]]) -> list[Pod]:
@@ -283,7 +334,15 @@ def _carry_out(ledger: Ledger, standing: Standing, ask: Ask, making: Making) -> 
     inside = _hold_cells(standing, ask, making)
     standing.take(ask.core, making.choice.nodes)
     standing.leaving.add(ask.tenant, [pod for _, pod in making.told])
-    ledger.plan(ask, standing, making.choice.nodes, inside=inside, made=ledger.next_made(), evicts=making.evicts)
+    ledger.plan(
+        ask,
+        standing,
+        making.choice.nodes,
+        inside=inside,
+        made=ledger.next_made(),
+        evicts=making.evicts,
+        leaves=None if inside else making.leaves,
+    )
 
 
 def _is_inside(standing: Standing, ask: Ask, making: Making) -> bool:

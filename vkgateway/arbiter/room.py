@@ -114,6 +114,25 @@ class Room:
         return self._yard.whole
 
     @property
+    def idle(self) -> int:
+        """Thousandths of the unit that are free on usable nodes.
+
+        On a node where plans take more than is free, nothing is idle.
+        """
+        return int(self._idle().sum())
+
+    def take_idle(self) -> None:
+        """Count all that is idle as taken."""
+        idle = self._idle()
+        for amount in np.unique(idle[idle > 0]).tolist():
+            at = np.flatnonzero(idle == amount).tolist()
+            self.take_at(at, Shape.of({self.pool.unit: amount}), [1] * len(at))
+
+    def _idle(self) -> IntArray:
+        free = np.maximum(self.amount(self.pool.unit), 0)
+        return np.where(self.fitting.usable, free, 0)
+
+    @property
     def zoned(self) -> bool:
         """Whether NUMA zones limit what fits on any of the nodes."""
         return self._yard.zones is not None

@@ -12,7 +12,9 @@ from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState
 from vkgateway.arbiter.late import late, takes
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.lots import suffices
-from vkgateway.arbiter.plans import let_go
+from vkgateway.arbiter.notice import notified_at
+from vkgateway.arbiter.plans import is_called_in, let_go
+from vkgateway.arbiter.reserve import plan_leaves_reserve, reserve_for
 from vkgateway.arbiter.standing import Standing
 
 
@@ -170,10 +172,9 @@ def _units(standing: Standing, gang: Gang) -> Iterator[_Unit]:
     if (left or not gang.minimum) and suffices(gang, left):
         for pod in told:
             if pod.uid in standing.leaving:
-                yield _Unit(gang.id, gang.tenant, (pod,), pod.deadline - gang.notice, whole)
+                yield _Unit(gang.id, gang.tenant, (pod,), notified_at(gang, [pod]), whole)
     else:
-        told_at = min(pod.deadline for pod in told) - gang.notice
-        yield _Unit(gang.id, gang.tenant, tuple(told), told_at, whole, is_core=bool(whole))
+        yield _Unit(gang.id, gang.tenant, tuple(told), notified_at(gang, told), whole, is_core=bool(whole))
 
 
 def _needed(standing: Standing, plans: Sequence[_Planned], units: Sequence[_Unit], now: float) -> list[_Unit]:
@@ -272,7 +273,19 @@ def _bears(standing: Standing, unit: _Unit, ask: Ask, plan: Plan) -> bool:
     places = plan.nodes.values()
     if any(pod.node in places for pod in unit.pods) and not standing.holds(ask.core, plan.nodes):
         return False
+    if _goes_for_reserve(standing, unit, ask, plan) and not plan_leaves_reserve(standing, ask.core, plan):
+        return False
     return ask.tenant != unit.tenant or standing.within_limit(ask.tenant, ask.core, [standing.leaving.of(ask.tenant)])
+
+
+def _goes_for_reserve(standing: Standing, unit: _Unit, ask: Ask, plan: Plan) -> bool:
+    """Whether a unit may go so that a gang that borrows leaves the pool's reserve, and was told to for this gang."""
+    whole = ask.gang.whole
+    return (
+        reserve_for(standing, ask.core) > 0
+        and all(pod.evicted_for == whole for pod in unit.pods)
+        and (plan.leaves is not None or is_called_in(standing.gangs[unit.gang], whole))
+    )
 
 
 def _told_for_others(ledger: Ledger, new: Set[str]) -> Iterator[Evict]:

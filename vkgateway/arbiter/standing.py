@@ -117,6 +117,7 @@ class Standing(Accounts):
         self._before: _Before | None = None
         self._changed_gangs: dict[str, Gang] = {}
         self._unbound: BoolArray | None = None
+        self._without_rest: BoolArray | None = None
         self._late: tuple[Latecomers, Leaving] | None = None
         self._takes: float | None = None
 
@@ -163,7 +164,7 @@ class Standing(Accounts):
         for pod in (pod for gang in self.gangs.values() if self._counted for pod in self._pods(gang)):
             self._count_in(pod, 1)
         room.settle()
-        for name in ("total", "empty"):
+        for name in ("total", "empty", "reserve"):
             self.__dict__.pop(name, None)
         self.ever.clear()
         return True
@@ -252,7 +253,7 @@ class Standing(Accounts):
         self.limit_kept.clear()
         self.cells_kept.clear()
         self.bound_anew = 0
-        self._unbound = self._late = self._takes = None
+        self._unbound = self._without_rest = self._late = self._takes = None
         self._changed_gangs = {}
         self._shares.clear()
         used = {tenant: dict(amounts) for tenant, amounts in self.used.items()}
@@ -324,6 +325,20 @@ class Standing(Accounts):
             self._unbound = ~self.room.mask(self.cells.bound_nodes())
         return self._unbound
 
+    @property
+    def without_rest(self) -> BoolArray:
+        """The nodes, by position, on which no cell in use has units left, as of when it was asked for first."""
+        if self._without_rest is None:
+            cells = self.cells
+            rest = [
+                name
+                for tenant in self.quotas
+                for name in cells.bound(tenant)
+                if name in self.room and cells.spare(tenant, name) > 0
+            ]
+            self._without_rest = ~self.room.mask(rest)
+        return self._without_rest
+
     def is_inside(self, uid: str) -> bool:
         """Whether a placed pod is inside its tenant's cells."""
         return uid in self.within.pods
@@ -393,6 +408,11 @@ class Standing(Accounts):
         return quota is not None and self.within.allows(quota, gang, pods)
 
     # Who may be evicted
+
+    @cached_property
+    def reserve(self) -> int:
+        """Thousandths of the unit that borrowing leaves idle."""
+        return self.pool.left_idle
 
     @cached_property
     def empty(self) -> Room:

@@ -13,7 +13,7 @@ from vkgateway.arbiter.asks import Ask
 from vkgateway.arbiter.facts import PLACED, Plan
 from vkgateway.arbiter.ledger import Ledger
 from vkgateway.arbiter.lots import suffices
-from vkgateway.arbiter.plans import elsewhere, let_go
+from vkgateway.arbiter.plans import elsewhere, is_free, let_go
 from vkgateway.arbiter.standing import Standing
 
 _MANY = 16
@@ -96,7 +96,7 @@ def _is_ready(ledger: Ledger, part: Ask) -> bool:
     if plan is None:
         return False
     standing = ledger.standings[plan.pool]
-    return standing.holds(part.core, plan.nodes) and standing.within_limit(part.tenant, part.core)
+    return is_free(standing, part, plan) and standing.within_limit(part.tenant, part.core)
 
 
 def start_ready_together(ledger: Ledger) -> bool:

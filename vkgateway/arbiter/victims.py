@@ -16,6 +16,7 @@ from vkgateway.arbiter.fitting import BoolArray, IntArray
 from vkgateway.arbiter.giveback import Nodes, spare_by_count, spare_by_trial
 from vkgateway.arbiter.lots import Lot, Stage
 from vkgateway.arbiter.market import Prices, knows, market, prices, rows_of
+from vkgateway.arbiter.notice import notice_of
 from vkgateway.arbiter.placement import place
 from vkgateway.arbiter.room import Among, Room
 
@@ -52,6 +53,7 @@ def choose(
     coming: Iterable[Pod] = (),
     exempt: Set[str] = frozenset(),
     placer: Placer | None = None,
+    leaves: int = 0,
 ) -> Choice | None:
     """Who must go so that all these pods of the gang can start; None: whoever goes, they cannot.
 
@@ -62,10 +64,12 @@ def choose(
     `over`: how far tenants are over their guarantees, for ties. `among`: nodes that are allowed. `ceiling`: thousandths
     of the pool's unit that the gang may use on each node by position. `placer` places the gang where the plain
     placement would not do; a ceiling needs one (ValueError). `exempt`: gangs that are left alone, besides this one.
+    `leaves`: thousandths of the pool's unit that are idle beside the gang when all have gone (see `reserve`).
     """
     if ceiling is not None and placer is None:
         raise ValueError("a ceiling needs a placer that keeps to it")
     counts = Counter(pod.shape for pod in pods)
+    resources = {name for shape in counts for name, _ in shape.requests} | ({room.pool.unit} if leaves else set())
     asking = _Asking(
         room=room,
         evictable=evictable,
@@ -75,7 +79,8 @@ def choose(
         ceiling=ceiling,
         placer=placer,
         counts=counts,
-        resources=sorted({name for shape in counts for name, _ in shape.requests}),
+        resources=sorted(resources),
+        leaves=leaves,
     )
     mark = room.mark()
     try:
@@ -133,11 +138,13 @@ class _Asking:
     """How many of its pods there are of each shape."""
     resources: Sequence[str]
     """All that is asked for."""
+    leaves: int
+    """What must be left idle."""
 
     @property
     def countable(self) -> bool:
         """Whether the gang fits if, and only if, there are places enough by counting."""
-        return self.placer is None and len(self.counts) == 1 and not self.room.zoned
+        return self.placer is None and len(self.counts) == 1 and not self.room.zoned and not self.leaves
 
     def place(self) -> Nodes | None:
         """Where the gang goes in the room as it is; the room is left as it was."""
@@ -153,6 +160,8 @@ class _Asking:
                 preferred_level=gang.preferred_level,
                 among=self.allowed,
             )
+            if self.leaves and found is not None and room.idle < self.leaves:
+                found = None
         room.undo(mark)
         return found
 
@@ -167,6 +176,9 @@ class _Asking:
         counts, unit = self.counts, room.pool.unit
         shapes = sorted(counts, key=lambda shape: (-shape.amount(unit), room.total(shape), shape.requests))
         groups = [Group(self._ask(shape), counts[shape], self.allowed & room.fitting.mask(shape)) for shape in shapes]
+        if self.leaves and not level:
+            # Within one domain the reserve is not counted: it may be anywhere.
+            groups.append(Group(self._ask(Shape.of({unit: 1000})), -(-self.leaves // 1000), room.fitting.usable))
         return Ground(free, domain, groups)
 
     def grounds(self, ground: Ground) -> Iterator[Ground]:
@@ -221,7 +233,9 @@ def _carry_out(
         room.undo(mark)
         return None
     if not asking.countable:
-        left, nodes = spare_by_trial(room, ground, offered, lots, place=asking.place, nodes=nodes)
+        left, nodes = spare_by_trial(
+            room, ground, offered, lots, place=asking.place, nodes=nodes, anywhere=bool(asking.leaves)
+        )
         lots = {number: lots[number] for number in left}
     return _Chosen(lots, nodes, first)
 
@@ -257,13 +271,15 @@ def evict_of(lots: Sequence[Lot], asking: Gang, *, lost: float, now: float) -> E
     """The eviction of these lots of one gang for another gang."""
     gang = lots[0].gang
     whole = any(lot.whole for lot in lots)
-    going = {pod.uid for lot in lots for pod in lot.pods}
+    chosen = {pod.uid for lot in lots for pod in lot.pods}
+    going = [pod for pod in lots[0].running if whole or pod.uid in chosen]
+    elsewhere = gang.part.elsewhere if whole and gang.part is not None else ()
     return Evict(
         gang=gang.id,
-        pods=tuple(pod.uid for pod in lots[0].running if whole or pod.uid in going),
+        pods=tuple(pod.uid for pod in going),
         whole=whole,
         makes_room_for=asking.whole,
-        deadline=now + gang.notice,
+        deadline=now + notice_of(gang, (*going, *elsewhere), now),
         lost=lost,
     )
 

@@ -42,27 +42,27 @@ def _admits(admits: Iterable[Admit], wholes: Mapping[str, str]) -> Iterable[Admi
 
 
 def _evicts(evicts: Iterable[Evict], wholes: Mapping[str, str]) -> Iterable[Evict]:
-    """Put together what goes of a gang at one time, by the order of the first of each."""
-    known: dict[tuple[str, float, str], Evict] = {}
+    """Join the evictions of a gang's parts that have one deadline and make room for one gang, in order of the first."""
+    known: dict[tuple[str, float, str, str], Evict] = {}
     for evict in evicts:
         gang = wholes.get(evict.gang)
         if gang is None:
-            known[evict.gang, evict.deadline, "\n".join(evict.pods)] = evict
+            known[evict.gang, evict.deadline, evict.makes_room_for, "\n".join(evict.pods)] = evict
             continue
-        before = known.get((gang, evict.deadline, ""))
-        if before is None:
-            known[gang, evict.deadline, ""] = replace(evict, gang=gang)
-            continue
-        first = before if before.lost >= evict.lost else evict
-        known[gang, evict.deadline, ""] = replace(
-            first,
-            gang=gang,
-            pods=(*before.pods, *evict.pods),
-            whole=before.whole or evict.whole,
-            lost=before.lost + evict.lost,
-            saved=max(before.saved, evict.saved),
-        )
+        key = gang, evict.deadline, evict.makes_room_for, ""
+        before = known.get(key)
+        known[key] = replace(evict, gang=gang) if before is None else _joined(before, evict)
     return known.values()
+
+
+def _joined(before: Evict, evict: Evict) -> Evict:
+    return replace(
+        before,
+        pods=(*before.pods, *evict.pods),
+        whole=before.whole or evict.whole,
+        lost=before.lost + evict.lost,
+        saved=max(before.saved, evict.saved),
+    )
 
 
 def _pods(each: Iterable[tuple[str, tuple[str, ...]]], wholes: Mapping[str, str]) -> dict[str, tuple[str, ...]]:

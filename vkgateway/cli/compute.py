@@ -91,7 +91,18 @@ def lines(compute: ComputeCluster, events: list[Event]) -> Iterator[str]:
     yield from section("Events", event_lines(events))
 
 
-_POOL_TITLES = ("pool", "nodes", "usable", "allocatable", "guaranteed", "selector", "levels", "notice", "grace")
+_POOL_TITLES = (
+    "pool",
+    "nodes",
+    "usable",
+    "allocatable",
+    "guaranteed",
+    "reserve",
+    "selector",
+    "levels",
+    "notice",
+    "grace",
+)
 
 
 def _pool_row(pool: Pool, compute: ComputeCluster) -> tuple[str, ...]:
@@ -102,11 +113,18 @@ def _pool_row(pool: Pool, compute: ComputeCluster) -> tuple[str, ...]:
         str(seen.usable_nodes) if seen else "-",
         resource_list(seen.allocatable) if seen else "-",
         resource_list(seen.guaranteed) if seen else "-",
+        str(pool.reserve or "-"),
         resource_list(pool.node_selector),
         ", ".join(pool.levels) or "-",
-        _seconds(pool.notice_seconds),
+        _notice(pool),
         _seconds(pool.grace_seconds),
     )
+
+
+def _notice(pool: Pool) -> str:
+    brief = pool.brief_run_seconds, pool.brief_notice_seconds
+    short = f", {brief[1]}s below {brief[0]}s" if None not in brief else ""
+    return _seconds(pool.notice_seconds) + short
 
 
 def _seconds(value: int | None) -> str:

@@ -37,6 +37,7 @@ from vkgateway.kube.resources import COMPUTE_CLUSTERS
 from vkgateway.model.api import POOLS_APART, ComputeCluster, ComputeClusterStatus
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.names import GROUP
+from vkgateway.model.reserve import problems
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.translate.poolnodes import PoolNodes
 
@@ -292,11 +293,13 @@ class ComputeController:
             for pool in found.spec.pools
         )
         usable = sum(pool.usable_nodes for pool in pools)
-        ready = (
-            passed("Ready", f"{usable} usable nodes in {len(pools)} pools")
-            if attached.prepared
-            else waiting("Preparing", "what tenants' pods need there is being made")
-        )
+        wrong = "; ".join(problem for pool in found.spec.pools for problem in problems(pool))
+        if wrong:
+            ready = failing("InvalidPool", f"{wrong}. The setting has no effect.")
+        elif attached.prepared:
+            ready = passed("Ready", f"{usable} usable nodes in {len(pools)} pools")
+        else:
+            ready = waiting("Preparing", "what tenants' pods need there is being made")
         return ComputeFacts(attached.connected(self._monotonic()), ready, attached.version, pools, _apart(nodes))
 
     def _status(self, found: ComputeCluster) -> ComputeClusterStatus:

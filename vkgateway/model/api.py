@@ -159,7 +159,10 @@ class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, fro
     `levels` are the labels of its nodes that tell their place in the network, the widest first. `cell_resource` is what
     guarantees' cells are pieces of; empty: the extended resource that most nodes offer. `notice_seconds` is the
     time between the notice of an eviction and the deletion, `grace_seconds` the most that an evicted pod may take to
-    end; None: as the gateway's settings say. `virtual_nodes_by` is a label of its nodes: tenants see a virtual node
+    end; None: as the gateway's settings say. Pods that ran for less than `brief_run_seconds` get `brief_notice_seconds`
+    instead of the notice, if that is shorter; None: the notice. `reserve` is what borrowing leaves idle of the cell
+    resource: whole units, or a share of what usable nodes have, like `5%`.
+    `virtual_nodes_by` is a label of its nodes: tenants see a virtual node
     per value of it; empty: one for the pool. `passed_through` are extended resources that no node offers and that go
     down with pods as they are.
     """
@@ -173,6 +176,9 @@ class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, fro
     passed_through: tuple[str, ...] = ()
     notice_seconds: int | None = None
     grace_seconds: int | None = None
+    brief_run_seconds: int | None = None
+    brief_notice_seconds: int | None = None
+    reserve: int | str = 0
 
 
 class ComputeClusterSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):

@@ -30,6 +30,7 @@ class Apart(Told):
         self._no_plan_stands_without(before, decisions)
         self._is_deterministic(before, decisions)
         self.comes_true(self._apart(decisions))
+        self.leaves_reserve(before, self._apart(decisions))
         self.keeps_promises(self._apart(decisions))
 
     def _apart(self, decisions: Decisions) -> Decisions:
@@ -98,7 +99,7 @@ class Apart(Told):
                 return False
             asked.setdefault(key, []).extend(ask.core)
             nodes = place(rooms[key], ask.core, required_level=ask.gang.required_level)
-            if nodes is None:
+            if nodes is None or self.is_short(rooms[key], ask.core):
                 return False
         tenant = parts[0].tenant
         return all(self._has_limit(tenant, pods, key, plans) for key, pods in asked.items())
@@ -135,7 +136,15 @@ class Apart(Told):
             ]
             tenants = {self.gangs[name].tenant for name, _, _ in _each_plan(decisions)}
             at_limit = known[evict.gang].tenant in tenants and any(quota.limit for quota in self.quotas)
-            assert short or at_limit, f"{evict} for nothing"
+            reserved = self.pool.reserve > 0 and any(
+                self.is_short(self.room(plan.pool, without=left, plans=plans), self._pods_of(plan))
+                for plan in plans.values()
+                if plan.borrowed
+            )
+            assert short or at_limit or reserved, f"{evict} for nothing"
+
+    def _pods_of(self, plan: Plan) -> list[Pod]:
+        return [pod for each in self.gangs.values() for pod in each.pods if pod.uid in plan.nodes]
 
     def _is_deterministic(self, before: Snapshot, decisions: Decisions) -> None:
         again = decide(replace(before, gangs=before.gangs[::-1]), self.now)

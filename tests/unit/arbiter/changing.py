@@ -14,6 +14,7 @@ from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions
 from vkgateway.arbiter.facts import Gang, Node, Plan, Pod, PodState, Pool, PoolKey, Snapshot
 from vkgateway.arbiter.lots import suffices
+from vkgateway.arbiter.notice import notice_of
 from vkgateway.arbiter.refusals import displaces, refusals
 
 
@@ -200,8 +201,10 @@ class Changing(Told):
     def _check(self, decisions: Decisions) -> None:
         known = {pod.uid: (each, pod) for each in self.gangs.values() for pod in each.pods}
         for evict in decisions.evicts:
-            for each, pod in (known[uid] for uid in evict.pods):
-                told = pod.deadline if pod.state is PodState.NOTIFIED else self.now + each.notice
+            going = [known[uid] for uid in evict.pods]
+            notice = notice_of(self.gangs[evict.gang], [pod for _, pod in going], self.now)
+            for each, pod in going:
+                told = pod.deadline if pod.state is PodState.NOTIFIED else self.now + notice
                 assert evict.deadline >= told, f"{pod.uid} has less notice than it was promised"
                 outranked = self.outranks(self.gangs[evict.makes_room_for], each)
                 no_cells = decisions.losses or self._has_no_cells(each.tenant, pod)

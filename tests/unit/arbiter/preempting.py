@@ -53,7 +53,8 @@ def preemption_comes_to_an_end(random: Random, *, more: int = 0) -> Telling:
 
 
 def _cluster(each: Story) -> Cluster:
-    return Cluster(each.nodes, each.quotas, policy=Policy(age_cap=each.age_cap), recreate=each.recreate, more=each.more)
+    policy, recreate, more = Policy(age_cap=each.age_cap), each.recreate, each.more
+    return Cluster(each.nodes, each.quotas, policy=policy, recreate=recreate, more=more, reserve=each.reserve)
 
 
 def _play(there: Cluster, each: Story) -> None:

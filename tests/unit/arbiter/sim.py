@@ -13,6 +13,7 @@ from vkgateway.arbiter.cells import Cells
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, Hold
 from vkgateway.arbiter.facts import Band, Gang, Node, Pod, PodState, Policy, Pool, PoolKey, Quota, Shape, Snapshot
+from vkgateway.arbiter.notice import notice_of
 from vkgateway.arbiter.ranks import may_preempt
 
 GPU = "nvidia.com/gpu"
@@ -75,9 +76,10 @@ class Cluster:
         policy: Policy | None = None,
         recreate: bool = True,
         more: Iterable[Node] = (),
+        reserve: int = 0,
     ) -> None:
-        """`more`: the nodes of a second pool, of other names than those of the first."""
-        self.pool = Pool(key=KEY, nodes=tuple(nodes), governed=(GPU,), levels=("rack",))
+        """`more`: the nodes of a second pool, of other names than those of the first. `reserve`: units of each pool."""
+        self.pool = Pool(key=KEY, nodes=tuple(nodes), governed=(GPU,), levels=("rack",), reserve=reserve * 1000)
         self.other = replace(self.pool, key=OTHER, nodes=tuple(more))
         self.quotas = tuple(quotas)
         self.gangs = {each.id: each for each in gangs}
@@ -221,8 +223,10 @@ class Cluster:
         for evict in decisions.evicts:
             # What it tells to go runs, and is outside of cells; nodes that died may have taken cells away.
             assert all(pods[uid][1].state in (PodState.PLACED, PodState.NOTIFIED) for uid in evict.pods)
-            for pod in (pods[uid][1] for uid in evict.pods):
-                told = pod.deadline if pod.state is PodState.NOTIFIED else self.now + pods[pod.uid][0].notice
+            going = [pods[uid][1] for uid in evict.pods]
+            notice = notice_of(self.gangs[evict.gang], going, self.now)
+            for pod in going:
+                told = pod.deadline if pod.state is PodState.NOTIFIED else self.now + notice
                 assert evict.deadline >= told, f"{pod.uid} has less notice than it was promised"
             whole = all(each.usable for pool in self.pools for each in pool.nodes)
             outranked = self.outranks(self.gangs[evict.makes_room_for], self.gangs[evict.gang])

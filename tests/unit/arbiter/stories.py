@@ -38,13 +38,15 @@ class Story:
     age_cap: float = 3600.0
     more: tuple[Node, ...] = ()
     """Those of a second pool."""
+    reserve: int = 0
+    """Units that borrowing leaves idle in each pool."""
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
         sizes = ", ".join(f"{each.name}:{units(each)}:{each.labels['rack']}" for each in (*self.nodes, *self.more))
-        yield f"nodes {sizes}; recreate={self.recreate} age_cap={self.age_cap}"
+        yield f"nodes {sizes}; recreate={self.recreate} age_cap={self.age_cap} reserve={self.reserve}"
         for each in self.quotas:
             has = f"{each.guarantee} limit {each.limit} weight {each.weight} cells {each.cells}"
             yield f"quota {each.tenant} {each.pool[1]} {has}"
@@ -57,15 +59,22 @@ class Story:
 
 
 def _told(one: Gang) -> str:
-    sizes = [dict(pod.shape.requests) for pod in one.pods]
-    short = [f"{each.get('nvidia.com/gpu', 0) / 1000:g}+{each.get('cpu', 0) // 1000}" for each in sizes]
-    pools = "/".join(key[1] for key in one.pools)
+    sizes = [(dict(pod.shape.requests), _names(pod.pools)) for pod in one.pods]
+    short = [
+        f"{each.get('nvidia.com/gpu', 0) / 1000:g}+{each.get('cpu', 0) // 1000}{at and ' in '}{at}"
+        for each, at in sizes
+    ]
+    pools = _names(one.pools)
     return (
         f"{one.id} {one.tenant} {one.band} {pools} {short} min {one.minimum}"
         f" to {one.maximum} elastic {one.elastic} priority {one.priority} limit {one.run_limit}"
         f" expected {one.expected_run} protected {one.minimum_run} {one.required_level} restart {one.restart_cost}"
         f" notice {one.notice} grace {one.grace}"
     )
+
+
+def _names(pools: tuple[PoolKey, ...]) -> str:
+    return "/".join(key[1] for key in pools)
 
 
 def units(each: Node) -> int:
@@ -226,6 +235,8 @@ def _shorter(found: Story) -> Iterator[Story]:
             yield replace(found, nodes=found.nodes[:index] + found.nodes[index + 1 :])
     for index in range(len(found.more)):
         yield replace(found, more=found.more[:index] + found.more[index + 1 :])
+    if found.reserve:
+        yield replace(found, reserve=found.reserve - 1)
     for index, each in enumerate(found.quotas):
         for plain in (replace(each, limit={}), replace(each, guarantee={}), replace(each, weight=1.0)):
             if plain != each:

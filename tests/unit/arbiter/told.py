@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -31,7 +31,8 @@ class Told(Cluster):
     @classmethod
     def of(cls, story: Story) -> Told:
         policy = Policy(age_cap=story.age_cap)
-        return cls(story.nodes, story.quotas, policy=policy, recreate=story.recreate, more=story.more)
+        recreate, more, reserve = story.recreate, story.more, story.reserve
+        return cls(story.nodes, story.quotas, policy=policy, recreate=recreate, more=more, reserve=reserve)
 
     def cycle(self) -> Decisions:
         before = self.snapshot()
@@ -44,6 +45,7 @@ class Told(Cluster):
         self.needs_all(before, decisions)
         self.waits_for_good(decisions)
         self.comes_true(decisions)
+        self.leaves_reserve(before, decisions)
         self.keeps_promises(decisions)
 
     def play(self, story: Story) -> None:
@@ -86,7 +88,7 @@ class Told(Cluster):
         return room
 
     def conserves(self, decisions: Decisions) -> None:
-        """No gang waits for room that fits into what is free, but for a reservation."""
+        """No gang waits for room that fits into what is free, but for a reservation and for a pool's reserve."""
         holds = held(decisions)
         asks = [ask for each in self.gangs.values() if (ask := self._wants_room(each, holds.get(each.id))) is not None]
         plans = dict(decisions.plans)
@@ -98,8 +100,39 @@ class Told(Cluster):
                 mark = rooms[key].mark()
                 among = _near(rooms[key], ask)
                 found = place(rooms[key], ask.core, required_level=ask.gang.required_level, among=among)
+                short = self.is_short(rooms[key], ask.core)
                 rooms[key].undo(mark)
-                assert found is None, f"{ask.gang.id} would fit into {key[1]}"
+                assert found is None or short, f"{ask.gang.id} would fit into {key[1]}"
+                if found is not None and ask.gang.band is Band.GUARANTEED:
+                    inside = Inside(self.cells(self.pool_of(key), plans), ask.tenant, ask.core, among=among)
+                    assert inside(rooms[key]) is None, f"the reserve of {key[1]} holds {ask.gang.id} up"
+
+    def is_short(self, room: Room, pods: Iterable[Pod]) -> bool:
+        """Whether these pods, which the room counts, leave less idle than the pool's reserve."""
+        asks = any(pod.shape.amount(GPU) for pod in pods)
+        return asks and sum(max(0, room.free(each.name)[GPU]) for each in room.nodes if each.usable) < self.pool.reserve
+
+    def leaves_reserve(self, before: Snapshot, decisions: Decisions) -> None:
+        """What borrows leaves each pool's reserve, but for what is inside guarantees since this cycle."""
+        pods = {pod.uid: pod for each in self.gangs.values() for pod in each.pods}
+        leaving = tuple(uid for uid, pod in pods.items() if pod.state in (PodState.NOTIFIED, PodState.ENDING))
+        plans = dict(decisions.plans)
+        own = {each.id for each in before.gangs if each.plan is not None and each.plan.leaves is not None}
+        for pool in self.pools if self.pool.reserve else ():
+            starts = [each for each in decisions.admits if each.pool == pool.key]
+            there = [plan for plan in plans.values() if plan.pool == pool.key]
+            inside = [uid for each in starts if not each.borrowed for uid in each.nodes]
+            inside += [uid for plan in there if not plan.borrowed for uid in plan.nodes]
+            borrowed = [pods[uid] for each in starts if each.borrowed and each.gang not in own for uid in each.nodes]
+            planned = [pods[uid] for each in there if each.borrowed and each.leaves is None for uid in each.nodes]
+            for which, is_later in ((borrowed, False), (planned, True)):
+                # What is planned has nothing before it starts.
+                room = self.room(pool.key, without=leaving if is_later else (), plans=plans if is_later else {})
+                for uid in inside:
+                    node = pods[uid].node or next(plan.nodes[uid] for plan in there if uid in plan.nodes)
+                    if pods[uid].node or is_later:
+                        room.give(node, pods[uid].shape)
+                assert not self.is_short(room, which), f"{[pod.uid for pod in which]} use the reserve of {pool.key[1]}"
 
     def waits_for_good(self, decisions: Decisions) -> None:
         """Nobody has others go who could start at once inside its guarantee in another of its pools."""
@@ -182,7 +215,8 @@ class Told(Cluster):
                 ):
                     continue  # Without it the gang would take the last cell of its size from larger ones.
             stays = set(evict.pods)
-            assert found is None or self.over_limit(asks, core, (leaving | gone) - stays, others, plan.pool), (
+            needed = found is None or (plan.borrowed and self.is_short(room, core))
+            assert needed or self.over_limit(asks, core, (leaving | gone) - stays, others, plan.pool), (
                 f"{evict} for nothing"
             )
 
@@ -374,7 +408,7 @@ def deciding_again(random: Random, *, more: int = 0, without_devices: float = 0.
 
 def in_time(random: Random, *, more: int = 0) -> Telling:
     def tell(each: Story) -> None:
-        OnTime(each.nodes, each.quotas, recreate=each.recreate, more=each.more).play(each)
+        OnTime(each.nodes, each.quotas, recreate=each.recreate, more=each.more, reserve=each.reserve).play(each)
 
     return story(random, Mix(more_nodes=more, equal=True, limits=False, leaves=False)), tell
 
@@ -392,7 +426,7 @@ def in_time_beside_slow_ends(random: Random, *, more: int = 0) -> Telling:
     """Also where pods inside others' guarantees take very long to end."""
 
     def tell(each: Story) -> None:
-        OnTime(each.nodes, each.quotas, recreate=False, more=each.more).play(each)
+        OnTime(each.nodes, each.quotas, recreate=False, more=each.more, reserve=each.reserve).play(each)
 
     mix = Mix(more_nodes=more, most_gangs=12, equal=True, limits=False, often_leaves=True)
     return story(random, mix), tell
@@ -426,7 +460,8 @@ def nobody_starves(
     always = tuple(_one_more(random, big, small, f"s{number}", own=limited or inside) for number in range(20))
 
     def tell(each: Story) -> None:
-        there = Cluster(each.nodes, each.quotas, policy=policy, recreate=each.recreate, more=each.more)
+        recreate, more, reserve = each.recreate, each.more, each.reserve
+        there = Cluster(each.nodes, each.quotas, policy=policy, recreate=recreate, more=more, reserve=reserve)
         names = {one.id for step in each.steps for one, _ in step.arrives}
         for step in _going_on(each.steps):
             if "big" in there.started:
@@ -525,7 +560,7 @@ def better_than_alone(random: Random, *, more: int = 0) -> Telling:
         steps.append(replace(step, arrives=tuple(arrives)))
 
     def tell(each: Story) -> None:
-        shared = Cluster(each.nodes, each.quotas, recreate=True, more=each.more)
+        shared = Cluster(each.nodes, each.quotas, recreate=True, more=each.more, reserve=each.reserve)
         own = [_own_cells(shared, pool) for pool in shared.pools]
         quotas = [
             quota("a", sum(sizes), cells=tuple(sizes), pool=pool.key)

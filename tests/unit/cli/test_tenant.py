@@ -15,8 +15,11 @@ import yaml
 
 from tests.fakes.apiserver import FakeApiServer
 from vkgateway.cli import main, tenant_create
+from vkgateway.cli.compute import lines as compute_lines
 from vkgateway.kube import kubeconfig
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, SECRETS, TENANTS
+from vkgateway.model.api import ComputeCluster, ComputeClusterSpec, Pool
+from vkgateway.model.objects import Meta
 
 API = "vkgateway.io/v1alpha1"
 TYPES = ("Accepted", "ControlPlaneReady", "VirtualNodesReady", "Ready")
@@ -237,6 +240,11 @@ async def test_compute_clusters_are_shown(cli: Cli) -> None:
     assert cli.out.splitlines()[1].split()[:5] == ["local", "Unknown", "True", "v1.36.3", "a100"]
     assert await cli("compute", "describe", "local") == 0
     assert "nvidia.com/gpu=32" in cli.out
+    pool = Pool(name="a100", notice_seconds=60, brief_run_seconds=120, brief_notice_seconds=5, reserve="5%")
+    found = ComputeCluster(metadata=Meta(name="east"), spec=ComputeClusterSpec(pools=(pool,)))
+    shown = "\n".join(compute_lines(found, []))
+    assert "60s, 5s below 120s" in shown
+    assert "  5%  " in shown
 
 
 def give_kubeconfig(cli: Cli, name: str = "alpha") -> dict[str, Any]:

@@ -78,6 +78,24 @@ async def test_a_cluster_is_connected_prepared_and_told(server: FakeApiServer, c
         await until(lambda: any(event["reason"] == "Ready" for event in server.store.all(EVENTS)))
 
 
+async def test_a_pool_whose_settings_cannot_be_read_is_told_of(server: FakeApiServer, client: Client) -> None:
+    pool = {"name": "a100", "nodeSelector": {"pool": "a100"}, "reserve": "101%", "briefRunSeconds": 60}
+    add_compute_cluster(server, pools=[pool])
+    async with controller(server, client):
+        await until(lambda: condition(server, "Ready", "local", tenant=False).get("reason") == "InvalidPool")
+        told = condition(server, "Ready", "local", tenant=False)
+        assert told["status"] == "False"
+        assert told["message"] == (
+            "pool 'a100': reserve '101%' is more than the pool has; the most is '100%'; pool 'a100': "
+            "briefNoticeSeconds is missing; give both of briefRunSeconds and briefNoticeSeconds, or neither. "
+            "The setting has no effect."
+        )
+        found = server.store.get(COMPUTE_CLUSTERS, "local") | {"spec": {"pools": [{**pool, "reserve": "5%"}]}}
+        found["spec"]["pools"][0]["briefNoticeSeconds"] = 5
+        server.store.update(COMPUTE_CLUSTERS, found, name="local", namespace="")
+        await until(lambda: is_ready(server))
+
+
 async def test_what_pods_need_there_is_made_again(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """The CRDs and the API types beside them name the same fields and the same defaults."""
 
+import re
 from importlib import resources
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import yaml
 
 from vkgateway.model import api
+from vkgateway.model.reserve import problems
 
 TYPES: dict[str, type[msgspec.Struct]] = {"tenants": api.Tenant, "computeclusters": api.ComputeCluster}
 
@@ -71,6 +73,39 @@ def test_defaults_are_the_same() -> None:
     assert compute["cellResource"]["default"] == api.Pool(name="a100").cell_resource
     assert "default" not in compute["noticeSeconds"]
     assert "default" not in compute["graceSeconds"]
+    assert compute["reserve"]["default"] == api.Pool(name="a100").reserve
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("5%", None),
+        ("0%", None),
+        ("100%", None),
+        ("007%", None),
+        ("101%", "100% of the pool at most"),
+        ("1000%", "100% of the pool at most"),
+        ("5", "a number of units"),
+        ("-5%", "a number of units"),
+        ("2.5%", "a number of units"),
+        ("some", "a number of units"),
+        ("", "a number of units"),
+    ],
+)
+def test_api_servers_and_the_gateway_read_the_same_reserves(text: str, refused: str | None) -> None:
+    """The rules about text are conditions on one variable: `!` and `||` of patterns that it matches."""
+    pool = schema("computeclusters")["properties"]["spec"]["properties"]["pools"]["items"]["properties"]
+    refusals = []
+    for rule in pool["reserve"]["x-kubernetes-validations"]:
+        kind, *parts = rule["rule"].split(" || ")
+        if kind == "type(self) == int":
+            met = [bool(re.search(part.partition("'")[2][:-2], text)) is not part.startswith("!") for part in parts]
+            refusals += [] if any(met) else [rule["message"]]
+    assert len(refusals) == (refused is not None)
+    assert refused is None or refused in refusals[0]
+
+    known = list(problems(api.Pool(name="a100", reserve=text)))
+    assert bool(known) is (refused is not None)
 
 
 @pytest.mark.parametrize("plural", TYPES)

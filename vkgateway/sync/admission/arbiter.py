@@ -144,7 +144,10 @@ class Arbitration:
         spec = next(iter(known), None)
         notice = settings.notice if spec is None or spec.notice_seconds is None else float(spec.notice_seconds)
         grace = settings.grace_max if spec is None or spec.grace_seconds is None else float(spec.grace_seconds)
-        return Bounds(notice, grace, settings.minimum_run)
+        if spec is None or spec.brief_run_seconds is None or spec.brief_notice_seconds is None:
+            return Bounds(notice, grace, settings.minimum_run)
+        brief_run, brief_notice = float(spec.brief_run_seconds), min(notice, float(spec.brief_notice_seconds))
+        return Bounds(notice, grace, settings.minimum_run, brief_run=brief_run, brief_notice=brief_notice)
 
     def recount(self, pod: ComputePodView, cluster: str) -> None:
         """Look again at whose burden a pod is below: it was read, or forgotten."""

@@ -38,6 +38,9 @@ class Bounds:
     """For so long after its start nothing is evicted, unless nothing else will do."""
     restart_max: float = 3600.0
     """The most that a restart may be said to cost, for each unit that a gang holds: who says more gains nothing."""
+    brief_run: float = 0.0
+    """Pods that ran for less get `brief_notice` instead of `notice`."""
+    brief_notice: float = 0.0
 
 
 class Memory(Protocol):
@@ -316,6 +319,8 @@ class TenantGangs:
             max(one.grace_max for one in each),
             max(one.minimum_run for one in each),
             max(one.restart_max for one in each),
+            min(one.brief_run for one in each),
+            max(one.brief_notice for one in each),
         )
 
     def _gang(
@@ -356,6 +361,8 @@ class TenantGangs:
             minimum_run=bounds.minimum_run,
             expected_run=self._expect(governed[0]) if marks.run_limit is None else None,
             notice=bounds.notice,
+            brief_run=bounds.brief_run,
+            brief_notice=bounds.brief_notice,
             grace=min(bounds.grace_max, max(member.grace for member in governed)),
             plan=plan,
         )

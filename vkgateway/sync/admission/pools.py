@@ -11,6 +11,7 @@ from vkgateway.arbiter.matching import tolerates
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import NodeView
 from vkgateway.model.requests import Milli, milli
+from vkgateway.model.reserve import reserve_of
 from vkgateway.sync.admission.images import NodeImages
 from vkgateway.sync.admission.numa import NodeZones
 from vkgateway.sync.admission.occupancy import Occupancy
@@ -78,6 +79,7 @@ class PoolFacts:
 
     def _anew(self, spec: PoolSpec, members: PoolNodes, occupancy: Occupancy, avoided: frozenset[str]) -> Pool:
         taken = tuple(toleration(entry) for entry in spec.tolerations)
+        reserve = reserve_of(spec)
         old = {node.name: node for node in self._facts.nodes} if self._facts is not None else {}
         self._seen = _Seen(spec, members, avoided)
         ample = milli(members.passed_through(spec.passed_through))
@@ -93,6 +95,8 @@ class PoolFacts:
             governed=cells_first(members.governed, spec.cell_resource)
             or (self._facts.governed if self._facts is not None else ()),
             levels=tuple(spec.levels),
+            reserve=reserve.units * 1000,
+            reserve_percent=reserve.percent,
         )
         return self._facts
 

@@ -646,6 +646,15 @@ async def test_a_tenant_that_went_while_it_was_decided_about_hurts_nobody(made: 
         (PoolSpec(name="a100", notice_seconds=1), Bounds(1.0, 8.0)),
         (PoolSpec(name="a100", notice_seconds=0, grace_seconds=0), Bounds(0.0, 0.0)),
         (PoolSpec(name="h100", notice_seconds=1, grace_seconds=2), Bounds(7.0, 8.0)),
+        (
+            PoolSpec(name="a100", brief_run_seconds=600, brief_notice_seconds=2),
+            Bounds(7.0, 8.0, brief_run=600.0, brief_notice=2.0),
+        ),
+        (
+            PoolSpec(name="a100", notice_seconds=1, brief_run_seconds=600, brief_notice_seconds=2),
+            Bounds(1.0, 8.0, brief_run=600.0, brief_notice=1.0),
+        ),
+        (PoolSpec(name="a100", brief_run_seconds=600), Bounds(7.0, 8.0)),
     ],
 )
 async def test_a_pool_may_have_its_own_notice_and_grace(spec: PoolSpec, expected: Bounds) -> None:

@@ -364,6 +364,22 @@ def test_those_who_are_evicted_are_treated_as_the_pool_says_in_which_they_run() 
     assert made.one().notice == 1.0
 
 
+def test_a_gang_has_the_brief_notice_that_all_of_its_pools_grant() -> None:
+    brief = Bounds(20.0, 60.0, brief_run=600.0, brief_notice=5.0)
+    made = Made(member(pools=(POOL,)))
+    made.bounds = lambda _pool: brief
+    assert (made.one().brief_run, made.one().brief_notice) == (600.0, 5.0)
+
+    for other, expected in (
+        (Bounds(20.0, 60.0, brief_run=300.0, brief_notice=10.0), (300.0, 10.0)),
+        (Bounds(20.0, 60.0), (0.0, 5.0)),
+    ):
+        members = (member(f"u{n}", marks=marks(minimum=2), pools=(pool,)) for n, pool in enumerate((POOL, OTHER_POOL)))
+        made = Made(*members)
+        made.bounds = {POOL: brief, OTHER_POOL: other}.__getitem__  # type: ignore[assignment]
+        assert (made.one().brief_run, made.one().brief_notice) == expected
+
+
 def test_who_says_that_a_restart_costs_more_than_can_be_gains_nothing() -> None:
     made = Made(*(member(f"u{n}", marks=marks(minimum=2, rank=n, restart_cost=1e9)) for n in range(2)))
     made.bounds = lambda _pool: Bounds(5.0, 6.0, 60.0, 100.0)

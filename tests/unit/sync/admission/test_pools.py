@@ -59,6 +59,21 @@ def test_a_pool_tells_what_its_nodes_offer_and_what_is_held_there() -> None:
     assert pool.levels == ("zone", "rack")
 
 
+def test_a_pool_has_the_reserve_that_its_field_says() -> None:
+    made = Made(node("host-1"), node("host-2", ready=False), node("host-3"))
+    assert made.facts().left_idle == 0
+
+    made.spec = PoolSpec(name="a100", reserve=3)
+    assert made.facts().left_idle == 3000
+
+    made.spec = PoolSpec(name="a100", reserve="20%")
+    assert made.facts().left_idle == 3000
+    assert made.facts(avoided={"host-1"}).left_idle == 1000
+
+    made.spec = PoolSpec(name="a100", reserve="some")
+    assert made.facts().left_idle == 0
+
+
 def test_what_did_not_change_is_the_very_same_object() -> None:
     made = Made(node("host-1"), node("host-2"))
     first = made.facts()

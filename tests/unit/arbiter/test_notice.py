@@ -1,0 +1,89 @@
+"""The notice of an eviction: shorter for pods that have hardly run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.arbiter.placed import runs
+from tests.unit.arbiter.sim import KEY, LOW, OTHER, Cluster, apart, gang, held, node, quota
+from vkgateway.arbiter.facts import Gang
+from vkgateway.arbiter.notice import notice_of, notified_at
+
+BRIEF = {"notice": 10.0, "brief_run": 60.0, "brief_notice": 2.0}
+
+
+def lent(*since: float, **fields: object) -> Gang:
+    """Low work on the nodes n0, n1 ... since these times."""
+    one = gang("lent", "b", [8] * len(since), **{"band": LOW, **BRIEF, **fields})
+    one = runs(one, [f"n{number}" for number in range(len(since))], borrowed=True)
+    return replace(one, pods=tuple(replace(pod, since=time) for pod, time in zip(one.pods, since, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "since", "notice"),
+    [
+        ({}, [990.0], 2.0),
+        ({}, [940.0], 10.0),
+        ({}, [990.0, 100.0], 10.0),
+        ({"brief_notice": 30.0}, [990.0], 10.0),
+        ({"brief_run": 0.0}, [1000.0], 10.0),
+    ],
+    ids=["brief", "as long as that", "one of them for longer", "never longer than the notice", "not set"],
+)
+def test_pods_that_have_hardly_run_get_the_brief_notice(
+    fields: dict[str, float], since: list[float], notice: float
+) -> None:
+    one = lent(*since, **fields)
+    assert notice_of(one, one.pods, 1000.0) == notice
+    told = [replace(pod, deadline=1000.0 + notice) for pod in one.pods]
+    assert notified_at(one, told) == 1000.0
+
+
+@pytest.mark.parametrize(("since", "notice"), [(990.0, 2.0), (500.0, 10.0)])
+def test_the_deadline_and_what_is_foreseen_follow(since: float, notice: float) -> None:
+    there = Cluster([node("n0")], [quota("a", 8), quota("b")], [lent(since)])
+    there.add(gang("owner", "a", [8]))
+    decisions = there.cycle()
+    (evict,) = decisions.evicts
+    assert evict.deadline == there.now + notice
+    assert held(decisions)["owner"].earliest == evict.deadline + 5.0
+    there.settle(notice + 5.0)
+    assert "owner" in there.running()
+
+
+def test_surplus_is_judged_by_the_pods_that_go() -> None:
+    there = Cluster(
+        [node("n0"), node("n1")], [quota("a", 8), quota("b")], [lent(100.0, 990.0, minimum=1, elastic=True)]
+    )
+    there.add(gang("owner", "a", [8]))
+    (evict,) = there.cycle().evicts
+    assert evict.pods == ("lent-1",)
+    assert evict.deadline == there.now + 2.0
+
+
+def test_a_gang_in_several_pools_goes_by_its_oldest_pod() -> None:
+    quotas = [quota("a", 8), quota("b"), quota("b", pool=OTHER)]
+    there = Cluster([node("n0")], quotas, more=[node("m0")])
+    there.add(apart(gang("both", "b", [8, 8], band=LOW, **BRIEF), (KEY,), (OTHER,)))
+    there.cycle()
+    first, second = there.gangs["both"].pods
+    there.gangs["both"] = replace(there.gangs["both"], pods=(first, replace(second, since=100.0)))
+    there.advance(5)
+    there.add(gang("owner", "a", [8]))
+    decisions = there.cycle()
+    assert {evict.deadline for evict in decisions.evicts} == {there.now + 10.0}
+
+
+def test_a_reprieve_and_a_second_notice_begin_anew() -> None:
+    there = Cluster([node("n0")], [quota("a", 8), quota("b")], [lent(990.0)])
+    there.add(gang("owner", "a", [8]))
+    there.cycle()
+    there.gangs.pop("owner")
+    there.advance(1)
+    assert there.cycle().reprieves
+    there.advance(60)
+    there.add(gang("again", "a", [8]))
+    (evict,) = there.cycle().evicts
+    assert evict.deadline == there.now + 10.0

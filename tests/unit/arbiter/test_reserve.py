@@ -1,0 +1,193 @@
+"""The reserve of a pool: borrowing leaves units idle, guaranteed work uses them at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.arbiter.placed import runs
+from tests.unit.arbiter.sim import GPU, KEY, LOW, OTHER, Cluster, apart, gang, held, node, quota
+from vkgateway.arbiter.decisions import HoldCode
+from vkgateway.arbiter.facts import GUARANTEED, Band, Pool, PoolKey
+
+
+def two_nodes(reserve: int = 4) -> Cluster:
+    return Cluster([node("n0"), node("n1")], [quota("a", 8), quota("b")], reserve=reserve)
+
+
+def units(there: Cluster, key: PoolKey = KEY) -> int:
+    pods = [pod for each in there.gangs.values() for pod in each.pods if pod.pool == key]
+    return sum(pod.shape.amount(GPU) for pod in pods) // 1000
+
+
+@pytest.mark.parametrize("band", [GUARANTEED, LOW])
+def test_borrowing_leaves_the_reserve_idle(band: Band) -> None:
+    there = two_nodes()
+    there.add(*(gang(f"g{number}", "b", [2], band=band, created=900.0 + number) for number in range(8)))
+    decisions = there.cycle()
+
+    assert there.running() == {f"g{number}" for number in range(6)}, "what leaves the reserve starts"
+    hold = held(decisions)["g6"]
+    assert hold.code is HoldCode.ROOM
+    assert "pool.compute keeps nvidia.com/gpu 4 idle for guarantees" in hold.message
+    assert hold.numbers["reserve"] == hold.numbers["idle"] == 4.0
+
+
+def test_what_is_small_enough_starts_where_a_larger_gang_waits_for_the_reserve() -> None:
+    there = two_nodes()
+    there.add(gang("large", "b", [4, 4, 4, 2], band=LOW, created=900.0), gang("small", "b", [2], band=LOW))
+    there.cycle()
+    assert there.running() == {"small"}
+
+
+def test_guaranteed_work_takes_of_the_reserve_at_once() -> None:
+    there = two_nodes()
+    there.add(gang("lent", "b", [4, 4, 4], band=LOW))
+    there.cycle()
+    there.add(*(gang(f"g{number}", "a", [1]) for number in range(4)))
+    decisions = there.cycle()
+
+    assert not decisions.evicts
+    assert {f"g{number}" for number in range(4)} <= there.running()
+    assert there.borrowed("g3") == {False}
+
+    there.add(gang("more", "b", [1], band=LOW))
+    there.cycle()
+    assert "more" not in there.running(), "nothing borrows while the reserve is short"
+    for number in range(4):
+        there.gangs.pop(f"g{number}")
+    there.cycle()
+    assert "more" not in there.running(), "it would leave three"
+    there.gangs.pop("lent")
+    there.cycle()
+    assert "more" in there.running()
+
+
+@pytest.mark.parametrize(("reserve", "on"), [(0, "n0"), (1, "n1")])
+def test_the_rest_of_cells_in_use_is_lent_last(reserve: int, on: str) -> None:
+    there = two_nodes(reserve)
+    there.add(runs(gang("one", "a", [1], created=900.0), ["n0"], borrowed=False))
+    there.add(gang("low", "b", [1], band=LOW))
+    there.cycle()
+    assert set(there.placed("low").values()) == {on}
+
+    there.add(*(gang(f"low{number}", "b", [1], band=LOW) for number in range(20)))
+    there.cycle()
+    assert units(there) == 16 - reserve, "it is lent where nothing else is left"
+
+
+def test_pods_that_ask_for_no_unit_are_not_held_by_the_reserve() -> None:
+    there = two_nodes(reserve=16)
+    there.add(gang("host", "b", [0, 0], band=LOW), gang("low", "b", [1], band=LOW))
+    decisions = there.cycle()
+    assert there.running() == {"host"}
+    assert held(decisions)["low"].code is HoldCode.INFEASIBLE
+
+
+def test_an_elastic_gang_grows_up_to_the_reserve() -> None:
+    there = two_nodes()
+    there.add(gang("grows", "b", [2] * 8, band=LOW, minimum=1, elastic=True))
+    decisions = there.cycle()
+    assert units(there) == 12
+    assert held(decisions)["grows"].message == (
+        "runs with 6 of 8 pods; pool.compute keeps nvidia.com/gpu 4 idle for guarantees"
+    )
+
+
+def test_surplus_is_called_in_for_a_gang_that_only_the_reserve_holds_up() -> None:
+    there = two_nodes()
+    there.add(gang("grows", "b", [2] * 8, band=LOW, minimum=1, elastic=True))
+    there.cycle()
+    there.add(gang("next", "c", [4], band=LOW))
+    there.quotas = (*there.quotas, quota("c"))
+    decisions = there.cycle()
+
+    assert [len(evict.pods) for evict in decisions.evicts] == [2], "as much as it takes of the reserve"
+    there.settle(20)
+    assert "next" in there.running()
+    assert units(there) == 12
+
+
+def test_a_gang_that_fits_into_the_reserve_alone_is_not_foreseen_to_start_now() -> None:
+    there = two_nodes()
+    there.add(gang("lent", "b", [4, 4, 4], band=LOW, run_limit=600.0))
+    there.cycle()
+    there.add(gang("next", "b", [4], band=LOW))
+    hold = held(there.cycle())["next"]
+    assert hold.earliest == there.now + 600.0
+
+
+def test_later_gangs_leave_the_reserve_of_the_first_one_that_waits() -> None:
+    """Or they would use up what comes free, again and again."""
+    there = two_nodes()
+    there.add(gang("lent", "b", [8], band=LOW, run_limit=600.0))
+    there.cycle()
+    there.add(gang("first", "b", [8, 2], created=900.0))
+    there.add(gang("long", "b", [4]), gang("short", "b", [4], run_limit=60.0))
+    decisions = there.cycle()
+    assert there.running() == {"lent", "short"}
+    assert held(decisions)["long"].code is HoldCode.ROOM
+
+    there.gangs.pop("short")
+    assert held(there.cycle())["long"].code is HoldCode.RESERVATION
+
+
+def test_a_gang_that_no_pool_holds_beside_its_reserve_is_told_so() -> None:
+    there = two_nodes(reserve=9)
+    there.add(gang("large", "b", [8], band=LOW), gang("inside", "a", [8]))
+    decisions = there.cycle()
+    assert there.running() == {"inside"}
+    assert held(decisions)["large"].code is HoldCode.INFEASIBLE
+    assert "keeps nvidia.com/gpu 9 idle for guarantees" in held(decisions)["large"].message
+
+
+def test_preemption_takes_the_tenants_own_room_and_not_the_reserve() -> None:
+    there = two_nodes()
+    there.add(runs(gang("old", "b", [4, 4, 4], band=LOW, created=800.0), ["n0", "n0", "n1"], borrowed=True))
+    there.add(gang("high", "b", [4], band=LOW, priority=5))
+    decisions = there.cycle()
+    assert [evict.gang for evict in decisions.evicts] == ["old"]
+    there.settle(16)
+    assert "high" in there.running()
+
+
+def test_preemption_needs_no_reserve_that_guarantees_have_used() -> None:
+    there = Cluster([node("n0"), node("n1")], [quota("a", 16), quota("b")], reserve=4)
+    there.add(runs(gang("old", "b", [4], band=LOW, created=800.0), ["n0"], borrowed=True))
+    there.add(runs(gang("inside", "a", [4, 8], created=800.0), ["n0", "n1"], borrowed=False))
+    there.add(gang("high", "b", [4], band=LOW, priority=5))
+    there.settle(16)
+    assert "high" in there.running()
+
+
+@pytest.mark.parametrize(("percent", "idle"), [(10, 1), (5, 0), (50, 8), (100, 16)])
+def test_a_share_is_of_what_usable_nodes_have_rounded_down(percent: int, idle: int) -> None:
+    pool = Pool(key=KEY, nodes=(node("n0"), node("n1"), node("n2", usable=False)), governed=(GPU,))
+    assert replace(pool, reserve_percent=percent).left_idle == idle * 1000
+    assert replace(pool, reserve_percent=percent, governed=()).left_idle == 0
+
+
+def test_the_share_follows_the_nodes() -> None:
+    there = two_nodes(reserve=0)
+    there.pool = replace(there.pool, reserve_percent=50)
+    there.add(*(gang(f"g{number}", "b", [4], band=LOW) for number in range(4)))
+    there.cycle()
+    assert units(there) == 8
+    there.pool = replace(there.pool, reserve_percent=25)
+    there.cycle()
+    assert units(there) == 12
+
+
+def test_parts_of_a_gang_leave_the_reserve_of_each_pool() -> None:
+    quotas = [quota(tenant, pool=key) for tenant in ("a", "b") for key in (KEY, OTHER)]
+    there = Cluster([node("n0")], quotas, more=[node("m0")], reserve=4)
+    there.add(gang("one", "a", [1], pools=(OTHER,)), apart(gang("both", "a", [4, 4], band=LOW), (KEY,), (OTHER,)))
+    decisions = there.cycle()
+    assert there.running() == {"one"}
+    message = held(decisions)["both"].message
+    assert "in other.compute (fits, but other.compute keeps nvidia.com/gpu 4 idle for guarantees)" in message
+
+    there.add(apart(gang("fits", "b", [4, 3], band=LOW), (KEY,), (OTHER,)))
+    there.cycle()
+    assert there.running() == {"one", "fits"}

@@ -1,0 +1,42 @@
+"""A pool's reserve and brief notice, as its fields say them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from vkgateway.model.api import Pool
+from vkgateway.model.reserve import Reserve, parse, problems, reserve_of
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("8", Reserve(units=8)), ("0", Reserve()), ('"5%"', Reserve(percent=5))]
+)
+def test_a_reserve_is_a_number_of_units_or_a_share(text: str, expected: Reserve) -> None:
+    pool = msgspec.json.decode(f'{{"name": "a100", "reserve": {text}}}', type=Pool)
+    assert parse(pool.reserve) == reserve_of(pool) == expected
+    assert not list(problems(pool))
+
+
+@pytest.mark.parametrize(
+    ("reserve", "message"),
+    [
+        (-1, "reserve -1 is negative; 0 keeps nothing idle"),
+        ("101%", "reserve '101%' is more than the pool has; the most is '100%'"),
+        ("some", "reserve 'some' is neither a number of units, like 8, nor a share in whole percent, like '5%'"),
+    ],
+)
+def test_what_is_no_reserve_is_refused_with_a_way_out(reserve: int | str, message: str) -> None:
+    with pytest.raises(ValueError, match=r"^reserve") as error:
+        parse(reserve)
+    assert str(error.value) == message
+    assert list(problems(Pool(name="a100", reserve=reserve))) == [f"pool 'a100': {message}"]
+    assert reserve_of(Pool(name="a100", reserve=reserve)) == Reserve()
+
+
+def test_brief_runs_and_their_notice_belong_together() -> None:
+    assert not list(problems(Pool(name="a100", brief_run_seconds=60, brief_notice_seconds=0)))
+    (problem,) = problems(Pool(name="a100", brief_notice_seconds=5))
+    assert problem == (
+        "pool 'a100': briefRunSeconds is missing; give both of briefRunSeconds and briefNoticeSeconds, or neither"
+    )

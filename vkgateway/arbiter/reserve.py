@@ -1,0 +1,64 @@
+"""The reserve of a pool: units that borrowing leaves idle, so that guaranteed work starts without an eviction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from vkgateway.arbiter.asks import Ask
+from vkgateway.arbiter.facts import GUARANTEED, Plan, Pod
+from vkgateway.arbiter.standing import Standing
+
+
+def reserve_for(standing: Standing, pods: Iterable[Pod]) -> int:
+    """Return the thousandths of the unit that these pods must leave idle if they borrow.
+
+    Pods that ask for no unit need not leave any.
+    """
+    reserve = standing.reserve
+    return reserve if reserve and any(pod.shape.amount(standing.pool.unit) for pod in pods) else 0
+
+
+def leaves_reserve(standing: Standing, pods: Iterable[Pod]) -> bool:
+    """Return whether the reserve is idle beside these pods, whose room is taken already."""
+    reserve = reserve_for(standing, pods)
+    return not reserve or standing.room.idle >= reserve
+
+
+def plan_leaves_reserve(standing: Standing, pods: Iterable[Pod], plan: Plan) -> bool:
+    """Return whether the reserve lets a plan for these pods start. The room of all plans is taken already."""
+    reserve = reserve_for(standing, pods) if plan.borrowed else 0
+    if plan.leaves is not None:
+        reserve = min(reserve, plan.leaves)
+    return not reserve or standing.room.idle >= reserve
+
+
+def as_left(standing: Standing, plan: Plan) -> Plan:
+    """Return a plan that takes what its own tenant leaves (`Plan.leaves`), with what is idle beside it if that is less.
+
+    The room of all plans is taken already.
+    """
+    if plan.leaves is None or (left := min(plan.leaves, standing.room.idle)) == plan.leaves:
+        return plan
+    return replace(plan, leaves=left)
+
+
+def kept_for_guarantees(standing: Standing, pods: Sequence[Pod]) -> bool:
+    """Return whether these pods, were there room for them, would take of the reserve."""
+    reserve = reserve_for(standing, pods)
+    return reserve > 0 and standing.room.idle - _units(standing, pods) < reserve
+
+
+def never_borrows(standing: Standing, ask: Ask) -> bool:
+    """Return whether the pool's nodes do not hold a gang beside the reserve, and its guarantee does not hold it."""
+    reserve, units = reserve_for(standing, ask.core), _units(standing, ask.core)
+    total = sum(node.allocatable.get(standing.pool.unit, 0) for node in standing.pool.nodes) if reserve else 0
+    if not reserve or units + reserve <= total:
+        return False
+    quota = standing.quotas.get(ask.tenant)
+    guarantee = quota.guarantee.get(standing.pool.unit, 0) if quota is not None else 0
+    return ask.gang.band is not GUARANTEED or units > guarantee
+
+
+def _units(standing: Standing, pods: Iterable[Pod]) -> int:
+    return sum(pod.shape.amount(standing.pool.unit) for pod in pods)

@@ -1,0 +1,60 @@
+"""The settings of a pool by which guaranteed work starts sooner: the reserve, and the notice of brief runs (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from vkgateway.model.api import Pool
+
+_SHARE = re.compile(r"([0-9]+)%")
+_WHOLE = 100
+
+
+class Reserve(NamedTuple):
+    """Units that borrowing leaves idle: a number, or a part of what usable nodes have. One of both is 0."""
+
+    units: int = 0
+    percent: int = 0
+
+
+def parse(reserve: int | str) -> Reserve:
+    """Return the reserve that a pool's field says: `8`, or `"5%"`.
+
+    Raises:
+        ValueError: it is negative, more than 100%, or other text.
+    """
+    if isinstance(reserve, int):
+        if reserve < 0:
+            raise ValueError(f"reserve {reserve} is negative; 0 keeps nothing idle")
+        return Reserve(units=reserve)
+    found = _SHARE.fullmatch(reserve)
+    if found is None:
+        raise ValueError(
+            f"reserve {reserve!r} is neither a number of units, like 8, nor a share in whole percent, like '5%'"
+        )
+    percent = int(found[1])
+    if percent > _WHOLE:
+        raise ValueError(f"reserve {reserve!r} is more than the pool has; the most is '100%'")
+    return Reserve(percent=percent)
+
+
+def reserve_of(pool: Pool) -> Reserve:
+    """Return a pool's reserve; none, where it cannot be read (see `problems`)."""
+    try:
+        return parse(pool.reserve)
+    except ValueError:
+        return Reserve()
+
+
+def problems(pool: Pool) -> Iterator[str]:
+    """Yield what is wrong with these settings of a pool. API servers refuse such pools where the CRD is up to date."""
+    try:
+        parse(pool.reserve)
+    except ValueError as error:
+        yield f"pool {pool.name!r}: {error}"
+    brief = {"briefRunSeconds": pool.brief_run_seconds, "briefNoticeSeconds": pool.brief_notice_seconds}
+    missing = [name for name, value in brief.items() if value is None]
+    if len(missing) == 1:
+        yield f"pool {pool.name!r}: {missing[0]} is missing; give both of {' and '.join(brief)}, or neither"
