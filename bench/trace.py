@@ -9,6 +9,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -42,6 +43,7 @@ COLUMNS: Final = [
     "fragmentation %",
     "entitled",
     "late",
+    "not behind own",
     "late p99 s",
     "guaranteed wait p99 s",
     "low wait mean s",
@@ -58,9 +60,14 @@ _NOTES: Final = (
     f" {WARM_UP / 3600:g} h. Evicted gangs lose all of their work.",
     "Counts are sums over the seeds, times and shares are means; `late p99` and `longest wait` are the largest. An"
     " entitled gang fits its tenant's unused guarantee when it is submitted, and is late after notice (30 s), grace"
-    " (60 s) and two cycles (1 s each). An anomaly waits longer than in its tenant's private cluster plus that bound.",
+    " (60 s) and two cycles (1 s each). `not behind own` leaves out those for which what was left of the guarantee was"
+    " reserved for an older gang of the same tenant. An anomaly waits longer than in its tenant's private cluster plus"
+    " that bound. `small cells`: one node of each guarantee is written as cells of 4, 2, 1 and 1 GPUs.",
 )
 _OURS: Final = "vkgateway"
+_SMALL_CELLS: Final = "vkgateway, small cells"
+_SMALL: Final = (4, 2, 1, 1)
+"""The cells of one node of each guarantee, in GPUs, in the row of that name."""
 _RIVALS: Final = ("fifo", "kueue")
 
 
@@ -105,6 +112,16 @@ def scenario_of(load: float, seed: int, *, nodes: int = NODES, duration: float =
     return in_order(Scenario(pools=(pool,), quotas=quotas, jobs=jobs, settings=settings))
 
 
+def with_small_cells(scenario: Scenario) -> Scenario:
+    """Return the scenario with one node of each guarantee in small cells."""
+    unit = scenario.pools[0].measure
+    quotas = tuple(
+        replace(quota, cells=(*(GPUS,) * (quota.guarantee[unit] // 1000 // GPUS - 1), *_SMALL))
+        for quota in scenario.quotas
+    )
+    return replace(scenario, quotas=quotas)
+
+
 def measure(load: float, seed: int, scenario: Scenario) -> Case:
     """Simulate all schedulers."""
     states: dict[str, State] = {}
@@ -117,6 +134,11 @@ def measure(load: float, seed: int, scenario: Scenario) -> Case:
     results = [
         result_of(name, scenario, state, private=None if name == "private" else alone) for name, state in states.items()
     ]
+    small = with_small_cells(scenario)
+    simulation = Simulation(small, SCHEDULERS[_OURS](), clock=time.process_time)
+    while simulation.step():
+        pass
+    results.insert(1, result_of(_SMALL_CELLS, small, simulation.state))
     bare = [msgspec.structs.replace(one, samples=[], first_waits={}) for one in results]
     return Case(load=load, seed=seed, results=bare)
 
@@ -143,6 +165,7 @@ def _row(load: float, name: str, results: Sequence[Result]) -> list[Cell]:
         round(100 * _mean(one.fragmentation for one in results), 1),
         sum(one.entitled for one in results),
         sum(len(one.late) for one in results),
+        sum(not late.behind_own for one in results for late in one.late),
         _rounded(max((one.late_p99 or 0.0 for one in results), default=0.0)),
         _rounded(_mean(_wait(one, "guaranteed", "p99") for one in results)),
         _rounded(_mean(_wait(one, "low", "mean") for one in results)),
@@ -163,11 +186,14 @@ def _targets(groups: dict[tuple[float, str], list[Result]]) -> list[Target]:
         return round(seen(1.1, read) / (min(seen(1.1, read, name) for name in names) or 1.0), 2)
 
     ours = groups[1.1, _OURS]
-    late, anomalies = sum(len(one.late) for one in ours), sum(len(one.anomalies or ()) for one in ours)
+    late = sum(not each.behind_own for one in ours for each in one.late)
+    anomalies = sum(len(one.anomalies or ()) for one in ours)
     allocation = round(100 * seen(1.1, lambda one: one.allocation), 1)
     found = [
         Target(what="allocation, load 1.1", seen=allocation, limit=90, unit="%", at_least=True),
-        Target(what="entitled gangs late, load 1.1", seen=late, limit=0),
+        Target(
+            what="entitled gangs late, but for those behind an older gang of their tenant, load 1.1", seen=late, limit=0
+        ),
         Target(what="sharing anomalies, load 1.1", seen=anomalies, limit=0),
     ]
     best = "load 1.1, relative to the next best scheduler"

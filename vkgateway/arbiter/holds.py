@@ -183,13 +183,14 @@ def _why_not_now(ledger: Ledger, ask: Ask, free: Sequence[Standing], fits: _Fits
         ahead = standing.limit_kept.get(ask.tenant, ask.gang.id)
         if ahead not in ask.gang.kin and fits.now(standing, ask):
             return _behind_limit(ask, standing, ledger.gangs[ahead].whole), standing
-        kept = standing.reservation
-        if kept is not None and kept.gang not in ask.gang.kin and fits.now(standing, ask):
-            return _reduced(_reserved(ledger, ask, kept), ask, free), standing
     for standing in free if ask.gang.band is GUARANTEED else ():
         cells = standing.reserved_before(ask.gang)
         if cells is not None and standing.allows_beside(ask.gang, ask.core):
             return _reduced(_behind_cells(ask, standing, cells), ask, free), standing
+    for standing in free:
+        kept = standing.reservation
+        if kept is not None and kept.gang not in ask.gang.kin and fits.now(standing, ask):
+            return _reduced(_reserved(ledger, ask, kept), ask, free), standing
     kept_in = (each for each in free if each.reservation is not None and each.reservation.gang == ask.gang.id)
     return _reduced(_room(ask, free, fits), ask, free), next(kept_in, free[0])
 

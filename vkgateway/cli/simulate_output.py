@@ -22,6 +22,7 @@ METRICS: tuple[tuple[str, Callable[[Result], str]], ...] = (
     ("entitled gangs", lambda one: str(one.entitled)),
     ("their wait p99", lambda one: _span(one.entitled_p99)),
     ("late", lambda one: str(len(one.late))),
+    ("late, not behind an older gang of the tenant", lambda one: str(sum(not each.behind_own for each in one.late))),
     ("lateness p99", lambda one: _span(one.late_p99)),
     ("evictions", lambda one: str(one.evictions)),
     ("lost GPU-hours", lambda one: f"{one.lost_gpu_hours:.1f}"),
@@ -49,6 +50,8 @@ LATE: tuple[tuple[str, Callable[[Late], str]], ...] = (
     ("submitted", lambda one: _span(one.submitted)),
     ("started", lambda one: _span(one.started)),
     ("late", lambda one: _span(one.late)),
+    ("reason", lambda one: one.reason),
+    ("behind", lambda one: one.behind),
 )
 
 

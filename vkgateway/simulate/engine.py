@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from heapq import heappop, heappush
 
-from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.decisions import Decisions, HoldCode
 from vkgateway.arbiter.facts import ENDING, NOTIFIED, PLACED, WAITING, Gang, Pod, Snapshot
 from vkgateway.arbiter.outcome import changed_by
 from vkgateway.simulate.entitlement import Entitlement
@@ -107,8 +107,8 @@ class Simulation:
     def _is_entitled(self, gang: Gang) -> bool:
         state = self.state
         others = [state.gangs[name] for name in self._tenants.get(gang.tenant, ())]
-        waiting = [one for one in others if state.runs[one.id].entitled and state.runs[one.id].started is None]
-        return self._entitlement.includes(gang, others, waiting)
+        pending = [one for one in others if one.id != gang.id and state.runs[one.id].since is None]
+        return self._entitlement.includes(gang, others, pending)
 
     def _expected(self, job: Job) -> float | None:
         runs = self.state.learned.get(job.kind, ())
@@ -267,6 +267,10 @@ class Simulation:
             self._start(state.gangs[name], state.runs[name])
         for evict in decisions.evicts:
             self._push(evict.deadline, What.DEADLINE, evict.gang)
+        for hold in decisions.holds:
+            run = state.runs[hold.gang]
+            if run.entitled and run.started is None and not run.reason and hold.code is not HoldCode.EVICTION:
+                run.reason, run.behind = hold.code.value, hold.behind
 
     def _start(self, gang: Gang, run: Run) -> None:
         state, job = self.state, self._jobs[gang.id]

@@ -20,10 +20,11 @@ class Entitlement:
             if pool is not None and pool.unit:
                 self._cells[quota.tenant, quota.pool] = quota_cells(quota, pool.unit, pool_levels(pool))
 
-    def includes(self, gang: Gang, others: Iterable[Gang], entitled: Iterable[Gang]) -> bool:
+    def includes(self, gang: Gang, others: Iterable[Gang], pending: Iterable[Gang]) -> bool:
         """Return whether a pending gang fits.
 
-        `others` are the tenant's gangs that may run, `entitled` those of them that are pending and fitted before.
+        `others` are the tenant's gangs that may run, `pending` those of them that are older and pending: the ones that
+        fit come first.
         """
         key = gang.pools[0]
         cells, pool = self._cells.get((gang.tenant, key)), self._pools[key]
@@ -34,7 +35,7 @@ class Entitlement:
             if pod.state is not WAITING and pod.pool == key and not pod.borrowed:
                 used[pod.node] = used.get(pod.node, 0) + pod.shape.amount(pool.unit)
         left = _Left(cells, pool_levels(pool), used)
-        for other in entitled:
+        for other in (other for other in pending if other.band is GUARANTEED and other.pools[0] == key):
             left.take(_amounts(other, pool))
         return left.take(_amounts(gang, pool))
 

@@ -146,6 +146,7 @@ def _entitled(finished: Finished) -> Iterator[float]:
 
 
 def _late(finished: Finished, scenario: Scenario, now: float) -> Iterator[Late]:
+    tenants = {job.id: job.tenant for job, _ in finished}
     for job, run in finished:
         wait = waited(job, run)
         late = (now - job.submitted if wait is None else wait) - scenario.settings.bound
@@ -157,6 +158,9 @@ def _late(finished: Finished, scenario: Scenario, now: float) -> Iterator[Late]:
                 submitted=job.submitted,
                 started=run.started,
                 late=late,
+                reason=run.reason,
+                behind=run.behind,
+                behind_own=tenants.get(run.behind) == job.tenant,
             )
 
 

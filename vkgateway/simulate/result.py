@@ -32,6 +32,12 @@ class Late(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     started: float | None
     late: float
     """Seconds after the bound."""
+    reason: str = ""
+    """The code of its first pending reason; empty: the scheduler gives none, or it waited for evictions alone."""
+    behind: str = ""
+    """The gang for which room was reserved, if that was the reason."""
+    behind_own: bool = False
+    """That gang is an older one of the same tenant, and in a cluster of their own it would have been first, too."""
 
 
 class Anomaly(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -54,6 +54,10 @@ class Run(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Its first run was outside of its tenant's guarantee."""
     entitled: bool = False
     """It fitted its tenant's unused guarantee when it was submitted."""
+    reason: str = ""
+    """The code of its first pending reason, other than that its victims terminate."""
+    behind: str = ""
+    """The gang that this reason names, if it names one."""
     renewed: int = 0
     """How many of its pods were re-created."""
 

@@ -9,7 +9,7 @@ def test_every_load_has_a_row_for_each_scheduler_and_targets_are_told() -> None:
     cases = [measure(load, seed, scenario_of(load, seed, nodes=16, duration=1800)) for load in LOADS for seed in SEEDS]
     outcome = tell(cases)
     assert [row[:2] for row in outcome.rows] == [
-        [load, name] for load in LOADS for name in ("vkgateway", "fifo", "kueue", "private")
+        [load, name] for load in LOADS for name in ("vkgateway", "vkgateway, small cells", "fifo", "kueue", "private")
     ]
     assert all(len(row) == len(COLUMNS) for row in outcome.rows)
     assert len(outcome.targets) == 10

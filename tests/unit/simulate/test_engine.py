@@ -135,6 +135,37 @@ def test_gangs_that_never_fit_end_the_simulation_and_are_counted() -> None:
     assert (result.gangs, result.ended, result.never_started) == (2, 1, 1)
 
 
+def test_an_older_gang_that_was_evicted_comes_before_an_entitled_one() -> None:
+    given = scenario(
+        (2, 8),
+        [quota("a", 8), quota("b", 8)],
+        job("a/0", 8, run=30),
+        job("a/1", 8, at=1, run=1000),  # borrows
+        job("b/2", 8, at=20, run=20),
+        job("a/3", 8, at=34, run=10),
+    )
+    state = simulated(given, Arbiter())
+    assert run_of(state, "a/1").evictions == 1
+    assert run_of(state, "b/2").entitled
+    assert not run_of(state, "a/3").entitled  # the cell is for a/1
+
+
+def test_a_late_gang_tells_for_which_older_gang_of_its_tenant_its_cells_are_reserved() -> None:
+    given = scenario(
+        (2, 8),
+        [quota("a", 16), quota("b")],
+        job("a/0", 8, run=100),
+        job("a/1", (8, 8), at=10, run=100),
+        job("a/2", 8, at=20, run=5000),
+        job("a/3", 8, at=90, run=3650),
+        job("b/low", 8, at=3755, run=600, band=LOW),
+        job("a/4", 8, at=3760, run=100),  # a/1 has waited for an hour
+    )
+    state = simulated(given, Arbiter())
+    (late,) = result_of("x", given, state).late
+    assert (late.gang, late.reason, late.behind, late.behind_own) == ("a/4", "BehindReservation", "a/1", True)
+
+
 def test_entitled_is_what_fits_unused_cells_beside_earlier_ones() -> None:
     given = scenario(
         (4, 8),

@@ -1,0 +1,62 @@
+"""The arbiter in a simulation, with a check of each of its cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from vkgateway.arbiter.asks import Ask, read
+from vkgateway.arbiter.decisions import Decisions, HoldCode
+from vkgateway.arbiter.facts import Gang, Pod, Pool, Snapshot
+from vkgateway.arbiter.placement import place
+from vkgateway.arbiter.room import Room
+from vkgateway.simulate.policies.arbiter import Arbiter
+
+
+class WatchedArbiter(Arbiter):
+    """Fails if a gang is said to wait for room while it fits into what is free and reserved for no gang."""
+
+    def decide(self, snapshot: Snapshot, now: float) -> Decisions:
+        """Decide, and check the decisions."""
+        decisions = super().decide(snapshot, now)
+        gangs = {gang.id: gang for gang in snapshot.gangs}
+        waiting = [gangs[hold.gang] for hold in decisions.holds if hold.code is HoldCode.ROOM]
+        for pool in snapshot.pools if waiting else ():
+            self._none_fits(pool, _room(pool, snapshot, decisions), waiting, now)
+        return decisions
+
+    @staticmethod
+    def _none_fits(pool: Pool, room: Room, waiting: list[Gang], now: float) -> None:
+        tried: set[object] = set()
+        for gang in waiting:
+            ask = read(gang)
+            if not isinstance(ask, Ask) or ask.there or pool.key not in ask.pools:
+                continue
+            what = tuple(pod.shape for pod in ask.core), gang.required_level
+            if what in tried:
+                continue
+            tried.add(what)
+            mark = room.mark()
+            found = place(room, ask.core, required_level=gang.required_level)
+            room.undo(mark)
+            assert found is None, f"{gang.id} waits at {now:.0f} s and fits on {sorted(set(found.values()))}"
+
+
+def _room(pool: Pool, snapshot: Snapshot, decisions: Decisions) -> Room:
+    """Return what is free once the decisions are carried out, beside what plans will use."""
+    room = Room(pool)
+    for pod in _placed(snapshot, decisions):
+        if pod.node in room:
+            room.take(pod.node, pod.shape)
+    return room
+
+
+def _placed(snapshot: Snapshot, decisions: Decisions) -> Iterator[Pod]:
+    nodes = {uid: node for admit in decisions.admits for uid, node in admit.nodes.items()}
+    for plan in decisions.plans.values():
+        nodes |= plan.nodes
+    for gang in snapshot.gangs:
+        for pod in gang.pods:
+            node = pod.node or nodes.get(pod.uid, "")
+            if node:
+                yield replace(pod, node=node)
