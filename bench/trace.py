@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import os
 import random
 import statistics
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -23,7 +25,10 @@ from vkgateway.simulate.policies.catalogue import SCHEDULERS
 from vkgateway.simulate.result import Result
 from vkgateway.simulate.scenario import Scenario, Settings, in_order
 from vkgateway.simulate.state import State
+from vkgateway.simulate.traces import openb
+from vkgateway.simulate.traces.fitting import adapt
 from vkgateway.simulate.traces.synthetic import Work, generate
+from vkgateway.simulate.traces.window import shortened, to_load
 
 NODES: Final = 64
 GPUS: Final = 8
@@ -54,6 +59,8 @@ COLUMNS: Final = [
     "Jain",
     "cycle p99 ms",
 ]
+OPENB: Final = "VKGATEWAY_OPENB"
+"""The environment variable that names openb's list of pods; without it, synthetic traces alone are simulated."""
 _NOTES: Final = (
     "Guarantees are 75 % of the GPUs, equal for all tenants; 40 % of the gangs are low work. Run times: median 20 min,"
     " at most 12 h. Tenants submit unequal amounts, so some need more than their guarantee. Shares leave out the first"
@@ -63,7 +70,10 @@ _NOTES: Final = (
     " (60 s) and two cycles (1 s each). `not behind own` leaves out those for which what was left of the guarantee was"
     " reserved for an older gang of the same tenant. An anomaly waits longer than in its tenant's private cluster plus"
     " that bound. `small cells`: one node of each guarantee is written as cells of 4, 2, 1 and 1 GPUs.",
+    f"`{OPENB}=openb_pod_list_default.csv make bench-trace` adds the pods of that public trace, moved together to a"
+    " load of 1.1, with run times of a day at most. All of them are single pods.",
 )
+_OPENB_LOAD: Final = 1.1
 _OURS: Final = "vkgateway"
 _SMALL_CELLS: Final = "vkgateway, small cells"
 _SMALL: Final = (4, 2, 1, 1)
@@ -71,10 +81,15 @@ _SMALL: Final = (4, 2, 1, 1)
 _RIVALS: Final = ("fifo", "kueue")
 
 
+_Groups = dict[tuple[float | str, str], list[Result]]
+"""Results by load and scheduler."""
+
+
 class Case(msgspec.Struct, kw_only=True):
     """The results of all schedulers for one load and seed."""
 
-    load: float
+    load: float | str
+    """The load, after the name of the trace if it is none of the synthetic ones."""
     seed: int
     results: list[Result]
 
@@ -83,17 +98,20 @@ async def run(session: Session | None) -> Outcome:
     """Simulate each load and seed in a process of its own, as many at once as there are cores."""
     turns = asyncio.Semaphore(os.cpu_count() or 1)
 
-    async def one(load: float, seed: int) -> Case:
+    async def one(*what: str) -> Case:
         async with turns:
             if session is not None:
-                session.report(f"a simulated day at load {load}, seed {seed}")
+                session.report(f"a simulated day: {' '.join(what)}")
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "bench.trace", str(load), str(seed), stdout=asyncio.subprocess.PIPE
+                sys.executable, "-m", "bench.trace", *what, stdout=asyncio.subprocess.PIPE
             )
             answer, _ = await process.communicate()
             return msgspec.json.decode(answer, type=Case)
 
-    return tell(await asyncio.gather(*(one(load, seed) for load in LOADS for seed in SEEDS)))
+    # The largest first, so that no core is idle at the end.
+    cases = [("openb", os.environ[OPENB])] if OPENB in os.environ else []
+    cases += [(str(load), str(seed)) for load in reversed(LOADS) for seed in SEEDS]
+    return tell(sorted(await asyncio.gather(*(one(*each) for each in cases)), key=lambda case: str(case.load)))
 
 
 def scenario_of(load: float, seed: int, *, nodes: int = NODES, duration: float = DAY) -> Scenario:
@@ -112,6 +130,17 @@ def scenario_of(load: float, seed: int, *, nodes: int = NODES, duration: float =
     return in_order(Scenario(pools=(pool,), quotas=quotas, jobs=jobs, settings=settings))
 
 
+def openb_scenario(pods: Path, *, nodes: int = NODES) -> Scenario:
+    """Return the scenario of openb's pods, moved together to the load and shortened to a day at most."""
+    pool = equal_nodes(nodes, GPUS)
+    quotas = equal_quotas(pool, TENANTS, guaranteed=0.75)
+    with pods.open(newline="") as rows:
+        jobs = tuple(openb.read_pods(csv.DictReader(rows), [quota.tenant for quota in quotas]))
+    jobs, horizon = to_load(shortened(adapt(jobs, [pool]), DAY), [pool], _OPENB_LOAD)
+    settings = Settings(horizon=horizon, warm_up=min(WARM_UP, horizon / 2))
+    return in_order(Scenario(pools=(pool,), quotas=quotas, jobs=jobs, settings=settings))
+
+
 def with_small_cells(scenario: Scenario) -> Scenario:
     """Return the scenario with one node of each guarantee in small cells."""
     unit = scenario.pools[0].measure
@@ -122,7 +151,7 @@ def with_small_cells(scenario: Scenario) -> Scenario:
     return replace(scenario, quotas=quotas)
 
 
-def measure(load: float, seed: int, scenario: Scenario) -> Case:
+def measure(load: float | str, seed: int, scenario: Scenario) -> Case:
     """Simulate all schedulers."""
     states: dict[str, State] = {}
     for name, make in SCHEDULERS.items():
@@ -145,7 +174,7 @@ def measure(load: float, seed: int, scenario: Scenario) -> Case:
 
 def tell(cases: Sequence[Case]) -> Outcome:
     """Return the table and the targets. A row sums up the seeds: means, sums of counts, and the longest wait of all."""
-    groups: dict[tuple[float, str], list[Result]] = {}
+    groups: _Groups = {}
     for case in cases:
         for result in case.results:
             groups.setdefault((case.load, result.scheduler), []).append(result)
@@ -157,7 +186,7 @@ def tell(cases: Sequence[Case]) -> Outcome:
     )
 
 
-def _row(load: float, name: str, results: Sequence[Result]) -> list[Cell]:
+def _row(load: float | str, name: str, results: Sequence[Result]) -> list[Cell]:
     return [
         load,
         name,
@@ -178,7 +207,7 @@ def _row(load: float, name: str, results: Sequence[Result]) -> list[Cell]:
     ]
 
 
-def _targets(groups: dict[tuple[float, str], list[Result]]) -> list[Target]:
+def _targets(groups: _Groups) -> list[Target]:
     def seen(load: float, read: Callable[[Result], float], name: str = _OURS) -> float:
         return _mean(map(read, groups[load, name]))
 
@@ -226,5 +255,9 @@ def _rounded(value: float) -> float:
 
 
 if __name__ == "__main__":
-    at, drawn = float(sys.argv[1]), int(sys.argv[2])
-    sys.stdout.write(msgspec.json.encode(measure(at, drawn, scenario_of(at, drawn))).decode())
+    if sys.argv[1] == "openb":
+        found = measure(f"openb {_OPENB_LOAD}", 0, openb_scenario(Path(sys.argv[2])))
+    else:
+        at, drawn = float(sys.argv[1]), int(sys.argv[2])
+        found = measure(at, drawn, scenario_of(at, drawn))
+    sys.stdout.write(msgspec.json.encode(found).decode())

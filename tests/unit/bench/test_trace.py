@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from bench.trace import COLUMNS, LOADS, SEEDS, measure, scenario_of, tell
+from pathlib import Path
+
+from bench.trace import COLUMNS, LOADS, SEEDS, measure, openb_scenario, scenario_of, tell, with_small_cells
 
 
 def test_every_load_has_a_row_for_each_scheduler_and_targets_are_told() -> None:
@@ -14,3 +16,21 @@ def test_every_load_has_a_row_for_each_scheduler_and_targets_are_told() -> None:
     assert all(len(row) == len(COLUMNS) for row in outcome.rows)
     assert len(outcome.targets) == 10
     assert all(0 < float(row[2] or 0) < 100 for row in outcome.rows)
+
+
+def test_openb_is_moved_together_to_the_load(tmp_path: Path) -> None:
+    pods = tmp_path / "pods.csv"
+    header = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,creation_time,deletion_time,scheduled_time\n"
+    rows = [f"p{n},1000,1024,1,1000,,{'LS' if n % 2 else 'BE'},{n * 9000},{n * 9000 + 4000}," for n in range(40)]
+    pods.write_text(header + "\n".join(rows))
+    scenario = openb_scenario(pods, nodes=8)
+    asked = sum(job.run for job in scenario.jobs)
+    assert len(scenario.jobs) == 40
+    assert abs(asked / (scenario.horizon * 64) - 1.1) < 0.02
+
+
+def test_small_cells_keep_the_sum_of_each_guarantee() -> None:
+    scenario = scenario_of(0.9, 1)
+    for before, after in zip(scenario.quotas, with_small_cells(scenario).quotas, strict=True):
+        assert sum(after.cells) * 1000 == before.guarantee[scenario.pools[0].measure]
+        assert sorted(after.cells)[:4] == [1, 1, 2, 4]
