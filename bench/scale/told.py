@@ -21,6 +21,8 @@ from vkgateway.arbiter.facts import Band
 from vkgateway.simulate.scenario import Job
 
 COLUMNS: Final = ["figure", "platform", "simulation", "with the platform's delays", "with drawn delays"]
+_SEEN: Final = 0.005
+"""Cores of a kind of process that a note tells at least."""
 _NAMED: Final = 10
 """Gangs that a note names at most."""
 _SLACK: Final = 0.01
@@ -252,9 +254,15 @@ def _notes(scale: Scale, warm_up: float, played: Played) -> list[str]:
         "platform. With drawn delays: several simulations with delays that the platform showed for other gangs; each "
         "is judged by all other simulations, as the platform is.",
         f"Targets allow {100 * _SLACK:g} % more than the simulations with drawn delays differ from each other.",
+        f"Cores by kind of process: {_cores(played.metered)}.",
         "Cycles of the simulation are measured in CPU time. Those of the platform share the machine with everything "
         "else, and their percentiles are interpolated from the buckets of a histogram.",
     ]
+
+
+def _cores(metered: Metered) -> str:
+    used = sorted(((seconds / metered.seconds, name) for name, seconds in metered.cpu.items()), reverse=True)
+    return ", ".join(f"{name} {cores:.2f}" for cores, name in used if cores >= _SEEN)
 
 
 def _named(run: _Run) -> list[str]:

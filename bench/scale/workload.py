@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,6 +22,10 @@ _LEAD: Final = 4 * 3600.0
 """Seconds of the trace before the part that is played: the gangs that run at its start come from there."""
 _LONGEST: Final = _LEAD
 _LOW: Final = 0.4
+_MEDIAN: Final = 40 * 60.0
+_SPREAD: Final = 1.0
+"""Median of the run time, and standard deviation of its logarithm: few short gangs, since each pod costs the same
+CPU, however long it runs."""
 
 
 def tenant_names(count: int) -> list[str]:
@@ -43,6 +48,8 @@ def workload(scale: Scale) -> tuple[tuple[Job, ...], float]:
         sizes=scale.sizes,
         per_pod=GPUS_PER_NODE,
         low=_LOW,
+        log_run=math.log(_MEDIAN),
+        spread=_SPREAD,
         longest=_LONGEST,
     )
     drawn = sorted(generate(work, random.Random(scale.seed)), key=lambda job: job.submitted)
