@@ -74,10 +74,10 @@ class Freeing:
 
     def counts(self, size: int) -> Iterator[tuple[Shape, IntArray]]:
         """Yield how many pods of each shape end on each of the nodes."""
-        for kind, shape in enumerate(self.shapes):
-            here = self.positions[self.kinds == kind]
-            if len(here):
-                yield shape, np.bincount(here, minlength=size)
+        if not len(self.times):
+            return
+        found = np.bincount(self.kinds * size + self.positions, minlength=len(self.shapes) * size)
+        yield from zip(self.shapes, found.reshape(-1, size), strict=True)
 
     @cached_property
     def by_node(self) -> IntArray:

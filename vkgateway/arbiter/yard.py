@@ -139,7 +139,7 @@ class Yard:
                 free[positions] -= amount * np.asarray(counts, dtype=np.int64)
         if self.zones is not None:
             self.zones.change(shape, _listed(positions), _listed(counts))
-        self._touch(positions if not many else (0,), many=many)
+        self._touch((0,) if many else _listed(positions), many=many)
 
     def touch(self, position: int) -> None:
         """Something about a node changed that is not told by its free amounts."""
