@@ -78,6 +78,7 @@ _OURS: Final = "vkgateway"
 _SMALL_CELLS: Final = "vkgateway, small cells"
 _SMALL: Final = (4, 2, 1, 1)
 """The cells of one node of each guarantee, in GPUs, in the row of that name."""
+_PRIVATE: Final = "private"
 _RIVALS: Final = ("fifo", "kueue")
 
 
@@ -151,25 +152,26 @@ def with_small_cells(scenario: Scenario) -> Scenario:
     return replace(scenario, quotas=quotas)
 
 
-def measure(load: float | str, seed: int, scenario: Scenario) -> Case:
-    """Simulate all schedulers."""
-    states: dict[str, State] = {}
-    for name, make in SCHEDULERS.items():
-        simulation = Simulation(scenario, make(), clock=time.process_time)
-        while simulation.step():
-            pass
-        states[name] = simulation.state
-    alone = private_waits(scenario, states["private"])
+def measure(load: float | str, seed: int, scenario: Scenario, *, single: bool = False) -> Case:
+    """Simulate all schedulers. `single`: pods are no gangs, so cells of any size and private clusters tell nothing."""
+    names = [name for name in SCHEDULERS if not (single and name == _PRIVATE)]
+    states = {name: _simulated(name, scenario) for name in names}
+    alone = private_waits(scenario, states[_PRIVATE]) if _PRIVATE in states else None
     results = [
-        result_of(name, scenario, state, private=None if name == "private" else alone) for name, state in states.items()
+        result_of(name, scenario, state, private=None if name == _PRIVATE else alone) for name, state in states.items()
     ]
-    small = with_small_cells(scenario)
-    simulation = Simulation(small, SCHEDULERS[_OURS](), clock=time.process_time)
-    while simulation.step():
-        pass
-    results.insert(1, result_of(_SMALL_CELLS, small, simulation.state))
+    if not single:
+        small = with_small_cells(scenario)
+        results.insert(1, result_of(_SMALL_CELLS, small, _simulated(_OURS, small)))
     bare = [msgspec.structs.replace(one, samples=[], first_waits={}) for one in results]
     return Case(load=load, seed=seed, results=bare)
+
+
+def _simulated(name: str, scenario: Scenario) -> State:
+    simulation = Simulation(scenario, SCHEDULERS[name](), clock=time.process_time)
+    while simulation.step():
+        pass
+    return simulation.state
 
 
 def tell(cases: Sequence[Case]) -> Outcome:
@@ -256,7 +258,7 @@ def _rounded(value: float) -> float:
 
 if __name__ == "__main__":
     if sys.argv[1] == "openb":
-        found = measure(f"openb {_OPENB_LOAD}", 0, openb_scenario(Path(sys.argv[2])))
+        found = measure(f"openb {_OPENB_LOAD}", 0, openb_scenario(Path(sys.argv[2])), single=True)
     else:
         at, drawn = float(sys.argv[1]), int(sys.argv[2])
         found = measure(at, drawn, scenario_of(at, drawn))
