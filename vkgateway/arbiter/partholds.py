@@ -58,7 +58,8 @@ def _planned(ledger: Ledger, whole: str, found: Sequence[Hold]) -> Hold:
     """Return the hold of a gang whose parts all have plans."""
     pools = {hold.gang: ledger.plans[hold.gang].pool for hold in found}
     nodes = " and ".join(
-        f"{count_text(int(hold.numbers['nodes']), 'node')} in {pools_text([pools[hold.gang]])}" for hold in found
+        f"{count_text(int(hold.numbers['nodes']), 'node')} in {pools_text([pools[hold.gang]])}"
+        for hold in sorted(found, key=lambda hold: pools[hold.gang])
     )
     awaited = [hold for hold in found if hold.numbers["leaving"]] or found
     leaving = int(sum(hold.numbers["leaving"] for hold in found))
@@ -82,7 +83,8 @@ def _waiting(whole: str, found: Sequence[Hold], parts: Mapping[str, _Part]) -> H
     chosen = first or next(iter(short), None) or behind or found[0]
     where = parts[chosen.gang]
     if chosen.code is HoldCode.ROOM:
-        message = f"needs {' and '.join(part.text for part in parts.values())}"
+        in_order = sorted(parts.values(), key=lambda part: part.pools)
+        message = f"needs {' and '.join(part.text for part in in_order)}"
         if all(part.fits for part in parts.values()):
             message += ", but not all of them fit together"
     else:

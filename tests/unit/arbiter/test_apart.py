@@ -47,8 +47,8 @@ def test_none_starts_while_one_pool_lacks_room_and_the_hold_names_it() -> None:
     hold = held(decisions)["x"]
     assert hold.code is HoldCode.ROOM
     assert hold.message == (
-        "needs 2 pods of nvidia.com/gpu 2 in pool.compute (all fit)"
-        " and 1 pod of nvidia.com/gpu 4 in other.compute (does not fit)"
+        "needs 1 pod of nvidia.com/gpu 4 in other.compute (does not fit)"
+        " and 2 pods of nvidia.com/gpu 2 in pool.compute (all fit)"
     )
     assert (hold.pool, hold.place, hold.numbers) == (OTHER, 1, {"needed": 3.0, "fit": 2.0})
 
@@ -73,7 +73,7 @@ def test_victims_go_in_one_pool_while_room_is_held_in_the_other() -> None:
 
     assert [evict.gang for evict in decisions.evicts] == ["low"]
     assert held(decisions)["x"].message == (
-        "starts on 1 node in pool.compute and 1 node in other.compute when 1 pod has gone"
+        "starts on 1 node in other.compute and 1 node in pool.compute when 1 pod has gone"
     )
     there.settle(20)
     assert there.placed("x") == {"x-0": "n0", "x-1": "m0"}
