@@ -51,6 +51,8 @@ def test_holds_in_every_story(invariant: str, chunk: int) -> None:
         ("gangs_in_two_pools", 590),  # a gang counted on what was to leave for a later one in the next cycle only
         ("gangs_in_two_pools_in_time", 550),  # surplus stayed in one pool while the rest went from another
         ("gangs_in_two_pools", 303),  # surplus inside its guarantee made surplus of a core that borrows
+        ("gangs_in_two_pools_with_a_reserve", 97),  # victims of two gangs became those of one
+        ("gangs_in_two_pools_with_a_reserve", 211),  # of a gang whose pods were all under notice one was spared
         ("higher_work_starts", 335),  # what was evicted for the limit was surplus, whose room was reserved
         ("higher_work_starts_in_two_pools", 307),  # such surplus was where the gang did not fit
         ("in_time_beside_slow_ends", 89),  # a guarantee waited for a pod of another one that took its time to end
