@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from types import ModuleType
 
 import click
-import uvloop
 from rich.console import Console
 
 from bench import (
@@ -30,6 +27,7 @@ from bench import (
     translate,
 )
 from bench.failures import first
+from bench.options import platform_options, run_to_exit
 from bench.outcome import Result
 from bench.platform import GPU_NODES, platform
 from bench.procfs import stolen_seconds
@@ -73,30 +71,13 @@ _REAL = frozenset({"streams"})
 @click.option(
     "--turns", type=click.IntRange(1, 9), default=3, show_default=True, help="How often burst measures each case."
 )
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Where the platform is or is made. [default: new]")
-@click.option(
-    "--program-dir",
-    "program_dirs",
-    multiple=True,
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    envvar="VKGATEWAY_PROGRAM_DIR",
-    help="Look for programs here first; again for more.",
-)
-@click.option("--keep", is_flag=True, help="Leave the platform up afterwards.")
-@click.option("--write/--no-write", default=True, show_default=True, help="Write docs/benchmarks.json and .md.")
+@platform_options
 def main(names: tuple[str, ...], **options: object) -> None:
     """Run benchmarks by name, or all of them, on a platform of their own that is removed afterwards."""
     settings = Settings(**options)  # type: ignore[arg-type] # click has checked every one of them
     logs.configure(Logging(level="warning"))
     chosen = [name for name in BENCHMARKS if name in names or "all" in names]
-    try:
-        uvloop.run(_run(chosen, settings))
-    except VkgatewayError as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        click.echo("Interrupted.", err=True)
-        sys.exit(130)
+    run_to_exit(_run(chosen, settings))
 
 
 async def _run(names: list[str], settings: Settings) -> None:

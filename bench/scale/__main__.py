@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import msgspec
-import uvloop
 from rich.console import Console
 
 from bench import report, surroundings
 from bench.failures import first
+from bench.options import platform_options, run_to_exit
 from bench.outcome import Result
 from bench.platform import platform
 from bench.procfs import stolen_seconds
@@ -41,18 +40,8 @@ from vkgateway.simulate.scenario import Job
 @click.option("--load", type=click.FloatRange(0.1, 3), default=1.1, show_default=True, help="Requested GPU-hours.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the trace; another seed, another trace.")
 @click.option("--samples", type=click.IntRange(0, 100), default=8, show_default=True, help="Simulations with delays.")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Where the platform is or is made. [default: new]")
-@click.option(
-    "--program-dir",
-    "program_dirs",
-    multiple=True,
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    envvar="VKGATEWAY_PROGRAM_DIR",
-    help="Look for programs here first; again for more.",
-)
-@click.option("--keep", is_flag=True, help="Leave the platform up afterwards.")
 @click.option("--gangs", type=click.Path(path_type=Path, dir_okay=False), help="Write each gang's times as JSON.")
-@click.option("--write/--no-write", default=True, show_default=True, help="Write docs/benchmarks.json and .md.")
+@platform_options
 def main(
     data_dir: Path | None,
     program_dirs: tuple[Path, ...],
@@ -66,14 +55,7 @@ def main(
     logs.configure(Logging(level="warning"))
     scale = Scale(**options)  # type: ignore[arg-type] # click has checked every one of them
     settings = Settings(tenants=scale.tenants, data_dir=data_dir, program_dirs=program_dirs, keep=keep, write=write)
-    try:
-        uvloop.run(_run(scale, settings, gangs))
-    except VkgatewayError as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        click.echo("Interrupted.", err=True)
-        sys.exit(130)
+    run_to_exit(_run(scale, settings, gangs))
 
 
 async def _run(scale: Scale, settings: Settings, gangs: Path | None) -> None:
