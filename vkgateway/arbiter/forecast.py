@@ -16,7 +16,7 @@ from vkgateway.model.requests import Milli
 
 
 class Future:
-    """What becomes free in a pool, as far as ends of pods are known. The room is left as it is by all questions."""
+    """What becomes free in a pool, as far as ends of pods are known. No question changes the room."""
 
     def __init__(self, room: Room, ends: Ends, now: float, also: Sequence[End] = (), *, leaves: int = 0) -> None:
         """`also`: ends beyond those that are known. `leaves`: thousandths of the unit that must be idle beside pods."""

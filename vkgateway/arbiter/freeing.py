@@ -15,7 +15,7 @@ from vkgateway.arbiter.views import PLENTY, sums
 from vkgateway.arbiter.yard import MOST
 
 _FIRST, _TIMES = 256, 8
-"""The first ends are counted, then so many times as many, until the pods fit or no end is left."""
+"""The search counts the first ends, then this many times more, until the pods fit or no end is left."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ class _Part:
     """What a part of a gang needs, and how much of it fits now."""
 
     def __init__(self, ask: Ask, fit: int, reserve: str = "") -> None:
-        """`reserve` says whose reserve it would take where all of it fits; empty: nobody's."""
+        """`reserve` says which pool's reserve it would use if all of it fits; empty: none."""
         self.pools = ask.pools
         self.needed = len(ask.core)
         self.fit = fit

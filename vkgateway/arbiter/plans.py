@@ -198,7 +198,7 @@ def place_lent(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, s
 
 
 def place_beside_reserve(standing: Standing, ask: Ask, pods: Sequence[Pod]) -> dict[str, str] | None:
-    """Return the same, if the pool's reserve is idle beside it."""
+    """Return a place as `place_now` does; None: the gang would use the pool's reserve."""
     mark = standing.room.mark()
     nodes = place_lent(standing, ask, pods)
     if nodes is not None and not leaves_reserve(standing, pods):

@@ -20,7 +20,7 @@ def reserve_for(standing: Standing, pods: Iterable[Pod]) -> int:
 
 
 def leaves_reserve(standing: Standing, pods: Iterable[Pod]) -> bool:
-    """Return whether the reserve is idle beside these pods, whose room is taken already."""
+    """Return whether the reserve stays idle. The room of these pods is taken already."""
     reserve = reserve_for(standing, pods)
     return not reserve or standing.room.idle >= reserve
 

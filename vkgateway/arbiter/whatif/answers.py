@@ -84,7 +84,7 @@ class Outcome(_Shown, frozen=True, gc=False):
     pods: int
     """Those that the question is about; others of the gang may run on."""
     starting: int
-    """Of these, so many start; an elastic gang's surplus may wait."""
+    """The number of these that start; the surplus of an elastic gang may wait."""
     running: int = 0
     """Others of the gang that run on."""
     placements: tuple[Placement, ...] = ()
@@ -101,7 +101,7 @@ class Outcome(_Shown, frozen=True, gc=False):
     expected: str = ""
     """The same in words; empty where that is no question of time."""
     behind: str = ""
-    """The gang ahead for which room is kept."""
+    """The gang ahead for which room is reserved."""
 
 
 class Eviction(_Shown, frozen=True, gc=False):

@@ -73,7 +73,7 @@ def model_of(pool: Pool) -> Node | None:
 
 
 def grown(pool: Pool, model: Node, number: int) -> Pool:
-    """Return the pool with so many more nodes like the model."""
+    """Return the pool with this number of further nodes like the model."""
     return replace(pool, nodes=(*pool.nodes, *_copies(model, pool, number)))
 
 
