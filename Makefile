@@ -58,15 +58,24 @@ test-matrix: setup ## End-to-end tests with older tenants, and with an older com
 	@$(BIN)/python scripts/matrix.py $(PAIRS)
 
 .PHONY: lint
-lint: ## ruff, mypy --strict, import-linter
+lint: ## ruff, mypy --strict, import-linter, links of the documentation
 	@scripts/test.sh lint
+
+.PHONY: docs
+docs: setup ## The documentation site, in build/docs; fails where a link or an anchor leads nowhere
+	@scripts/test.sh docs
+	@echo "open build/docs/index.html"
+
+.PHONY: reference
+reference: setup ## Write the generated parts of docs/reference from the code
+	@$(BIN)/python scripts/reference.py
 
 .PHONY: conformance
 conformance: setup programs ## Kubernetes' conformance cases, in a tenant and straight: hours; FOCUS=..., AGAIN=failed, OFTEN=3, goes on where it was
 	@$(BIN)/python scripts/conformance.py
 
 .PHONY: bench
-bench: setup programs ## The benchmarks; figures go to docs/benchmarks.md
+bench: setup programs ## The benchmarks; figures go to docs/reference/benchmarks.md
 	@$(BIN)/python -m bench all
 
 .PHONY: bench-%

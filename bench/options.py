@@ -31,7 +31,7 @@ def platform_options(command: F) -> F:
             help="Look for programs here first; again for more.",
         ),
         click.option("--keep", is_flag=True, help="Leave the platform up afterwards."),
-        click.option("--write/--no-write", default=True, show_default=True, help="Write docs/benchmarks.json and .md."),
+        click.option("--write/--no-write", default=True, show_default=True, help="Write docs/reference/benchmarks.*."),
     )
     for option in reversed(options):
         command = option(command)

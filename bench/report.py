@@ -1,4 +1,4 @@
-"""Results on the terminal, in `docs/benchmarks.json`, and from there in `docs/benchmarks.md`."""
+"""Results on the terminal, in `docs/reference/benchmarks.json`, and from there in `docs/reference/benchmarks.md`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 
 from bench.outcome import Cell, Result, Target
 
-DOCS: Final = Path(__file__).parent.parent / "docs"
+DOCS: Final = Path(__file__).parent.parent / "docs" / "reference"
 _HEAD: Final = """# Benchmarks
 
 Everything runs on one machine: load, tenants' control planes, compute cluster, etcd (without fsync) and gateway share

@@ -1,7 +1,7 @@
 """Kubernetes' conformance cases on a platform of their own: straight on its real node, then in a tenant.
 
-What is known then goes to docs/conformance.md, and case by case to docs/conformance.json beside it; `--page` writes
-them without a run. `--known FILE` goes on from such a file of another machine.
+The results are written to docs/reference/conformance.md, and case by case to the JSON file next to it. `--page` writes
+them without a run. `--known FILE` continues from such a file of another machine.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from vkgateway.model.errors import InputError
 TENANT = "conformance"
 MANIFEST = Path(__file__).with_name("conformance-tenant.yaml")
 VKGATEWAY = Path(sys.executable).with_name("vkgateway")
-PAGE = Path(__file__).parent.parent / "docs" / "conformance.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "conformance.md"
 CASES = PAGE.with_suffix(".json")
 BEGIN, END = "<!-- seen: begin -->", "<!-- seen: end -->"
 SIDES = {STRAIGHT: "", TENANT: TENANT}
-"""What the record of each side is called in docs/conformance.json, and its tenant."""
+"""What the record of each side is called in docs/reference/conformance.json, and its tenant."""
 NOT_ALL_PASSED = 1
 
 

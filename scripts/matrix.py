@@ -1,7 +1,7 @@
 """The end-to-end tests with other releases of Kubernetes: older tenants on a newer compute cluster, and the reverse.
 
 Without arguments all pairs are run, one after the other; arguments name some, as COMPUTE/TENANTS (1.36.3/1.30.14).
-What is seen goes to docs/versions.md. Each pair takes about as long as `make test-e2e`.
+What is seen goes to docs/reference/kubernetes-releases.md. Each pair takes about as long as `make test-e2e`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vkgateway.programs.binaries.catalogue import CORE_PROGRAMS
 
 ROOT = Path(__file__).parent.parent
 REPORTS = ROOT / "build" / "matrix"
-PAGE = ROOT / "docs" / "versions.md"
+PAGE = ROOT / "docs" / "reference" / "kubernetes-releases.md"
 BEGIN, END = "<!-- seen: begin -->", "<!-- seen: end -->"
 NEWEST = DEFAULT_KUBERNETES_VERSION
 PAIRS = [(NEWEST, "1.30.14"), (NEWEST, "1.33.13"), ("1.30.14", NEWEST), ("1.33.13", NEWEST)]

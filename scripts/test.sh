@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs checks and tests: any of `lint`, `unit`, `property`, `e2e`, `operators`, `virtual-kubelet`, in the order given;
-# the first that fails ends it. `all` is the first four, with the end-to-end tests beside the others.
+# Runs checks and tests: any of `lint`, `docs`, `unit`, `property`, `e2e`, `operators`, `virtual-kubelet`, in order;
+# the first that fails ends it. `all` is lint, unit, property and e2e, with the end-to-end tests beside the others.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -25,7 +25,11 @@ lint() {
     step lint "$BIN/ruff" format --check -q .
     step lint "$BIN/mypy"
     step lint "$BIN/lint-imports"
+    docs
 }
+
+# Warnings are errors: a link, an anchor or a page that no index links to.
+docs() { step docs "$BIN/python" -m sphinx -b html -E -q -n -W --keep-going docs build/docs; }
 
 # Three times as many workers as cores: most of the time tests wait.
 unit() { step unit "$BIN/python" -m pytest -q -n "$((3 * $(nproc)))" --dist worksteal tests/unit; }
@@ -97,8 +101,8 @@ virtual_kubelet() {
 scripts/setup.sh
 for part in "$@"; do
     case $part in
-        lint | unit | property | e2e | operators | all) "$part" ;;
+        lint | docs | unit | property | e2e | operators | all) "$part" ;;
         virtual-kubelet) virtual_kubelet ;;
-        *) echo "test.sh: no part is called $part; there are lint, unit, property, e2e, operators, virtual-kubelet, all" >&2; exit 2 ;;
+        *) echo "test.sh: no part is called $part; there are lint, docs, unit, property, e2e, operators, virtual-kubelet, all" >&2; exit 2 ;;
     esac
 done

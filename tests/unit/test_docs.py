@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 from pathlib import Path
 
@@ -40,10 +41,19 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert fragment in anchors(file), f"{target or page.name} has no heading #{fragment}"
 
 
-def test_the_readme_names_every_page() -> None:
+def test_the_readme_names_every_section() -> None:
+    """Whether each page can be reached from its section is checked when the site is built."""
     readme = (ROOT / "README.md").read_text()
-    assert [page.name for page in ROOT.glob("docs/operators/*.md") if page.name not in readme] == []
-    assert [page.name for page in ROOT.glob("docs/*.md") if f"docs/{page.name}" not in readme] == []
+    assert [
+        page.parent.name for page in ROOT.glob("docs/*/index.md") if f"docs/{page.parent.name}/" not in readme
+    ] == []
+
+
+def test_generated_reference_is_current() -> None:
+    """`make reference` writes it."""
+    reference = runpy.run_path(str(ROOT / "scripts" / "reference.py"))
+    changed = [page.name for page in reference["pages"]() if reference["render_page"](text := page.read_text()) != text]
+    assert changed == [], "run `make reference`"
 
 
 def test_make_targets_that_are_named_exist() -> None:
@@ -62,8 +72,8 @@ def test_make_help_lists_every_target() -> None:
     assert sorted(listed) == sorted(target.replace("%", "NAME") for target in targets)
 
 
-def test_the_page_about_scheduling_names_every_reason_way_and_mark() -> None:
-    page = (ROOT / "docs" / "scheduling.md").read_text()
+def test_the_pages_about_scheduling_name_every_reason_way_and_mark() -> None:
+    page = "".join(page.read_text() for page in ROOT.glob("docs/concepts/*.md"))
     assert [code for code in HoldCode if f"| `{code}` |" not in page] == []
     assert [way.title for way in WAYS if f"| {way.title} |" not in page and f"| `{way.title}` |" not in page] == []
     marks = {*GANG_ANNOTATIONS, EVICTION_DEADLINE_ANNOTATION, ADMISSION_GATE, ADMITTED_CONDITION, PREEMPTED}

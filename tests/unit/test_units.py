@@ -82,7 +82,7 @@ def test_the_gateway_uses_the_supervisors_data_directory() -> None:
 
 
 def test_the_settings_on_the_page_are_settings(tmp_path: Path) -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/service.md").read_text(), re.DOTALL)
+    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/how-to/run-a-gateway.md").read_text(), re.DOTALL)
     file = tmp_path / "gateway.yaml"
     file.write_text(text)
     found = settingsfile.load(file, environment={})
@@ -91,7 +91,7 @@ def test_the_settings_on_the_page_are_settings(tmp_path: Path) -> None:
 
 
 def test_the_page_names_what_is_there() -> None:
-    page = (ROOT / "docs/service.md").read_text()
+    page = (ROOT / "docs/how-to/run-a-gateway.md").read_text()
     named = re.findall(r"/opt/vkgateway/(deploy/[\w./-]*)", page)
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []

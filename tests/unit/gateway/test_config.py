@@ -139,5 +139,5 @@ def test_every_key_is_described_and_has_a_variable_of_its_own() -> None:
 
 
 def test_the_documentation_lists_every_key_as_it_is() -> None:
-    page = Path(__file__).parents[3] / "docs" / "configuration.md"
+    page = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
     assert settingsfile.table() in page.read_text()

@@ -9,7 +9,7 @@ from prometheus_client import REGISTRY
 import vkgateway.sync.metrics
 from vkgateway.gateway import metrics
 
-PAGE = Path(vkgateway.__file__).parents[1] / "docs" / "configuration.md"
+PAGE = Path(vkgateway.__file__).parents[1] / "docs" / "reference" / "metrics.md"
 
 
 class Queue:

@@ -101,4 +101,4 @@ def _terms(models: str) -> tuple[tuple[Requirement, ...], ...]:
 def _require(row: Mapping[str, object], fields: Iterable[str], *, where: str) -> None:
     for field in fields:
         if row.get(field) is None:
-            raise TraceError(f"{where} has no {field}", hint="See docs/simulate.md for the fields of each format.")
+            raise TraceError(f"{where} has no {field}", hint="docs/how-to/simulate.md lists the fields of each format.")

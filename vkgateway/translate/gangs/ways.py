@@ -36,7 +36,7 @@ class Way:
 
 
 _WRITTEN: Final = (
-    Way("gang", "vkgateway.io/gang", annotated, "docs/scheduling.md"),
+    Way("gang", "vkgateway.io/gang", annotated, "docs/concepts/gangs.md"),
     Way(
         "podgroup",
         "Kubernetes PodGroup",
