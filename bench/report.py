@@ -15,10 +15,11 @@ from bench.outcome import Cell, Result, Target
 DOCS: Final = Path(__file__).parent.parent / "docs" / "reference"
 _HEAD: Final = """# Benchmarks
 
-Everything runs on one machine: load, tenants' control planes, compute cluster, etcd (without fsync) and gateway share
-its cores. So figures are to be read beside the baselines of the same run, not beside those of other machines. `make
-bench` takes them all anew, `make bench-NAME` one of them; `benchmarks.json` beside this page holds the same figures.
-This page is written by `python -m bench`, but for what stands under "By hand".
+Everything runs on one machine: load, tenant control planes, compute cluster, etcd (without fsync) and gateway share its
+cores. So compare a figure with the baselines of the same run, not with figures of another machine.
+
+`make bench` runs all benchmarks, and `make bench-NAME` runs one. `python -m bench` writes this page, except the section
+"How to read the figures". [`benchmarks.json`](benchmarks.json) has the same figures.
 """
 _HAND_BEGIN: Final = "<!-- by hand: begin -->"
 _HAND_END: Final = "<!-- by hand: end -->"
@@ -61,7 +62,7 @@ def load(file: Path) -> dict[str, Result]:
 
 def page(results: dict[str, Result], *, by_hand: str = "") -> str:
     """The page, as Markdown, with the text that was entered by hand."""
-    entered = f"{_HAND_BEGIN}\n## By hand\n\n{by_hand}\n\n{_HAND_END}\n"
+    entered = f"{_HAND_BEGIN}\n## How to read the figures\n\n{by_hand}\n\n{_HAND_END}\n"
     return "\n".join([_HEAD, *([entered] if by_hand else ()), *(_section(results[name]) for name in sorted(results))])
 
 
@@ -70,7 +71,7 @@ def _by_hand(page: Path) -> str:
     if not page.exists():
         return ""
     _, _, rest = page.read_text().partition(_HAND_BEGIN)
-    return rest.partition(_HAND_END)[0].strip().removeprefix("## By hand").strip()
+    return rest.partition(_HAND_END)[0].strip().removeprefix("## How to read the figures").strip()
 
 
 def _section(result: Result) -> str:

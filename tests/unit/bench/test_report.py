@@ -80,4 +80,4 @@ def test_what_was_entered_by_hand_stays(tmp_path: Path) -> None:
     page.write_text(report.page(report.load(tmp_path / "benchmarks.json"), by_hand="Seen on the train."))
     report.save(result("burst"), docs=tmp_path)
     report.save(result("light"), docs=tmp_path)
-    assert page.read_text().count("## By hand\n\nSeen on the train.\n") == 1
+    assert page.read_text().count("## How to read the figures\n\nSeen on the train.\n") == 1
