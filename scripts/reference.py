@@ -154,10 +154,16 @@ def _row(path: str, schema: Mapping[str, Any], required: bool) -> str:
     kind = _type(schema)
     default = f"`{_yaml(schema['default'])}`" if "default" in schema else "required" if required else "-"
     text = " ".join(str(schema.get("description") or inner.get("description", "")).split())
-    values = inner.get("enum")
-    if values:
-        text += f" One of {', '.join(f'`{value}`' for value in values)}."
+    text = " ".join([text, *_constraints(schema, inner)])
     return f"| `{path}` | {kind} | {default} | {text.strip().replace('|', chr(92) + '|')} |"
+
+
+def _constraints(schema: Mapping[str, Any], inner: Mapping[str, Any]) -> Iterator[str]:
+    if values := inner.get("enum"):
+        yield f"One of {', '.join(f'`{value}`' for value in values if value)}."
+    for key, words in (("maxItems", "items"), ("maxProperties", "entries")):
+        if key in schema:
+            yield f"At most {schema[key]} {words}."
 
 
 def _type(schema: Mapping[str, Any]) -> str:
